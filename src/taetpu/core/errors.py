@@ -1,0 +1,68 @@
+"""Errors a user can act on: what is wrong, where it stands, and what would be right."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+Where = tuple[str | int, ...]
+
+
+class UserError(Exception):
+    """The user's input is wrong. The CLI prints the message alone and exits with 2.
+
+    Args:
+        problem: what is wrong, with the offending value in it.
+        path: keys from the document's root to the offending place, e.g. `("base", "model", "ffn")`.
+        file: the document itself.
+        line: 1-based line in `file`.
+        remedy: what would be right.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: Where = (),
+        file: str | Path | None = None,
+        line: int | None = None,
+        remedy: str | None = None,
+    ):
+        super().__init__(problem)
+        self.problem, self.path, self.file, self.line, self.remedy = problem, path, file, line, remedy
+
+    def at(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
+        """The same error seen from further up: `prefix` goes before the path; a known file or line stays."""
+        return UserError(
+            self.problem,
+            path=(*prefix, *self.path),
+            file=self.file or file,
+            line=self.line or line,
+            remedy=self.remedy,
+        )
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file and self.line else str(self.file or "")
+        where = " at ".join(part for part in (place, dotted(self.path)) if part)
+        lines = [self.problem, f"  where:  {where}" if where else "", f"  remedy: {self.remedy}" if self.remedy else ""]
+        return "\n".join(line for line in lines if line)
+
+
+class FailedRuns(Exception):
+    """The study finished, but some runs raised. The CLI exits with 3."""
+
+    exit_code = 3
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """`("model", "layers", 0)` as `model.layers.0`, the way overrides are written."""
+    return ".".join(str(part) for part in path)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A remedy for a misspelt name: the nearest known one, then all of them."""
+    names = sorted(known)
+    near = get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}known: {', '.join(names)}" if names else f"{hint}nothing is known here"

@@ -1,0 +1,78 @@
+"""Kinds: what can fill a slot, by name. A component registers itself beside its class; nothing lists them centrally."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from taetpu.core.config import Component, load
+from taetpu.core.errors import UserError, Where, suggest
+
+C = TypeVar("C", bound=Component)
+
+_KINDS: dict[str, dict[str, type[Component]]] = {}
+
+# The modules that fill the slots, imported when a slot is first asked for (so that importing taetpu stays cheap).
+BUILTIN = {
+    "mixer": "taetpu.nn.attention",
+    "position": "taetpu.nn.position",
+    "norm": "taetpu.nn.norm",
+    "ffn": "taetpu.nn.ffn",
+    "residual": "taetpu.nn.residual",
+    "embedding": "taetpu.nn.embedding",
+    "init": "taetpu.nn.init",
+    "optimizer": "taetpu.optim.optimizers",
+    "schedule": "taetpu.optim.schedules",
+    "task": "taetpu.data.tasks",
+    "tokenizer": "taetpu.data.tokenizers",
+}
+
+
+def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
+    """Name a config class as one of the kinds of a slot: `@register("ffn", "mine")`.
+
+    Raises:
+        UserError: the slot is unknown, or the kind is taken by another class.
+    """
+    if slot not in BUILTIN:
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
+
+    def name(cls: type[C]) -> type[C]:
+        taken = _KINDS.setdefault(slot, {}).get(kind)
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise UserError(f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}", remedy="rename one")
+        cls.slot, cls.kind = slot, kind
+        _KINDS[slot][kind] = cls
+        return cls
+
+    return name
+
+
+def kinds(slot: str) -> Mapping[str, type[Component]]:
+    """The kinds of a slot, by name."""
+    if slot not in BUILTIN:
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
+    import_module(BUILTIN[slot])
+    return _KINDS.get(slot, {})
+
+
+def component(slot: str, value: Any, path: Where = ()) -> Component:
+    """Build what fills a slot from `kind` or `{kind: ..., field: ...}`.
+
+    Raises:
+        UserError: no kind, an unknown kind, or fields that the kind refuses.
+    """
+    known = kinds(slot)
+    if isinstance(value, Component) and value.slot == slot:
+        return value
+    if value is None:
+        value = "none"
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, Mapping) or "kind" not in value:
+        raise UserError(
+            f"{slot} needs a kind, got {value!r}", path=path, remedy=f"write {{kind: ...}}; {suggest('', known)}"
+        )
+    kind = str(value["kind"])
+    if kind not in known:
+        raise UserError(f"unknown {slot} kind {kind!r}", path=(*path, "kind"), remedy=suggest(kind, known))
+    return load(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)

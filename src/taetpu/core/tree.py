@@ -1,0 +1,17 @@
+"""Pytrees by path: leaves as a flat dict of dotted names."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """`{"stacks.0.mixer.wq": array, ...}` in tree order. None leaves do not appear."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in pairs}
+
+
+def count(tree: Any) -> int:
+    """Numbers in a tree of arrays (or of their shapes)."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,143 @@
+"""Slot `mixer`: what moves information between positions."""
+
+from typing import Annotated, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.core.sites import site
+from taetpu.nn.parts import Context, Dims, Fixed, dropout, project
+from taetpu.nn.position import PositionConfig
+
+Stream = Float[Array, "batch seq dim"]
+Heads = Float[Array, "batch head seq head_dim"]
+
+
+@register("mixer", "none")
+class NoMixer(Component):
+    """The block mixes nothing between positions: neither the branch nor its norm exists."""
+
+    def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> None:
+        return None
+
+
+def _keep_heads(config: "AttentionConfig", dropped: tuple[int, ...]) -> np.ndarray:
+    keep = np.ones(config.num_heads, np.float32)
+    keep[list(dropped)] = 0.0
+    return keep
+
+
+@register("mixer", "attention")
+class AttentionConfig(Component):
+    """Scaled dot-product attention. Vaswani et al. 2017; fewer key-value heads: Ainslie et al. 2023 (GQA).
+
+    `head_dim` defaults to dim / num_heads and `scale` to head_dim^-0.5. Query head i reads key-value head
+    floor(i * num_kv_heads / num_heads). `drop_heads` zeroes those heads' output before the output projection, in
+    training and evaluation.
+    """
+
+    num_heads: PositiveInt = 4
+    num_kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    bias: bool | None = None
+    causal: bool = True
+    drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
+
+    def check(self, dims: Dims) -> None:
+        if self.head_dim is None and dims.dim % self.num_heads:
+            fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
+            near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]
+            raise UserError(
+                f"dim={dims.dim} is not divisible by num_heads={self.num_heads}",
+                path=("num_heads",),
+                remedy=f"num_heads of {', '.join(map(str, sorted(near)))}, or set head_dim explicitly",
+            )
+        if self.num_heads % (self.num_kv_heads or 1):
+            raise UserError(
+                f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}",
+                path=("num_kv_heads",),
+            )
+        beyond = [h for h in self.drop_heads if h >= self.num_heads]
+        if beyond:
+            raise UserError(
+                f"head {beyond[0]} does not exist", path=("drop_heads",), remedy=f"heads are 0 to {self.num_heads - 1}"
+            )
+
+    def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
+        kv_heads = self.num_kv_heads or self.num_heads
+        head_dim = self.head_dim or dims.dim // self.num_heads
+        inner, inner_kv = self.num_heads * head_dim, kv_heads * head_dim
+        dropped: Any = self.drop_heads
+        return Attention(
+            wq=dims.weight(named(key, "wq"), dims.dim, inner),
+            wk=dims.weight(named(key, "wk"), dims.dim, inner_kv),
+            wv=dims.weight(named(key, "wv"), dims.dim, inner_kv),
+            wo=dims.weight(named(key, "wo"), inner, dims.dim, role="out"),
+            bq=dims.zeros(inner, self.bias),
+            bk=dims.zeros(inner_kv, self.bias),
+            bv=dims.zeros(inner_kv, self.bias),
+            bo=dims.zeros(dims.dim, self.bias),
+            scale=Fixed(head_dim**-0.5 if self.scale is None else self.scale),
+            keep=None if isinstance(dropped, tuple) else Fixed(dropped),
+            position=position.in_attention(),
+            dropout=dropout(dims),
+            num_heads=self.num_heads,
+            num_kv_heads=kv_heads,
+            causal=self.causal,
+        )
+
+
+class Attention(eqx.Module):
+    wq: Float[Array, "dim inner"]
+    wk: Float[Array, "dim inner_kv"]
+    wv: Float[Array, "dim inner_kv"]
+    wo: Float[Array, "inner dim"]
+    bq: Float[Array, " inner"] | None
+    bk: Float[Array, " inner_kv"] | None
+    bv: Float[Array, " inner_kv"] | None
+    bo: Float[Array, " dim"] | None
+    scale: Fixed
+    keep: Fixed | None
+    position: eqx.Module
+    dropout: eqx.Module
+    num_heads: int = eqx.field(static=True)
+    num_kv_heads: int = eqx.field(static=True)
+    causal: bool = eqx.field(static=True)
+
+    def __call__(self, x: Stream, ctx: Context) -> Stream:
+        q = split_heads(project(x, self.wq, self.bq), self.num_heads)
+        k = split_heads(project(x, self.wk, self.bk), self.num_kv_heads)
+        v = split_heads(project(x, self.wv, self.bv), self.num_kv_heads)
+        q, k = self.position(q, k, ctx)
+        z = self.attend(q, self.shared(k), self.shared(v), ctx)
+        z = site("mixer.z", z if self.keep is None else z * self.keep.value.astype(z.dtype)[:, None, None])
+        return project(join_heads(z), self.wo, self.bo)
+
+    def shared(self, kv: Heads) -> Heads:
+        """Each key-value head repeated for the query heads that read it."""
+        return jnp.repeat(kv, self.num_heads // self.num_kv_heads, axis=1) if self.num_kv_heads < self.num_heads else kv
+
+    def attend(self, q: Heads, k: Heads, v: Heads, ctx: Context) -> Heads:
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) * self.scale.value
+        if self.causal:
+            scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
+        pattern = site("mixer.pattern", jax.nn.softmax(scores, -1).astype(v.dtype))
+        pattern = self.dropout(pattern, None if ctx.key is None else named(ctx.key, "pattern"))
+        return jnp.einsum("bhqk,bhkd->bhqd", pattern, v)
+
+
+def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
+
+
+def join_heads(z: Heads) -> Float[Array, "batch seq inner"]:
+    return z.transpose(0, 2, 1, 3).reshape(z.shape[0], z.shape[2], -1)

@@ -1,0 +1,111 @@
+"""The block: a mixer branch, then a feed-forward branch, each wired to the residual stream."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from taetpu.core.config import Component, Config, SlotMark, Traced
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.keys import Key, named
+from taetpu.core.sites import site
+from taetpu.nn.attention import AttentionConfig
+from taetpu.nn.ffn import SwiGLUConfig
+from taetpu.nn.norm import RMSNormConfig
+from taetpu.nn.parts import Context, Dims, Fixed, dropout
+from taetpu.nn.position import RopeConfig
+from taetpu.nn.residual import StandardConfig
+
+Stream = Float[Array, "batch seq dim"]
+DROPPABLE = ("mixer", "ffn", "layer")
+
+
+def _keep_parts(config: "LayerConfig", dropped: tuple[str, ...]) -> np.ndarray:
+    return np.array([part not in dropped for part in DROPPABLE], np.float32)
+
+
+class LayerConfig(Config):
+    """One layer. `drop` switches off its mixer branch, its ffn branch or the whole layer, in training too."""
+
+    mixer: Annotated[Component, SlotMark("mixer")] = AttentionConfig()
+    position: Annotated[Component, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Component, SlotMark("norm")] = RMSNormConfig()
+    ffn: Annotated[Component, SlotMark("ffn")] = SwiGLUConfig()
+    residual: Annotated[Component, SlotMark("residual")] = StandardConfig()
+    drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
+
+    def check(self, dims: Dims) -> None:
+        """Raises `UserError` where a component cannot be built at these sizes."""
+        for slot in ("mixer", "position", "norm", "ffn", "residual"):
+            try:
+                getattr(self, slot).check(dims)
+            except UserError as error:
+                raise error.at(slot) from None
+        for part in self.drop:
+            if part not in DROPPABLE:
+                raise UserError(
+                    f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
+                )
+
+    def init(self, dims: Dims, *, key: Key) -> "Block":
+        wire = WIRINGS[self.norm.placement]
+        keep: Any = self.drop
+        mixer = self.mixer.init(dims, self.position, key=named(key, "mixer"))
+        ffn = self.ffn.init(dims, key=named(key, "ffn"))
+        return Block(
+            mixer=mixer,
+            mixer_norm=None if mixer is None else self.norm.init(dims, key=named(key, "mixer_norm")),
+            ffn=ffn,
+            ffn_norm=None if ffn is None else self.norm.init(dims, key=named(key, "ffn_norm")),
+            residual=self.residual.init(dims, key=named(key, "residual")),
+            dropout=dropout(dims),
+            keep=None if isinstance(keep, tuple) else Fixed(keep),
+            wire_mixer=absent if mixer is None else wire,
+            wire_ffn=absent if ffn is None else wire,
+        )
+
+
+def pre(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+    """Norm before the branch: x + f(N(x)). Xiong et al. 2020."""
+    return residual(x, branch(norm(x)))
+
+
+def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+    """Norm after the sum: N(x + f(x)). Vaswani et al. 2017."""
+    return norm(residual(x, branch(x)))
+
+
+def absent(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+    """No such branch."""
+    return x
+
+
+WIRINGS = {"pre": pre, "post": post}
+
+
+class Block(eqx.Module):
+    mixer: Any
+    mixer_norm: Any
+    ffn: Any
+    ffn_norm: Any
+    residual: Any
+    dropout: Any
+    keep: Fixed | None
+    wire_mixer: Callable = eqx.field(static=True)
+    wire_ffn: Callable = eqx.field(static=True)
+
+    def __call__(self, x: Stream, ctx: Context) -> Stream:
+        y = self.wire_mixer(x, self.mixer_norm, lambda h: self.branch("mixer", h, ctx), self.residual)
+        y = self.wire_ffn(y, self.ffn_norm, lambda h: self.branch("ffn", h, ctx), self.residual)
+        return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
+
+    def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
+        """What the mixer or the ffn adds to the stream: its output, dropout, and nothing where it is switched off."""
+        key = None if ctx.key is None else named(ctx.key, name)
+        y = site(f"{name}.out", getattr(self, name)(h, replace(ctx, key=key)))
+        y = self.dropout(y, None if key is None else named(key, "dropout"))
+        return y if self.keep is None else y * self.keep.value[DROPPABLE.index(name)].astype(y.dtype)

@@ -1,0 +1,50 @@
+"""Slot `embedding`: tokens to vectors, and vectors back to logits."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from taetpu.core.config import Component
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.nn.parts import Dims, project
+
+
+@register("embedding", "tied")
+class TiedConfig(Component):
+    """One table for input and output. Press and Wolf 2017."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Tied":
+        return Tied(dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"))
+
+
+class Tied(eqx.Module):
+    weight: Float[Array, "vocab dim"]
+
+    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+        return self.weight[tokens]
+
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        return project(x, self.weight.T).astype(jnp.float32)
+
+
+@register("embedding", "untied")
+class UntiedConfig(Component):
+    """A table for the input and a projection of its own for the output."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Untied":
+        return Untied(
+            weight=dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"),
+            unembed=dims.weight(named(key, "unembed"), dims.dim, dims.vocab_size),
+        )
+
+
+class Untied(eqx.Module):
+    weight: Float[Array, "vocab dim"]
+    unembed: Float[Array, "dim vocab"]
+
+    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+        return self.weight[tokens]
+
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        return project(x, self.unembed).astype(jnp.float32)

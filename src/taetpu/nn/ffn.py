@@ -1,0 +1,124 @@
+"""Slot `ffn`: the feed-forward network of a block."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+from pydantic import PositiveFloat, PositiveInt
+
+from taetpu.core.config import Component
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.core.sites import site
+from taetpu.nn.parts import Context, Dims, project
+
+Stream = Float[Array, "batch seq dim"]
+
+
+@register("ffn", "none")
+class NoFFN(Component):
+    """The block has no feed-forward branch: neither it nor its norm exists."""
+
+    def init(self, dims: Dims, *, key: Key) -> None:
+        return None
+
+
+class MLPConfig(Component):
+    """act(x W_up) W_down with an inner size of `mult` times dim, or of `hidden`."""
+
+    mult: PositiveFloat = 4.0
+    hidden: PositiveInt | None = None
+    bias: bool | None = None
+    activation: ClassVar[str]
+
+    def init(self, dims: Dims, *, key: Key) -> "MLP":
+        hidden = self.hidden or round(self.mult * dims.dim)
+        return MLP(
+            up=dims.weight(named(key, "up"), dims.dim, hidden),
+            up_bias=dims.zeros(hidden, self.bias),
+            down=dims.weight(named(key, "down"), hidden, dims.dim, role="out"),
+            down_bias=dims.zeros(dims.dim, self.bias),
+            activation=self.activation,
+        )
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=True)
+
+
+def _gelu_erf(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu-tanh": _gelu_tanh, "gelu-erf": _gelu_erf}
+
+
+class MLP(eqx.Module):
+    up: Float[Array, "dim hidden"]
+    up_bias: Float[Array, " hidden"] | None
+    down: Float[Array, "hidden dim"]
+    down_bias: Float[Array, " dim"] | None
+    activation: str = eqx.field(static=True)
+
+    def __call__(self, x: Stream, ctx: Context) -> Stream:
+        h = ACTIVATIONS[self.activation](project(x, self.up, self.up_bias))
+        return project(site("ffn.hidden", h), self.down, self.down_bias)
+
+
+@register("ffn", "relu")
+class ReLU(MLPConfig):
+    """Vaswani et al. 2017."""
+
+    activation = "relu"
+
+
+@register("ffn", "gelu-tanh")
+class GELUTanh(MLPConfig):
+    """GELU by its tanh approximation, as in GPT-2 and Gemma. Hendrycks and Gimpel 2016."""
+
+    activation = "gelu-tanh"
+
+
+@register("ffn", "gelu-erf")
+class GELUErf(MLPConfig):
+    """GELU exactly, x * Phi(x), as in BERT and NeoX. Hendrycks and Gimpel 2016."""
+
+    activation = "gelu-erf"
+
+
+@register("ffn", "swiglu")
+class SwiGLUConfig(Component):
+    """(silu(x W_gate) * x W_up) W_down. Shazeer 2020.
+
+    The inner size is `mult` times dim rounded to a multiple of 8; the default 8/3 gives the three matrices the
+    parameters of a 4x MLP's two.
+    """
+
+    mult: PositiveFloat = 8 / 3
+    hidden: PositiveInt | None = None
+    bias: bool | None = None
+
+    def init(self, dims: Dims, *, key: Key) -> "SwiGLU":
+        hidden = self.hidden or max(8, round(self.mult * dims.dim / 8) * 8)
+        return SwiGLU(
+            gate=dims.weight(named(key, "gate"), dims.dim, hidden),
+            gate_bias=dims.zeros(hidden, self.bias),
+            up=dims.weight(named(key, "up"), dims.dim, hidden),
+            up_bias=dims.zeros(hidden, self.bias),
+            down=dims.weight(named(key, "down"), hidden, dims.dim, role="out"),
+            down_bias=dims.zeros(dims.dim, self.bias),
+        )
+
+
+class SwiGLU(eqx.Module):
+    gate: Float[Array, "dim hidden"]
+    gate_bias: Float[Array, " hidden"] | None
+    up: Float[Array, "dim hidden"]
+    up_bias: Float[Array, " hidden"] | None
+    down: Float[Array, "hidden dim"]
+    down_bias: Float[Array, " dim"] | None
+
+    def __call__(self, x: Stream, ctx: Context) -> Stream:
+        h = jax.nn.silu(project(x, self.gate, self.gate_bias)) * project(x, self.up, self.up_bias)
+        return project(site("ffn.hidden", h), self.down, self.down_bias)

@@ -1,0 +1,41 @@
+"""Slot `init`: how weights are drawn. Biases start at zero and norm weights at one, whatever the kind."""
+
+from typing import Annotated
+
+import jax
+from jaxtyping import Array
+from pydantic import NonNegativeFloat
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.keys import Key
+from taetpu.core.registry import register
+from taetpu.nn.parts import Dims
+
+
+@register("init", "gpt2-scaled")
+class GPT2Scaled(Component):
+    """N(0, std); projections that write to the residual stream N(0, std / sqrt(2 * num_layers)).
+
+    Radford et al. 2019 (section 2.3); std 0.02 as in the released code.
+    """
+
+    std: Annotated[NonNegativeFloat, Traced()] = 0.02
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        std = self.std / (2 * dims.num_layers) ** 0.5 if role == "out" else self.std
+        return std * jax.random.normal(key, shape)
+
+
+@register("init", "fan-in")
+class FanIn(Component):
+    """N(0, gain / fan_in) for projections, so that a unit-variance input gives a unit-variance output at gain 1.
+
+    LeCun et al. 1998. Embedding tables have no fan-in: they are drawn N(0, gain / dim), which gives a tied output
+    projection the variance of any other.
+    """
+
+    gain: Annotated[NonNegativeFloat, Traced()] = 1.0
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        fan_in = dims.dim if role in ("embedding", "position") else shape[0]
+        return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)

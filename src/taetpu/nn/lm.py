@@ -1,0 +1,200 @@
+"""The language model: embedding, positions, layers, final norm, logits; and its config, as written and as resolved."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from pydantic import Field, PositiveInt
+
+from taetpu.core.config import Component, Config, SlotMark, Traced, bind, load, split
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key, named
+from taetpu.core.sites import site
+from taetpu.core.tree import leaves_by_path
+from taetpu.nn.attention import AttentionConfig
+from taetpu.nn.block import LayerConfig
+from taetpu.nn.embedding import TiedConfig
+from taetpu.nn.ffn import SwiGLUConfig
+from taetpu.nn.init import GPT2Scaled
+from taetpu.nn.norm import RMSNormConfig
+from taetpu.nn.parts import Context, Dims, dropout, join, trainable
+from taetpu.nn.position import RopeConfig
+from taetpu.nn.residual import StandardConfig
+from taetpu.nn.stack import Stack, build_stacks
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ModelConfig(Config):
+    """The model as a study writes it. `layers` overrides single layers: `{-1: {ffn: none}, "0:2": {norm: ...}}`."""
+
+    dim: PositiveInt
+    num_layers: PositiveInt
+    mixer: Annotated[Component, SlotMark("mixer")] = AttentionConfig()
+    position: Annotated[Component, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Component, SlotMark("norm")] = RMSNormConfig()
+    ffn: Annotated[Component, SlotMark("ffn")] = SwiGLUConfig()
+    residual: Annotated[Component, SlotMark("residual")] = StandardConfig()
+    embedding: Annotated[Component, SlotMark("embedding")] = TiedConfig()
+    init: Annotated[Component, SlotMark("init")] = GPT2Scaled()
+    bias: bool = False
+    dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
+    layers: dict[int | str, Any] = Field(default_factory=dict)
+
+    def resolve(self) -> "LMConfig":
+        """Every layer spelled out.
+
+        Raises:
+            UserError: a layer that does not exist, or a setting that it refuses; the path starts at `layers`.
+        """
+        base = {slot: getattr(self, slot) for slot in ("mixer", "position", "norm", "ffn", "residual")}
+        layers: list[dict[str, Any]] = [dict(base) for _ in range(self.num_layers)]
+        for where, settings in self.layers.items():
+            if not isinstance(settings, Mapping):
+                raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
+            for index in selected(where, self.num_layers):
+                layers[index].update(settings)
+        return LMConfig(
+            **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"},
+            layers=tuple(load(LayerConfig, layer, ("layers", i)) for i, layer in enumerate(layers)),
+        )
+
+
+def selected(where: int | str, num_layers: int) -> list[int]:
+    """The layers that a key of `layers` means: an index, negative from the end, or a slice such as `0:2` or `::2`."""
+    text = str(where)
+    try:
+        if ":" in text:
+            found = list(range(num_layers))[slice(*(int(part) if part else None for part in text.split(":")))]
+        else:
+            found = [range(num_layers)[int(text)]]
+    except (ValueError, IndexError, TypeError):
+        found = []
+    if not found:
+        raise UserError(
+            f"no layer {text!r} in a model of {num_layers} layers",
+            path=("layers", where),
+            remedy=f"0 to {num_layers - 1}, or -1 to {-num_layers} from the end, or a slice such as 0:{num_layers}",
+        )
+    return found
+
+
+class LMConfig(Config):
+    """The model with every layer spelled out: what is built, and what a run's identity is computed from."""
+
+    dim: PositiveInt
+    position: Annotated[Component, SlotMark("position")]
+    norm: Annotated[Component, SlotMark("norm")]
+    embedding: Annotated[Component, SlotMark("embedding")]
+    init: Annotated[Component, SlotMark("init")]
+    bias: bool
+    dropout: Annotated[Rate, Traced(neutral=0.0)]
+    layers: tuple[LayerConfig, ...]
+
+    def dims(self, vocab_size: int, seq_len: int) -> Dims:
+        return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
+
+    def check(self, vocab_size: int, seq_len: int) -> None:
+        """Raises `UserError` where a part cannot be built at these sizes; the path starts in this config."""
+        dims = self.dims(vocab_size, seq_len)
+        for i, layer in enumerate(self.layers):
+            try:
+                layer.check(dims)
+            except UserError as error:
+                raise error.at("layers", i) from None
+        self.position.check(dims)
+
+    def build(self, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
+        """A freshly drawn model. Numbers in the config may be tracers (see `core.config.bind`)."""
+        dims = self.dims(vocab_size, seq_len)
+        final = self.norm.placement == "pre"
+        return LM(
+            embedding=self.embedding.init(dims, key=named(key, "embedding")),
+            position=self.position.at_input(dims, key=named(key, "position")),
+            dropout=dropout(dims),
+            stacks=build_stacks(self.layers, dims, key=named(key, "layers")),
+            norm=self.norm.init(dims, key=named(key, "norm")) if final else None,
+        )
+
+
+def build(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
+    """A freshly drawn model from a config as loaded (its masks still written as lists)."""
+    return bind(*split(config, active(config))).build(vocab_size, seq_len, key=key)
+
+
+class LM(eqx.Module):
+    """A decoder over tokens. Post-norm models have no final norm: their last block ends with one."""
+
+    embedding: Any
+    position: Any
+    dropout: Any
+    stacks: tuple[Stack, ...]
+    norm: Any
+
+    def __call__(
+        self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
+    ) -> Float[Array, "batch seq vocab"]:
+        """Logits, float32. `key` turns dropout on; `dtype` is the precision of activations and products."""
+        ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key)
+        x = self.embedding.encode(tokens).astype(dtype)
+        x = self.position(x, ctx)
+        x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
+        for stack in self.stacks:
+            x = stack(x, ctx)
+        x = site("final", x if self.norm is None else self.norm(x))
+        return site("logits", self.embedding.decode(x))
+
+
+def named_parameters(model: LM) -> dict[str, Array]:
+    """Every trained array by its logical name (`layers.3.mixer.wq`), layers apart, whatever the stacking."""
+    params, _ = trainable(model)
+    found = {}
+    for name, array in leaves_by_path(params).items():
+        head, _, rest = name.partition(".")
+        if head != "stacks":
+            found[name] = array
+            continue
+        number, _, rest = rest.partition(".block.")
+        stack = model.stacks[int(number)]
+        for i in range(stack.size):
+            found[f"layers.{stack.start + i}.{rest}"] = array[i]
+    return found
+
+
+def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
+    """The model with every trained array replaced by the value of its logical name.
+
+    Raises:
+        UserError: a name is missing, unknown, or of another shape.
+    """
+    have = named_parameters(model)
+    for name in sorted(set(have) ^ set(values)):
+        raise UserError(f"parameter {name!r} is {'missing' if name in have else 'not in this model'}")
+    for name, array in have.items():
+        if tuple(array.shape) != tuple(values[name].shape):
+            raise UserError(f"parameter {name!r} has shape {tuple(values[name].shape)}, not {tuple(array.shape)}")
+
+    def replaced(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        head, _, rest = name.partition(".")
+        if head != "stacks":
+            return jnp.asarray(values[name])
+        number, _, rest = rest.partition(".block.")
+        stack = model.stacks[int(number)]
+        return jnp.stack([jnp.asarray(values[f"layers.{stack.start + i}.{rest}"]) for i in range(stack.size)])
+
+    params, rest = trainable(model)
+    return join(jax.tree_util.tree_map_with_path(replaced, params), rest)
+
+
+def matrices(params: LM) -> LM:
+    """True for every trained array with two axes or more of its own (a stack's layer axis does not count)."""
+
+    def is_matrix(path: Any, leaf: Array) -> bool:
+        stacked = jax.tree_util.keystr(path, simple=True, separator=".").startswith("stacks.")
+        return leaf.ndim - stacked >= 2
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -1,0 +1,111 @@
+"""What every component is built from: the model's sizes, the call's context, projections, fixed numbers.
+
+Shape legend, here and in the slots: batch, seq, dim; head, head_dim; hidden = the inner size of a feed-forward.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from taetpu.core.keys import Key
+
+
+class Init(Protocol):
+    """Draws a weight; see `nn/init.py`."""
+
+    def draw(self, dims: "Dims", role: str, shape: tuple[int, ...], *, key: Key) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The sizes and model-wide settings that components are built with."""
+
+    dim: int
+    num_layers: int
+    seq_len: int
+    vocab_size: int
+    bias: bool
+    init: Init
+    dropout: Any = 0.0  # a rate, a tracer, or 0.0: then no dropout exists in the program
+
+    def weight(self, key: Key, *shape: int, role: str = "in") -> Float[Array, "..."]:
+        """A weight by the model's init. Roles: `in`, `out` (writes to the residual stream), `embedding`, `position`."""
+        return self.init.draw(self, role, shape, key=key)
+
+    def zeros(self, size: int, bias: bool | None) -> Float[Array, " size"] | None:
+        """A bias vector, or None; `bias=None` follows the model's setting."""
+        return jnp.zeros(size) if (self.bias if bias is None else bias) else None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a component may know besides its input."""
+
+    tokens: Int[Array, "batch seq"]
+    positions: Int[Array, " seq"]
+    layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
+    key: Key | None = None  # None when nothing is random: evaluation, or no dropout anywhere
+
+
+class Fixed(eqx.Module):
+    """A number of the model that is not trained: a mask, a scale, a rate. It travels with the model's arrays."""
+
+    value: Array
+
+    def __init__(self, value: Any):
+        self.value = jnp.asarray(value, jnp.float32)
+
+
+def is_fixed(node: Any) -> bool:
+    return isinstance(node, Fixed)
+
+
+def trainable(model: Any) -> tuple[Any, Any]:
+    """Split a model into what is trained and the rest; `join` puts them together."""
+    return eqx.partition(model, eqx.is_inexact_array, is_leaf=is_fixed)
+
+
+def join(params: Any, rest: Any) -> Any:
+    return eqx.combine(params, rest, is_leaf=is_fixed)
+
+
+def project(
+    x: Float[Array, "*lead size_in"], w: Float[Array, "size_in size_out"], b: Float[Array, " size_out"] | None = None
+) -> Float[Array, "*lead size_out"]:
+    """`x @ w + b` as one rank-2 product in x's precision.
+
+    Rank 2 because XLA's CPU backend fuses element-wise work into rank-3 gradients and leaves its fast path (measured:
+    a whole train step took twice as long).
+    """
+    y = x.reshape(-1, x.shape[-1]) @ w.astype(x.dtype)
+    y = y if b is None else y + b.astype(x.dtype)
+    return y.reshape(*x.shape[:-1], w.shape[-1])
+
+
+class Identity(eqx.Module):
+    """Leaves its first argument as it is."""
+
+    def __call__(self, x: Array, *rest: Any) -> Array:
+        return x
+
+
+class Dropout(eqx.Module):
+    """Zeroes entries with probability `rate` while a key is there. Srivastava et al. 2014, inverted."""
+
+    rate: Fixed
+
+    def __call__(self, x: Array, key: Key | None) -> Array:
+        if key is None:
+            return x
+        keep = 1.0 - self.rate.value.astype(x.dtype)
+        return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, jnp.zeros((), x.dtype))
+
+
+def dropout(dims: Dims) -> "Dropout | Identity":
+    """The model's dropout as a node: nothing at all when the rate is a plain zero."""
+    absent = isinstance(dims.dropout, int | float) and dims.dropout == 0
+    return Identity() if absent else Dropout(Fixed(dims.dropout))

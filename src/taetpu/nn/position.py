@@ -1,0 +1,107 @@
+"""Slot `position`: how the model knows the order of tokens.
+
+A kind may act at two places: on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A layer's
+own setting replaces only what acts in that layer's attention.
+"""
+
+from typing import Annotated
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from pydantic import PositiveFloat
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.nn.parts import Context, Dims, Fixed, Identity
+
+Heads = Float[Array, "batch head seq head_dim"]
+
+
+class PositionConfig(Component):
+    """Acts nowhere; kinds replace what they need."""
+
+    def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
+        return Identity()
+
+    def in_attention(self) -> eqx.Module:
+        return Untouched()
+
+
+class Untouched(eqx.Module):
+    """Queries and keys as they are."""
+
+    def __call__(self, q: Heads, k: Heads, ctx: Context) -> tuple[Heads, Heads]:
+        return q, k
+
+
+@register("position", "none")
+class NoPosition(PositionConfig):
+    """No position at all: a causal mask alone tells order. Haviv et al. 2022 (NoPE)."""
+
+
+@register("position", "learned")
+class LearnedConfig(PositionConfig):
+    """A trained vector for each position, added to the embeddings. Radford et al. 2018."""
+
+    def at_input(self, dims: Dims, *, key: Key) -> "Learned":
+        return Learned(dims.weight(named(key, "weight"), dims.seq_len, dims.dim, role="position"))
+
+
+class Learned(eqx.Module):
+    weight: Float[Array, "max_seq dim"]
+
+    def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        return x + self.weight[ctx.positions].astype(x.dtype)
+
+
+@register("position", "sinusoidal")
+class SinusoidalConfig(PositionConfig):
+    """sin and cos of position / base^(2i/dim), interleaved, added to the embeddings. Vaswani et al. 2017."""
+
+    base: Annotated[PositiveFloat, Traced()] = 10000.0
+
+    def at_input(self, dims: Dims, *, key: Key) -> "Sinusoidal":
+        if dims.dim % 2:
+            raise UserError(f"sinusoidal positions need an even dim, got {dims.dim}", path=("dim",))
+        return Sinusoidal(Fixed(self.base))
+
+
+class Sinusoidal(eqx.Module):
+    base: Fixed
+
+    def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        angle = angles(ctx.positions, x.shape[-1], self.base.value)
+        table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(-1, x.shape[-1])
+        return x + table.astype(x.dtype)
+
+
+@register("position", "rope")
+class RopeConfig(PositionConfig):
+    """Queries and keys rotated by position; the two halves of a head form the pairs, as in Llama. Su et al. 2021."""
+
+    base: Annotated[PositiveFloat, Traced()] = 10000.0
+
+    def in_attention(self) -> "Rope":
+        return Rope(Fixed(self.base))
+
+
+class Rope(eqx.Module):
+    base: Fixed
+
+    def __call__(self, q: Heads, k: Heads, ctx: Context) -> tuple[Heads, Heads]:
+        angle = angles(ctx.positions, q.shape[-1], self.base.value)
+        cos, sin = (jnp.concatenate([f(angle)] * 2, -1).astype(q.dtype) for f in (jnp.cos, jnp.sin))
+        return q * cos + _rotated(q) * sin, k * cos + _rotated(k) * sin
+
+
+def _rotated(x: Heads) -> Heads:
+    first, second = jnp.split(x, 2, -1)
+    return jnp.concatenate([-second, first], -1)
+
+
+def angles(positions: Array, size: int, base: Array) -> Float[Array, "seq half"]:
+    """position / base^(2i/size) for i = 0 .. size/2 - 1."""
+    return positions[:, None] / base ** (jnp.arange(0, size, 2) / size)

@@ -1,0 +1,37 @@
+"""Slot `residual`: how a branch's output joins the stream."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from taetpu.core.config import Component
+from taetpu.core.keys import Key
+from taetpu.core.registry import register
+from taetpu.nn.parts import Dims
+
+Stream = Float[Array, "batch seq dim"]
+
+
+@register("residual", "standard")
+class StandardConfig(Component):
+    """x + y. He et al. 2016."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Standard":
+        return Standard()
+
+
+class Standard(eqx.Module):
+    def __call__(self, x: Stream, y: Stream) -> Stream:
+        return x + y
+
+
+@register("residual", "none")
+class NoResidualConfig(Component):
+    """y alone: no skip connection."""
+
+    def init(self, dims: Dims, *, key: Key) -> "NoResidual":
+        return NoResidual()
+
+
+class NoResidual(eqx.Module):
+    def __call__(self, x: Stream, y: Stream) -> Stream:
+        return y

@@ -1,0 +1,34 @@
+"""Slot `optimizer`: from gradients to updates. The optax chain is built inside the step from numbers that are traced."""
+
+from typing import Annotated, Any
+
+import optax
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.registry import register
+
+Beta = Annotated[float, Field(ge=0, lt=1), Traced()]
+
+
+@register("optimizer", "adamw")
+class AdamW(Component):
+    """Adam with decoupled weight decay on matrices: neither biases nor norms decay. Loshchilov and Hutter 2019.
+
+    The decay of a step is lr * weight_decay * parameter. The default 0.1 is what language models use; optax has 1e-4
+    and torch 1e-2.
+    """
+
+    lr: Annotated[NonNegativeFloat, Traced()] = 1e-3
+    b1: Beta = 0.9
+    b2: Beta = 0.99
+    eps: Annotated[PositiveFloat, Traced()] = 1e-8
+    weight_decay: Annotated[NonNegativeFloat, Traced()] = 0.1
+
+    def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
+        """The update rule at learning rate `lr`; `decayed` says for each parameter whether it decays."""
+        return optax.chain(
+            optax.scale_by_adam(self.b1, self.b2, self.eps),
+            optax.add_decayed_weights(self.weight_decay, decayed),
+            optax.scale(-lr),
+        )

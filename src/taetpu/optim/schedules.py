@@ -1,0 +1,57 @@
+"""Slot `schedule`: the learning rate as a function of the step. Warm-up is linear and reaches the peak in its last step.
+
+Written by hand because optax's own schedules branch in Python on a peak that is traced here.
+"""
+
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.registry import register
+
+Scalar = Float[Array, ""]
+
+
+class ScheduleConfig(Component):
+    """Linear warm-up over `warmup` steps, then whatever the kind says down to `min_lr`."""
+
+    warmup: Annotated[NonNegativeInt, Traced()] = 0
+
+    def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
+        """Learning rate of update number `step` (from 0) of `steps`."""
+        now, warmup = step.astype(jnp.float32), jnp.asarray(self.warmup, jnp.float32)
+        rising = jnp.minimum(1.0, (now + 1) / jnp.maximum(warmup, 1.0))
+        progress = jnp.clip((now - warmup) / jnp.maximum(steps - 1 - warmup, 1.0), 0.0, 1.0)
+        return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
+
+    def after(self, progress: Scalar, peak: Any) -> Scalar:
+        """Learning rate after warm-up; `progress` runs from 0 to 1, reached in the last step."""
+        return jnp.asarray(peak, jnp.float32)
+
+
+@register("schedule", "constant")
+class Constant(ScheduleConfig):
+    """The peak after warm-up."""
+
+
+@register("schedule", "cosine")
+class Cosine(ScheduleConfig):
+    """Half a cosine from the peak to `min_lr`. Loshchilov and Hutter 2017, without restarts."""
+
+    min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+
+    def after(self, progress: Scalar, peak: Any) -> Scalar:
+        return self.min_lr + (peak - self.min_lr) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+
+@register("schedule", "linear")
+class Linear(ScheduleConfig):
+    """A straight line from the peak to `min_lr`."""
+
+    min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+
+    def after(self, progress: Scalar, peak: Any) -> Scalar:
+        return peak + (self.min_lr - peak) * progress
