@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import Field, PositiveInt
 
-from taetpu.core.config import Component, Config, SlotMark, Traced, bind, load, split
+from taetpu.core.config import Component, Config, SlotMark, Traced, active, bind, load, split
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site

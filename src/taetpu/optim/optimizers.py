@@ -1,4 +1,7 @@
-"""Slot `optimizer`: from gradients to updates. The optax chain is built inside the step from numbers that are traced."""
+"""Slot `optimizer`: from gradients to updates.
+
+The optax chain is built inside the step, from numbers that may be traced; its state never depends on them.
+"""
 
 from typing import Annotated, Any
 

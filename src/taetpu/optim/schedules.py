@@ -1,4 +1,6 @@
-"""Slot `schedule`: the learning rate as a function of the step. Warm-up is linear and reaches the peak in its last step.
+"""Slot `schedule`: the learning rate as a function of the step.
+
+Warm-up is linear and reaches the peak in its last step.
 
 Written by hand because optax's own schedules branch in Python on a peak that is traced here.
 """
