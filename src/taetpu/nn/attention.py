@@ -107,8 +107,8 @@ class Attention(eqx.Module):
     bo: Float[Array, " dim"] | None
     scale: Fixed
     keep: Fixed | None
-    position: eqx.Module
-    dropout: eqx.Module
+    position: Any
+    dropout: Any
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
     causal: bool = eqx.field(static=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from taetpu.core.config import Component, Config, SlotMark, Traced
+from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
@@ -31,11 +31,11 @@ def _keep_parts(config: "LayerConfig", dropped: tuple[str, ...]) -> np.ndarray:
 class LayerConfig(Config):
     """One layer. `drop` switches off its mixer branch, its ffn branch or the whole layer, in training too."""
 
-    mixer: Annotated[Component, SlotMark("mixer")] = AttentionConfig()
-    position: Annotated[Component, SlotMark("position")] = RopeConfig()
-    norm: Annotated[Component, SlotMark("norm")] = RMSNormConfig()
-    ffn: Annotated[Component, SlotMark("ffn")] = SwiGLUConfig()
-    residual: Annotated[Component, SlotMark("residual")] = StandardConfig()
+    mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
+    position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
+    residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
 
     def check(self, dims: Dims) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import Field, PositiveInt
 
-from taetpu.core.config import Component, Config, SlotMark, Traced, active, bind, load, split
+from taetpu.core.config import Config, SlotMark, Traced, active, bind, load, split
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
@@ -33,13 +33,13 @@ class ModelConfig(Config):
 
     dim: PositiveInt
     num_layers: PositiveInt
-    mixer: Annotated[Component, SlotMark("mixer")] = AttentionConfig()
-    position: Annotated[Component, SlotMark("position")] = RopeConfig()
-    norm: Annotated[Component, SlotMark("norm")] = RMSNormConfig()
-    ffn: Annotated[Component, SlotMark("ffn")] = SwiGLUConfig()
-    residual: Annotated[Component, SlotMark("residual")] = StandardConfig()
-    embedding: Annotated[Component, SlotMark("embedding")] = TiedConfig()
-    init: Annotated[Component, SlotMark("init")] = GPT2Scaled()
+    mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
+    position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
+    residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
+    init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
     bias: bool = False
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: dict[int | str, Any] = Field(default_factory=dict)
@@ -86,10 +86,10 @@ class LMConfig(Config):
     """The model with every layer spelled out: what is built, and what a run's identity is computed from."""
 
     dim: PositiveInt
-    position: Annotated[Component, SlotMark("position")]
-    norm: Annotated[Component, SlotMark("norm")]
-    embedding: Annotated[Component, SlotMark("embedding")]
-    init: Annotated[Component, SlotMark("init")]
+    position: Annotated[Any, SlotMark("position")]
+    norm: Annotated[Any, SlotMark("norm")]
+    embedding: Annotated[Any, SlotMark("embedding")]
+    init: Annotated[Any, SlotMark("init")]
     bias: bool
     dropout: Annotated[Rate, Traced(neutral=0.0)]
     layers: tuple[LayerConfig, ...]

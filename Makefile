@@ -1,0 +1,44 @@
+# Everything runs in .venv, which every target sets up first. PYTHON chooses the interpreter it is made with.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test slow nightly lint format install clean
+.DEFAULT_GOAL := test
+
+demo: .venv/.demo        ## run the quick study and say where its report is
+	$(BIN)/taetpu demo
+
+test: install            ## the default tests
+	$(BIN)/python -m pytest
+
+slow: install            ## the tests that take longer
+	$(BIN)/python -m pytest -m slow
+
+nightly: install         ## the tests that take minutes
+	$(BIN)/python -m pytest -m nightly
+
+lint: install            ## ruff, pyright, import directions
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+install: $(STAMP)
+
+# Users need the pinned libraries alone; developers the tools too. requirements.lock pins both.
+.venv/.demo: pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	touch $@
+
+$(STAMP): .venv/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,167 @@
+"""What training sees of a task: batches, evaluation splits, and which window each step reads.
+
+The common form is `(tokens, targets, weights)`: a loss is summed over positions by weight, and nothing is marked by a
+special target such as -100.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+from pydantic import PositiveInt
+
+from taetpu.core.config import Component
+from taetpu.core.keys import Key
+from taetpu.data.tokenizers import Tokenizer
+
+
+class Batch(NamedTuple):
+    """What one step trains on."""
+
+    tokens: Int[Array, "batch seq"]
+    targets: Int[Array, "batch seq"]
+    weights: Float[Array, "batch seq"]  # 0 where a position does not count
+
+
+@dataclass(frozen=True)
+class Split:
+    """An evaluation set on the host, to be evaluated whole.
+
+    Args:
+        tokens, targets: int32 `(windows, seq)`.
+        weights: float32 `(windows, seq)`, 0 where a position does not count (padding included).
+        num_bytes: UTF-8 bytes that the weighted targets stand for, the denominator of bits per byte; None where the
+            tokens are not text.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    num_bytes: int | None
+
+
+class Source(Protocol):
+    """A prepared task.
+
+    Attributes:
+        fingerprint: sha256 that changes whenever a token of training or evaluation could; part of a run's identity.
+        arrays: put on the device once and shared by all runs of a pack.
+        num_windows: training windows in an epoch; None when sequences are drawn without end.
+        tokenizer: None where the tokens are not text.
+        facts: what people are shown: sizes, the corpus' sha256, and losses to compare with (nats per weighted target):
+            `chance_loss` of a uniform guess over the vocabulary, `bayes_loss` that nothing can beat (None when
+            unknown), `decoy_loss` of the best policy without attention, `decoy` says which one; the same in `_accuracy`
+            where it is known.
+    """
+
+    vocab_size: int
+    seq_len: int
+    fingerprint: str
+    arrays: dict[str, np.ndarray]
+    num_windows: int | None
+    tokenizer: Tokenizer | None
+
+    @property
+    def facts(self) -> dict[str, Any]: ...
+
+    def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
+        """Window numbers of steps `start` to `start + count - 1`: int32 `(count, batch_size)`, on the host."""
+        ...
+
+    def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
+        """The batch of one step, inside jit: gathered by `rows` (text) or drawn from `key` (synthetic).
+
+        May be vmapped over `rows` and `key` with `arrays` shared.
+        """
+        ...
+
+    def evaluation(self, split: str) -> Split | None:
+        """The split `val` or `test`; None where it is empty."""
+        ...
+
+    def prompt(self) -> np.ndarray:
+        """What a sample starts from: int32 `(n,)`, at least one token, at most `seq_len`."""
+        ...
+
+    def show(self, ids: Any) -> str:
+        """Tokens as text that people can read."""
+        ...
+
+
+class Task(Component):
+    """Base of the kinds of slot `task`: what is learned, before any data is read."""
+
+    seq_len: PositiveInt
+
+    @property
+    @abstractmethod
+    def causal(self) -> bool:
+        """Whether a position may see only those before it."""
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> Source:
+        """Read or set up the data.
+
+        Args:
+            folder: where the study file stands; relative paths start there.
+
+        Raises:
+            UserError: the data cannot be used; its path is relative to the task.
+        """
+
+
+@lru_cache(maxsize=32)
+def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
+    """The order of an epoch's windows: int32 `(num_windows,)`, read-only.
+
+    Raw Philox words are sorted because numpy promises them to be the same in every version, and its shuffles not.
+    """
+    words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
+    order = np.argsort(words, kind="stable").astype(np.int32)
+    order.setflags(write=False)
+    return order
+
+
+def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: int) -> np.ndarray:
+    """Window numbers of `count` steps from step `start`: int32 `(count, batch_size)`.
+
+    Every epoch is a fresh permutation, and batches run across the border between two: each window is read once before
+    any is read again, whatever the batch size.
+    """
+    position = np.arange(start * batch_size, (start + count) * batch_size)
+    epoch, place = np.divmod(position, num_windows)
+    rows = np.empty(position.shape, np.int32)
+    for number in np.unique(epoch):
+        here = epoch == number
+        rows[here] = permutation(seed, int(number), num_windows)[place[here]]
+    return rows.reshape(count, batch_size)
+
+
+def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
+    """`(windows, seq_len + 1)`: window i holds tokens i*T to i*T + T.
+
+    Neighbours share one token, the last target of one and the first input of the next, so that no target is lost
+    between them. Targets at the end that fill no window are left out.
+    """
+    starts = np.arange((len(stream) - 1) // seq_len) * seq_len
+    return stream[starts[:, None] + np.arange(seq_len + 1)]
+
+
+def whole_split(stream: np.ndarray, seq_len: int, tokenizer: Tokenizer) -> Split:
+    """All targets of a stream in windows as in training; the last one is padded with weight 0."""
+    count = len(stream) - 1
+    shape = (-(-count // seq_len), seq_len)
+    padded = np.zeros(shape[0] * seq_len + 1, np.int32)
+    padded[: len(stream)] = stream
+    weights = (np.arange(shape[0] * seq_len) < count).astype(np.float32)
+    return Split(
+        tokens=padded[:-1].reshape(shape),
+        targets=padded[1:].reshape(shape),
+        weights=weights.reshape(shape),
+        num_bytes=tokenizer.num_bytes(stream[1:]),
+    )

@@ -1,0 +1,234 @@
+"""The one interface through which everything is stored, and its first backend, a local folder.
+
+A key is names joined by `/`, e.g. `my-study/runs/nope/0-1f3a9c04/config.json`. Whatever another place (a bucket) must
+offer stands in `Store`.
+"""
+
+import fcntl
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from taetpu.core.errors import UserError, Where
+from taetpu.store import disk
+
+
+class NotStored(UserError, KeyError):
+    """Nothing is stored under the key."""
+
+
+class Store(Protocol):
+    """What a place for studies can do. Every failure of the place itself is a `UserError` that names the path."""
+
+    def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
+        """Store `data` durably, as a whole or not at all.
+
+        A key is written once: the same bytes again are fine, other bytes raise `UserError` unless `replace` is set.
+        """
+        ...
+
+    def read(self, key: str) -> bytes:
+        """The bytes under `key`. Raises `NotStored`."""
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether `read` would find the key."""
+        ...
+
+    def list(self, prefix: str, depth: int | None = None) -> list[str]:
+        """Sorted keys below `prefix` ("" for all), at most `depth` names further down."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Remove a key, or every key below it. Nothing there is fine."""
+        ...
+
+    def claim(self, key: str) -> AbstractContextManager[None]:
+        """Hold `key` against every other process until the block is left or this process dies.
+
+        What killed writers left unfinished in the key's folder is cleared. Raises `UserError` saying who holds it.
+        """
+        ...
+
+    def folder(self, key: str) -> Path:
+        """A local folder, created, for what must be a folder (an Orbax checkpoint)."""
+        ...
+
+    def where(self, key: str) -> str:
+        """The key as a person would open it: a path, an address."""
+        ...
+
+    def modified(self, key: str) -> float:
+        """When the key was last written, in seconds since 1970. Raises `NotStored`."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Bytes that may still be written here."""
+        ...
+
+
+def open_store(root: str | Path) -> "Store":
+    """The store at `root`, a local folder that need not exist yet.
+
+    Raises:
+        UserError: an address of a kind that is not supported.
+    """
+    if "://" in str(root):
+        raise UserError(
+            f"studies cannot be kept at {str(root)!r} yet", remedy="use a local folder for --root or TAETPU_ROOT"
+        )
+    return LocalStore(Path(root))
+
+
+def default_root(option: str | None = None) -> str:
+    """Where studies live: `--root`, else the environment's `TAETPU_ROOT`, else `./runs`."""
+    return option or os.environ.get("TAETPU_ROOT") or "./runs"
+
+
+def check_name(name: str, what: str = "name", path: Where = ()) -> str:
+    """A name that is safe as one part of a path on any system; `=`, `.`, `-`, `+`, `,` and spaces are welcome.
+
+    Raises:
+        UserError: it is empty, starts with a dot, has a slash or an unprintable character, or exceeds 120 bytes.
+    """
+    if not name:
+        problem = "is empty"
+    elif name.startswith("."):
+        problem = "starts with a dot"
+    elif "/" in name or "\\" in name:
+        problem = "has a slash in it"
+    elif not name.isprintable():
+        problem = "has an unprintable character in it"
+    elif len(name.encode()) > 120:
+        problem = "is longer than 120 bytes"
+    else:
+        return name
+    remedy = "use letters, digits and = . - + , up to 120 of them; it becomes a folder's name"
+    raise UserError(f"{what} {name!r} {problem}", path=path, remedy=remedy)
+
+
+class LocalStore:
+    """A folder on this machine's disks; keys are relative paths. Safe with several processes at once."""
+
+    def __init__(self, root: Path):
+        self.root = root.expanduser()
+
+    def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
+        path = self._path(key)
+        with disk.explained("write", path, needed=len(data)):
+            if disk.write_file(path, data, replace=replace) or path.read_bytes() == data:
+                return
+        raise UserError(
+            "this file is written once, and has other content already",
+            file=path,
+            remedy="nothing was overwritten: use another study name or --root, or remove the old study",
+        )
+
+    def read(self, key: str) -> bytes:
+        path = self._path(key)
+        with disk.explained("read", path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise _not_stored(path) from None
+
+    def exists(self, key: str) -> bool:
+        path = self._path(key)
+        with disk.explained("read", path):
+            return path.is_file()
+
+    def list(self, prefix: str, depth: int | None = None) -> list[str]:
+        top = self._path(prefix) if prefix else self.root
+        with disk.explained("list", top):
+            return sorted(path.relative_to(self.root).as_posix() for path in _files(top, depth)) if top.exists() else []
+
+    def delete(self, prefix: str) -> None:
+        path = self._path(prefix)
+        with disk.explained("delete", path):
+            disk.remove(path)
+
+    @contextmanager
+    def claim(self, key: str) -> Iterator[None]:
+        path = self._path(key)
+        with disk.explained("write", path, needed=1):
+            disk.make_folder(path.parent)
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held until the block is left)
+        with file:
+            with disk.explained("write", path, needed=1):
+                try:
+                    # The kernel frees the lock with the process, however it ends; the file itself stays.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise _held(path) from None
+                file.truncate(0)
+                json.dump(_this_process(), file)
+                file.flush()
+                disk.sweep(path.parent)
+            yield
+
+    def folder(self, key: str) -> Path:
+        path = self._path(key)
+        with disk.explained("create the folder", path):
+            disk.make_folder(path)
+        return path.resolve()
+
+    def where(self, key: str) -> str:
+        return str(self._path(key))
+
+    def modified(self, key: str) -> float:
+        path = self._path(key)
+        with disk.explained("read", path):
+            try:
+                return path.stat().st_mtime
+            except (FileNotFoundError, NotADirectoryError):
+                raise _not_stored(path) from None
+
+    def free_bytes(self) -> int:
+        with disk.explained("read", self.root):
+            return disk.free_bytes(self.root)
+
+    def _path(self, key: str) -> Path:
+        return self.root.joinpath(*(check_name(part, "key part") for part in key.split("/")))
+
+
+def _files(top: Path, depth: int | None) -> Iterator[Path]:
+    """Files below `top` without dot files, as an error rather than an omission where a folder cannot be read."""
+    if depth is not None and depth < 1:
+        return
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _files(Path(entry.path), None if depth is None else depth - 1)
+            else:
+                yield Path(entry.path)
+
+
+def _this_process() -> dict[str, str | int]:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return {"pid": os.getpid(), "host": socket.gethostname(), "user": user, "since": since}
+
+
+def _held(path: Path) -> UserError:
+    try:
+        by = json.loads(path.read_text(encoding="utf-8"))
+        holder = f"pid {by['pid']} on {by['host']} (user {by['user']}) since {by['since']}"
+    except (ValueError, LookupError, TypeError):  # locked a moment ago and not signed yet
+        holder = "a process that has just started"
+    remedy = "wait for it or stop it, then run the same command again; or use another --root"
+    return UserError(f"the study is held by {holder}", file=path, remedy=remedy)
+
+
+def _not_stored(path: Path) -> NotStored:
+    return NotStored("nothing is stored here", file=path)

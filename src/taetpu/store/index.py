@@ -1,0 +1,96 @@
+"""Which studies are there, and how far each has come."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from taetpu.core.errors import UserError
+from taetpu.store.backend import NotStored, open_store
+from taetpu.store.study import StudyFolder
+
+
+@dataclass(frozen=True)
+class StudyEntry:
+    """One line of `taetpu list`."""
+
+    name: str
+    where: str
+    arms: int
+    seeds: int
+    started: int
+    """Runs with something stored that are not done."""
+    done: int
+    """Pairs of an arm and a seed whose run is done."""
+    total: int
+    """Arms times seeds."""
+    changed: datetime
+    """When anything was last written, in UTC."""
+    problem: str | None = None
+    """Why the study cannot be read; the counts from its file are then 0."""
+
+
+def find_studies(place: str | Path) -> list[StudyFolder]:
+    """The studies at `place`, by name: a study's own folder gives that one, a root gives all in it.
+
+    Raises:
+        UserError: the place cannot be read, or is of a kind that is not supported.
+    """
+    store = open_store(place)
+    if store.exists("study.yaml"):
+        folder = Path(place).expanduser().absolute()
+        return [StudyFolder(open_store(folder.parent), folder.name)]
+    keys = [key for key in store.list("", depth=2) if key.endswith("/study.yaml")]
+    return [StudyFolder(store, key.partition("/")[0]) for key in keys]
+
+
+def one_study(place: str | Path) -> StudyFolder:
+    """The one study at `place`, a study's folder or a root with a single study in it.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    found = find_studies(place)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
+    names = ", ".join(folder.name for folder in found)
+    raise UserError(f"{len(found)} studies are stored here", file=place, remedy=f"name the folder of one of: {names}")
+
+
+def studies(place: str | Path) -> list[StudyEntry]:
+    """Every study at `place` (see `find_studies`) with its counts. A damaged one is listed with its problem."""
+    return [_entry(folder) for folder in find_studies(place)]
+
+
+def _entry(folder: StudyFolder) -> StudyEntry:
+    problem, arms, seeds = None, 0, 0
+    try:
+        study = folder.read_study()
+        arms, seeds = len(study["arms"]), len(study["seeds"])
+    except UserError as error:
+        problem = str(error)
+    except (KeyError, TypeError):
+        problem = f"{folder.where}/study.yaml has no arms or no seeds"
+    statuses = [(run.arm, run.seed, run.status()) for run in folder.runs()]
+    return StudyEntry(
+        name=folder.name,
+        where=folder.where,
+        arms=arms,
+        seeds=seeds,
+        started=sum(status == "started" for _, _, status in statuses),
+        done=len({(arm, seed) for arm, seed, status in statuses if status == "done"}),
+        total=arms * seeds,
+        changed=_changed(folder),
+        problem=problem,
+    )
+
+
+def _changed(folder: StudyFolder) -> datetime:
+    """When the newest of its keys was written. Checkpoints, which can be many files, lie deeper and are not asked."""
+    times = []
+    for key in folder.store.list(folder.name, depth=5):
+        with suppress(NotStored):  # a run going on elsewhere may have deleted it since
+            times.append(folder.store.modified(key))
+    return datetime.fromtimestamp(max(times), UTC)

@@ -1,0 +1,108 @@
+"""Metrics over a run, in segments: what was measured between two step counts, written once and never changed.
+
+A segment `<start>-<end>.json` is `{"crc32": n, "series": {"train/loss": {"step": [...], "value": [...]}}}` on one line.
+Values are written as the shortest decimals that give the same float64, so float32 values come back exactly; what JSON
+has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is over the series' own bytes.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taetpu.core.errors import UserError
+
+_SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
+_NAME = re.compile(r"(\d+)-(\d+)\.json")
+
+
+class Series(NamedTuple):
+    """One metric over the steps of one run."""
+
+    step: NDArray[np.int64]
+    """(points,), increasing: how many updates had been made."""
+    value: NDArray[np.float64]
+    """(points,); may hold NaN and infinities."""
+
+
+def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:
+    """The bytes of one segment.
+
+    Args:
+        start, end: the step counts the segment lies between, both included.
+        series: `(step, value)` of equal length by metric.
+
+    Raises:
+        ValueError: lengths differ, or steps do not increase, or lie outside `start`..`end`.
+    """
+    columns = {}
+    for name, (step, value) in series.items():
+        steps, values = np.asarray(step, dtype=np.int64), np.asarray(value, dtype=np.float64)
+        if steps.ndim != 1 or steps.shape != values.shape:
+            raise ValueError(f"{name}: steps of shape {steps.shape}, values of shape {values.shape}")
+        if (np.diff(steps) <= 0).any() or ((steps < start) | (steps > end)).any():
+            raise ValueError(f"{name}: steps must increase within {start}..{end}: {steps}")
+        columns[name] = {"step": steps.tolist(), "value": _to_json_numbers(values)}
+    body = json.dumps(columns, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
+
+
+def from_segment(data: bytes, file: str) -> dict[str, Series]:
+    """Read one segment.
+
+    Raises:
+        UserError: its bytes are not those that were written.
+    """
+    match = _SEGMENT.fullmatch(data)
+    if match is None or zlib.crc32(match[2]) != int(match[1]):
+        raise UserError(
+            "this segment of metrics is damaged: its checksum does not fit",
+            file=file,
+            remedy="restore it from a copy, or delete the run's folder to train it again",
+        )
+    columns = json.loads(match[2])
+    return {
+        # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
+        name: Series(np.array(column["step"], dtype=np.int64), np.array(column["value"], dtype=np.float64))
+        for name, column in columns.items()
+    }
+
+
+def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
+    """Segments in step order as one series a metric. A metric may be absent from some of them."""
+    parts: dict[str, list[Series]] = {}
+    for segment in segments:
+        for name, series in segment.items():
+            parts.setdefault(name, []).append(series)
+    return {
+        name: Series(np.concatenate([part.step for part in found]), np.concatenate([part.value for part in found]))
+        for name, found in sorted(parts.items())
+    }
+
+
+def segment_name(start: int, end: int) -> str:
+    """`0-100.json`."""
+    return f"{start}-{end}.json"
+
+
+def bounds(key: str) -> tuple[int, int]:
+    """Start and end of a segment, from its key.
+
+    Raises:
+        UserError: a file that is no segment lies among them.
+    """
+    match = _NAME.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        raise UserError("this file is no segment of metrics", file=key, remedy="move it out of the run's folder")
+    return int(match[1]), int(match[2])
+
+
+def _to_json_numbers(values: NDArray[np.float64]) -> list[float | str]:
+    if np.isfinite(values).all():
+        return values.tolist()
+    names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return [value if np.isfinite(value) else names[str(value)] for value in values.tolist()]

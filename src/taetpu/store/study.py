@@ -1,0 +1,145 @@
+"""The folder of one study: what was asked, the plan, the runs, and what came out."""
+
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from taetpu.store.backend import NotStored, Store, check_name
+from taetpu.store.documents import finite, from_json, from_yaml, to_json, to_yaml
+from taetpu.store.runs import RunFolder
+
+_RUN_CONFIG = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/config\.json")
+
+
+class StudyFolder:
+    """A study's folder `<root>/<name>/` in a store. Making one stores nothing.
+
+    Args:
+        store: what keeps it.
+        name: the study's name, which is the folder's.
+
+    Raises:
+        UserError: the name cannot be a folder's.
+    """
+
+    def __init__(self, store: Store, name: str):
+        self.store, self.name = store, check_name(name, "study", ("study",))
+
+    @property
+    def where(self) -> str:
+        """The folder as a person would open it."""
+        return self.store.where(self.name)
+
+    def exists(self) -> bool:
+        """Whether a study is stored here."""
+        return self.store.exists(f"{self.name}/study.yaml")
+
+    def claim(self) -> AbstractContextManager[None]:
+        """Hold the study against other processes for a `with` block; freed when this process dies.
+
+        Raises:
+            UserError: another process holds it, with its pid, host and since when.
+        """
+        return self.store.claim(f"{self.name}/lock")
+
+    # What was asked.
+
+    def write_study(self, data: dict[str, Any], replace: bool = False) -> None:
+        """Freeze the study as plain data. Again with the same data is fine.
+
+        Raises:
+            UserError: other data is stored here and `replace` is not set.
+        """
+        self.store.write(f"{self.name}/study.yaml", to_yaml(data), replace=replace)
+
+    def read_study(self) -> dict[str, Any]:
+        """What `write_study` froze.
+
+        Raises:
+            NotStored: no study is stored here.
+            UserError: the file is damaged.
+        """
+        key = f"{self.name}/study.yaml"
+        try:
+            data = self.store.read(key)
+        except NotStored:
+            remedy = "run the study first, or name another folder or --root; `taetpu list` shows what is there"
+            raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
+        return from_yaml(data, self.store.where(key))
+
+    def write_plan(self, data: Any) -> None:
+        """Store how the runs are packed, in place of an earlier plan."""
+        self._write("plan.json", data)
+
+    def read_plan(self) -> Any | None:
+        """What `write_plan` stored last, or None."""
+        return self._read("plan.json")
+
+    # The runs, and the packs that train them.
+
+    def run(self, arm: str, seed: int, run_id: str) -> RunFolder:
+        """The folder of one run, which need not exist yet.
+
+        Args:
+            arm: the arm's name.
+            seed: at least 0.
+            run_id: the run's identity, a hexadecimal hash; its first 8 characters name the folder.
+
+        Raises:
+            UserError: the arm's name cannot be a folder's.
+            ValueError: the seed or the identity is not of that form.
+        """
+        check_name(arm, "arm", ("arms", arm))
+        if seed < 0 or not re.match("[0-9a-f]{8}", run_id):
+            raise ValueError(f"no run can have seed {seed} and identity {run_id!r}")
+        return RunFolder(self.store, self.name, arm, int(seed), run_id[:8])
+
+    def runs(self) -> list[RunFolder]:
+        """Every run that was started, done or not, by arm and seed."""
+        matches = map(_RUN_CONFIG.fullmatch, self.store.list(f"{self.name}/runs", depth=3))
+        found = [RunFolder(self.store, self.name, m["arm"], int(m["seed"]), m["id"]) for m in matches if m]
+        return sorted(found, key=lambda run: (run.arm, run.seed, run.id))
+
+    def pack_folder(self, pack_id: str) -> Path:
+        """A local folder, created, for the state from which a pack resumes."""
+        return self.store.folder(f"{self.name}/packs/{pack_id}")
+
+    def delete_pack(self, pack_id: str) -> None:
+        """Forget a pack's state, once its runs are done."""
+        self.store.delete(f"{self.name}/packs/{pack_id}")
+
+    # What came out.
+
+    def write_results(self, data: dict[str, Any]) -> None:
+        """Store the analysis, in place of an earlier one; NaN and infinities as null. Wall times go elsewhere."""
+        self._write("results.json", data)
+
+    def read_results(self) -> dict[str, Any] | None:
+        """What `write_results` stored last, or None."""
+        return self._read("results.json")
+
+    def write_times(self, data: dict[str, Any]) -> None:
+        """Store wall times, in place of earlier ones: apart from results, which do not depend on the machine."""
+        self._write("times.json", data)
+
+    def read_times(self) -> dict[str, Any] | None:
+        """What `write_times` stored last, or None."""
+        return self._read("times.json")
+
+    def write_report(self, name: str, data: bytes) -> str:
+        """Store one file of the report, in place of an earlier one, and say where it can be opened."""
+        key = f"{self.name}/report/{name}"
+        self.store.write(key, data, replace=True)
+        return self.store.where(key)
+
+    def _write(self, name: str, data: Any) -> None:
+        self.store.write(f"{self.name}/{name}", to_json(finite(data)), replace=True)
+
+    def _read(self, name: str) -> Any | None:
+        key = f"{self.name}/{name}"
+        try:
+            data = self.store.read(key)
+        except NotStored:
+            return None
+        return from_json(data, self.store.where(key))

@@ -1,0 +1,54 @@
+"""Counting before training: parameters and floating-point operations, from shapes and the traced program alone."""
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from taetpu.core.keys import root_key
+from taetpu.core.tree import count
+from taetpu.nn.lm import LMConfig, build
+from taetpu.nn.parts import trainable
+
+
+def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
+    """The model as shapes; nothing is computed."""
+    return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
+
+
+@lru_cache
+def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+    """Trained numbers of the model, the embedding included."""
+    return count(jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0]))
+
+
+@lru_cache
+def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+    """Matrix-product operations of training per token: the forward pass, times three for the gradients.
+
+    Every product in the program is counted as it stands, loops by their length; element-wise work is not counted. The
+    backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1).
+    """
+    tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
+    traced = jax.make_jaxpr(lambda model, x: model(x))(shapes(config, vocab_size, seq_len), tokens)
+    return 3 * products(traced.jaxpr) // seq_len
+
+
+def products(jaxpr: Any) -> int:
+    """Operations (a multiplication and an addition count as two) of all matrix products in a jaxpr."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contract, _), _ = eqn.params["dimension_numbers"]
+            left = eqn.invars[0].aval.shape
+            total += 2 * prod(eqn.outvars[0].aval.shape) * prod(left[i] for i in contract)
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        total += times * sum(products(inner) for inner in _inner(eqn.params))
+    return total
+
+
+def _inner(params: dict[str, Any]) -> list[Any]:
+    closed = [p for p in params.values() if hasattr(p, "jaxpr")]
+    return [p.jaxpr for p in closed] + [p for p in params.values() if hasattr(p, "eqns")]

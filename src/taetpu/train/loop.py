@@ -1,0 +1,213 @@
+"""The host's side of training a pack: from its plan to finished run folders, whenever it is killed in between."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save
+
+from taetpu.core.config import split, to_data
+from taetpu.data.batches import Source
+from taetpu.nn.lm import named_parameters
+from taetpu.spec.design import RunSpec
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.train.checkpoint import Checkpoints
+from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.pack import Program, stack_numbers
+from taetpu.train.plan import PackPlan
+from taetpu.train.watch import Watcher
+from taetpu.train.record import Recorder, checkpoint_steps, derived
+from taetpu.train.step import TrainState
+
+# A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing.
+SECONDS_PER_DISPATCH = 0.7
+
+
+@dataclass
+class PackTrainer:
+    """Trains one pack to its end.
+
+    Args:
+        program: compiled functions; shared by packs of one structure and width.
+        runs, folders: the pack's runs and where each is stored.
+        environment: what the runs were trained with, for their results.
+    """
+
+    plan: PackPlan
+    program: Program
+    runs: Sequence[RunSpec]
+    folders: Sequence[RunFolder]
+    study: StudyFolder
+    watcher: Watcher
+    environment: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        padding = [self.runs[0]] * (self.plan.width - len(self.runs))
+        everyone = [*self.runs, *padding]
+        numbers = [split(run.config, frozenset(self.plan.live))[1] for run in everyone]
+        self.train = self.runs[0].config.train
+        self.steps = self.program.steps
+        self.numbers = self.program.place(stack_numbers(numbers))
+        self.seeds_on_host = [run.seed for run in everyone]
+        self.seeds = self.program.place(np.array(self.seeds_on_host, np.int32))
+        every = self.train.eval_every or max(1, self.steps // 10)
+        self.evals = sorted({*range(every, self.steps, every), self.steps})
+        self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
+        self.dispatch, self.began = 1, time.monotonic()
+        self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
+
+    @property
+    def source(self) -> Source:
+        return self.program.source
+
+    def run(self) -> None:
+        """Train from the last checkpoint, or from the start, to finished run folders."""
+        with Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
+            state, step = self.begin(checkpoints)
+            self.recorder = Recorder(self.plan.width, self.train.log_every, step)
+            for border in sorted({*self.evals, *self.saves}):
+                if border > step:
+                    state = self.advance(state, step, border)
+                    step = border
+                    self.at_border(state, step, checkpoints)
+        self.finish(state)
+
+    def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+        """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
+        step = checkpoints.latest() or 0
+        self.watcher.resumed(step)
+        for folder in self.folders:
+            folder.truncate(step)
+        state = self.program.init(self.numbers, self.seeds)
+        return (checkpoints.restore(step, state) if step else state), step
+
+    def advance(self, state: TrainState, step: int, border: int) -> TrainState:
+        """Train to `border`. Metrics are read one dispatch late, so that the device never waits for the host."""
+        pending: tuple[int, Any] | None = None
+        clock = time.monotonic()
+        while step < border or pending:
+            issued = None
+            if step < border:
+                size = min(self.dispatch, self.program.chunk, border - step)
+                count = np.int32(size)
+                state, metrics = self.program.advance(
+                    state, self.numbers, self.seeds, self.rows(step, size), count, self.program.arrays
+                )
+                step, issued = step + size, (size, metrics)
+            if pending:
+                self.log(*pending)
+                now = time.monotonic()
+                fitting = SECONDS_PER_DISPATCH * pending[0] / max(now - clock, 1e-6)
+                self.dispatch, clock = int(np.clip(fitting, 1, 2 * self.dispatch)), now
+            pending = issued
+        return state
+
+    def rows(self, step: int, size: int) -> np.ndarray:
+        """Window numbers of the next `size` steps, `(width, chunk, batch)`; what is beyond `size` is not read."""
+        batch = self.train.batch_size
+        rows = np.zeros((self.plan.width, self.program.chunk, batch), np.int32)
+        for i, seed in enumerate(self.seeds_on_host):
+            rows[i, :size] = self.source.rows(seed, step, size, batch)
+        return rows
+
+    def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
+        """Take in the metrics of a dispatch; waits until it is done."""
+        host = {name: np.asarray(values)[:, :size] for name, values in metrics.items()}
+        self.recorder.add_steps(host)
+        self.watcher.advanced(self.recorder.end, host["train/loss"][: len(self.runs), -1])
+
+    def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+        """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
+        if step in self.evals:
+            for i, values in enumerate(self.evaluation(state, "val")):
+                self.recorder.add_point(step, i, values)
+                if i < len(self.runs):
+                    self.watcher.evaluated(step, self.runs[i], values)
+            self.show_samples(state, step)
+        start, end, points = self.recorder.flush()
+        seconds = {"seconds": ([end], [time.monotonic() - self.began])}
+        for folder, series in zip(self.folders, points, strict=False):
+            folder.append(start, end, series, seconds)
+        if step in self.saves:
+            self.save(state, step, checkpoints)
+
+    def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+        """Write the resume state, and the models where they are kept. Returns when all is on disk: the next dispatch
+        gives the state's memory away."""
+        checkpoints.save(step, state)
+        if self.train.keep_checkpoints and step < self.steps:
+            for i, folder in enumerate(self.folders):
+                folder.write_checkpoint(step, self.model_files(state, i))
+        checkpoints.wait()
+
+    def evaluation(self, state: TrainState, split_name: str) -> list[dict[str, float]]:
+        """The metrics of every run on a split; nothing where the task has no such split."""
+        windows, data = self.windows[split_name], self.source.evaluation(split_name)
+        if windows is None or data is None:
+            return [{}] * self.plan.width
+        sums = {name: np.asarray(v) for name, v in self.program.evaluate(state.model, windows).items()}
+        return [
+            derived({name: float(v[i]) for name, v in sums.items()}, split_name, data.num_bytes)
+            for i in range(self.plan.width)
+        ]
+
+    def show_samples(self, state: TrainState, step: int) -> None:
+        """A continuation of the task's prompt from the first seed of every arm."""
+        if self.train.sample is None or not self.source.causal:
+            return
+        prompt = self.source.prompt()
+        drawn = np.asarray(self.program.sample(state.model, self.seeds, np.int32(step), prompt))
+        shown: set[str] = set()
+        for i, run in enumerate(self.runs):
+            if run.arm not in shown:
+                shown.add(run.arm)
+                text = self.source.show(drawn[i])
+                self.folders[i].write_sample(step, text)
+                self.watcher.sampled(step, run, text)
+
+    def finish(self, state: TrainState) -> None:
+        """Write each run's model and result. The result comes last: it alone says that a run is done."""
+        test = self.evaluation(state, "test")
+        diverged = np.asarray(state.diverged_at)
+        for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
+            folder.write_model(self.model_files(state, i))
+            last = {name: float(series.value[-1]) for name, series in folder.metrics().items()}
+            bad = int(diverged[i]) >= 0 or not all(math.isfinite(v) for v in last.values())
+            tokens = self.steps * self.train.batch_size * self.source.seq_len
+            per_token = flops_per_token(run.config.model, self.source.vocab_size, self.source.seq_len)
+            folder.finish(
+                {
+                    "outcome": "diverged" if bad else "finished",
+                    "diverged_at": int(diverged[i]) if int(diverged[i]) >= 0 else None,
+                    "steps": self.steps,
+                    "metrics": {**last, **test[i]},
+                    "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
+                    "flops": per_token * tokens,
+                    "tokens": tokens,
+                    "pack": {"id": self.plan.id, "width": self.plan.width, "devices": self.plan.devices},
+                    "environment": self.environment,
+                }
+            )
+
+    def model_files(self, state: TrainState, i: int) -> dict[str, bytes]:
+        """Weights by logical name, the architecture and the tokenizer of one run."""
+        model = jax.tree.map(lambda a: a[i], state.model)
+        weights = {name: np.asarray(a) for name, a in named_parameters(model).items()}
+        config = {
+            "format": "taetpu",
+            "model": to_data(self.runs[i].config.model),
+            "vocab_size": self.source.vocab_size,
+            "seq_len": self.source.seq_len,
+        }
+        files = {
+            "model.safetensors": save(weights),
+            "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+        }
+        tokenizer = self.source.tokenizer
+        return files if tokenizer is None else {**files, "tokenizer.json": tokenizer.to_json().encode()}

@@ -1,0 +1,140 @@
+"""A pack: runs that differ only in numbers, compiled into one program and trained together.
+
+The program maps the functions of `train.step` over a leading run axis, which is sharded over devices, so that no
+collective can appear. How many steps a dispatch takes is an input of the program: every chunk of a study, whatever its
+length, runs the same code, and where chunks are cut changes no bit.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from taetpu.core.config import bind, to_data
+from taetpu.core.keys import named, root_key
+from taetpu.data.batches import Batch, Source
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.sample import continue_tokens
+from taetpu.train.step import TrainState, evaluate, init_state, train_step
+
+RUNS = PartitionSpec("run")
+SHARED = PartitionSpec()
+
+
+def compute_dtype(precision: str) -> Any:
+    """The precision of activations and products: `auto` is bfloat16 on accelerators and float32 on a CPU."""
+    auto = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(auto if precision == "auto" else precision)
+
+
+class Program:
+    """The compiled functions of one structure at one pack width.
+
+    Args:
+        structure: the config with holes where traced numbers go.
+        source: the prepared task.
+        steps: optimizer steps of a whole run.
+        width: runs in a pack; must divide by `devices`.
+        devices: how many devices the run axis is spread over.
+        chunk: the most steps one dispatch may take.
+    """
+
+    def __init__(
+        self, structure: ResolvedConfig, source: Source, *, steps: int, width: int, devices: int = 1, chunk: int = 64
+    ):
+        self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
+        self.mesh = Mesh(np.array(jax.devices()[:devices]), ("run",))
+        self.dtype = compute_dtype(structure.train.precision)
+        self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
+
+    def over_runs(self, fn: Callable[..., Any], shared: Sequence[int] = (), donate: Sequence[int] = ()) -> Any:
+        """`fn` mapped over runs and compiled; the arguments numbered in `shared` have no run axis."""
+
+        def mapped(*args: Any) -> Any:
+            axes = tuple(None if i in shared else 0 for i in range(len(args)))
+            specs = tuple(SHARED if i in shared else RUNS for i in range(len(args)))
+            f = jax.vmap(fn, in_axes=axes)
+            return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
+
+        return jax.jit(mapped, donate_argnums=tuple(donate))
+
+    def place(self, tree: Any) -> Any:
+        """Put host arrays with a leading run axis on the pack's devices."""
+        return jax.device_put(tree, NamedSharding(self.mesh, RUNS))
+
+    @cached_property
+    def init(self) -> Callable[[Any, Any], TrainState]:
+        """`(numbers, seeds) -> state`."""
+        return self.over_runs(lambda numbers, seed: init_state(bind(self.structure, numbers), self.source, seed))
+
+    @cached_property
+    def advance(self) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
+        """`(state, numbers, seeds, rows, count, arrays) -> (state, metrics)`.
+
+        `rows` is `(width, chunk, batch)`, of which the first `count` steps are taken; each metric is `(width, chunk)`.
+        The state is donated.
+        """
+
+        def many(state: TrainState, numbers: Any, seed: Any, rows: Any, count: Any, arrays: Any) -> Any:
+            config = bind(self.structure, numbers)
+            step = partial(train_step, config=config, source=self.source, arrays=arrays, seed=seed,
+                           steps=self.steps, dtype=self.dtype)  # fmt: skip
+            shapes = jax.eval_shape(lambda s: step(s, rows=rows[0])[1], state)
+            log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
+
+            def body(i: Any, carry: Any) -> Any:
+                state, log = carry
+                state, metrics = step(state, rows=rows[i])
+                return state, {name: log[name].at[i].set(metrics[name]) for name in log}
+
+            return jax.lax.fori_loop(0, count, body, (state, log))
+
+        return self.over_runs(many, shared=(4, 5), donate=(0,))
+
+    @cached_property
+    def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
+        """`(model, windows) -> sums`, each `(width,)`; `windows` from `evaluation_set`."""
+        return self.over_runs(partial(evaluate, dtype=self.dtype), shared=(1,))
+
+    @cached_property
+    def sample(self) -> Callable[..., jax.Array]:
+        """`(model, seeds, step, prompt) -> tokens`, `(width, prompt + length)`."""
+        settings = self.structure.train.sample
+
+        def one(model: Any, seed: Any, step: Any, prompt: Any) -> Any:
+            key = named(root_key(seed), "sample", step)
+            return continue_tokens(
+                model, prompt, key, length=settings.tokens, window=self.source.seq_len,
+                temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
+            )  # fmt: skip
+
+        return self.over_runs(one, shared=(2, 3))
+
+    def evaluation_set(self, split: str) -> Batch | None:
+        """A split on the device as `(batches, batch, seq)`, the last batch filled up with weightless windows."""
+        data = self.source.evaluation(split)
+        if data is None:
+            return None
+        size = min(self.structure.train.batch_size, len(data.tokens))
+        missing = -len(data.tokens) % size
+
+        def batched(a: np.ndarray) -> np.ndarray:
+            return np.pad(a, ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
+
+        windows = Batch(batched(data.tokens), batched(data.targets), batched(data.weights))
+        return jax.device_put(windows, NamedSharding(self.mesh, SHARED))
+
+
+def stack_numbers(numbers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """The traced numbers of several runs, `{path: (runs, ...)}`, as float32."""
+    return {path: np.stack([np.asarray(n[path], np.float32) for n in numbers]) for path in numbers[0]}
+
+
+def structure_key(structure: ResolvedConfig) -> str:
+    """Equal for configs that share a program."""
+    return json.dumps(to_data(structure), sort_keys=True)

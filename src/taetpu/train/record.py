@@ -1,0 +1,80 @@
+"""From per-step numbers of a pack to the metric series of its runs."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
+
+
+class Recorder:
+    """Collects the metrics of one pack between two flushes.
+
+    Training metrics are means over windows of `every` steps; a window also ends at each flush. Windows depend only on
+    step numbers, never on how steps were cut into dispatches.
+    """
+
+    def __init__(self, width: int, every: int, start: int):
+        self.every, self.width = every, width
+        self.begin(start)
+
+    def begin(self, start: int) -> None:
+        self.start = self.end = start
+        self.steps: list[int] = []
+        self.sums: dict[str, np.ndarray] = {}
+        self.count = 0
+        self.points: list[Points] = [defaultdict(lambda: ([], [])) for _ in range(self.width)]
+
+    def add_steps(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Append steps in order; each metric is `(width, steps)`."""
+        for i in range(next(iter(metrics.values())).shape[1]):
+            for name, values in metrics.items():
+                column = values[:, i].astype(np.float64)
+                self.sums[name] = column if self.count == 0 else self.sums[name] + column
+            self.count, self.end = self.count + 1, self.end + 1
+            if self.end % self.every == 0:
+                self._close()
+
+    def add_point(self, step: int, run: int, values: Mapping[str, float]) -> None:
+        """A measurement of one run after `step` updates."""
+        for name, value in values.items():
+            steps, series = self.points[run][name]
+            steps.append(step)
+            series.append(value)
+
+    def flush(self) -> tuple[int, int, list[Points]]:
+        """`(start, end, points of each run)` since the last flush."""
+        if self.count:
+            self._close()
+        out = self.start, self.end, self.points
+        self.begin(self.end)
+        return out
+
+    def _close(self) -> None:
+        for run in range(self.width):
+            self.add_point(
+                self.end, run, {name: float(np.float32(s[run] / self.count)) for name, s in self.sums.items()}
+            )
+        self.count = 0
+
+
+def derived(sums: Mapping[str, float], split: str, num_bytes: int | None) -> dict[str, float]:
+    """Metrics of an evaluation set from its sums: mean loss in nats, accuracy, bits per byte where bytes are known."""
+    weight = max(sums["weight"], 1.0)
+    found = {f"{split}/loss": sums["nll"] / weight, f"{split}/accuracy": sums["correct"] / weight}
+    if num_bytes:
+        found[f"{split}/bits_per_byte"] = sums["nll"] / math.log(2) / num_bytes
+    return found
+
+
+def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
+    """The steps after which the state is written: every n, at each evaluation, log-spaced (1, 2, 4 ...), or the end."""
+    if isinstance(rule, int):
+        found = set(range(rule, steps, rule))
+    elif rule == "log":
+        found = {2**i for i in range(steps.bit_length()) if 2**i < steps}
+    else:
+        found = set(evals) if rule == "eval" else set()
+    return sorted(found | {steps})

@@ -1,0 +1,68 @@
+"""Fixtures: a store in an empty folder, a study and a run in it, and scripts run in processes of their own."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taetpu.store.backend import LocalStore
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "root")
+
+
+@pytest.fixture
+def study(store: LocalStore) -> StudyFolder:
+    return StudyFolder(store, "what-matters")
+
+
+@pytest.fixture
+def run(study: StudyFolder) -> RunFolder:
+    return study.run("heads=8", 3, "0123456789abcdef")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start Python on a script, its output read as text; killed when the test ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(script: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def on_mount(tmp_path: Path) -> Callable[[str, str], str]:
+    """Run a script whose first argument is `tmp_path / "mount"`, a tmpfs of given options seen by that process alone.
+
+    Gives its output. Skips the test where the machine lets nobody mount (see tests/SKIPPED.md).
+    """
+    folder = tmp_path / "mount"
+    inside = 'mount -t tmpfs -o "$1" tmpfs "$2" || exit 77; shift; folder=$1; shift; exec "$@" "$folder"'
+
+    def run_script(options: str, script: str) -> str:
+        folder.mkdir()
+        command = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh", options, str(folder)]
+        try:
+            done = subprocess.run([*command, sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("no `unshare` to mount a small disk with")
+        if done.returncode == 77 or done.stderr.startswith("unshare:"):
+            pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run_script

@@ -1,0 +1,207 @@
+"""The interface on a local folder: written once, listed, deleted, and every failure named with its path."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.store.backend import LocalStore, NotStored, check_name, default_root, open_store
+
+
+def test_a_key_is_written_once(store: LocalStore):
+    store.write("s/a", b"first")
+    store.write("s/a", b"first")
+    with pytest.raises(UserError, match="written once") as caught:
+        store.write("s/a", b"second")
+    assert store.where("s/a") in str(caught.value)
+    assert "nothing was overwritten" in str(caught.value)
+    assert store.read("s/a") == b"first"
+    store.write("s/a", b"second", replace=True)
+    assert store.read("s/a") == b"second"
+
+
+def test_a_key_is_written_once_without_hard_links(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    test_a_key_is_written_once(store)
+    assert store.list("") == ["s/a"]
+
+
+def test_what_is_not_there(store: LocalStore):
+    store.write("s/a", b"")
+    for key in ("t", "s", "s/b", "s/a/b"):
+        assert not store.exists(key)
+        with pytest.raises(NotStored) as caught:
+            store.read(key)
+        assert isinstance(caught.value, KeyError)
+        assert store.where(key) in str(caught.value)
+    with pytest.raises(NotStored):
+        store.modified("t")
+    assert store.list("t") == []
+    store.delete("t")
+
+
+def test_nothing_is_created_by_looking(store: LocalStore):
+    assert store.list("") == []
+    assert not store.exists("a")
+    assert store.free_bytes() > 0
+    assert not store.root.exists()
+
+
+def test_list_is_sorted_and_stops_at_a_depth(store: LocalStore):
+    keys = ["s/b", "s/a/2", "s/a/1/x", "t/c", "s/a=1.5/+,"]
+    for key in keys:
+        store.write(key, b"")
+    assert store.list("") == sorted(keys)
+    assert store.list("s/a") == ["s/a/1/x", "s/a/2"]
+    assert store.list("s", depth=1) == ["s/b"]
+    assert store.list("", depth=2) == ["s/b", "t/c"]
+    assert store.list("s", depth=0) == []
+
+
+def test_delete_a_key_or_all_below(store: LocalStore):
+    for key in ("s/a/1", "s/a/2", "s/ab", "s/c"):
+        store.write(key, b"")
+    store.delete("s/a")
+    store.delete("s/c")
+    assert store.list("") == ["s/ab"]
+    assert os.listdir(store.root / "s") == ["ab"]
+
+
+def test_a_folder_is_made_and_is_a_place_for_files(store: LocalStore):
+    folder = store.folder("s/packs/0")
+    assert folder.is_absolute()
+    (folder / "state").write_bytes(b"x")
+    assert store.read("s/packs/0/state") == b"x"
+    assert store.folder("s/packs/0") == folder
+
+
+@given(st.text(max_size=130))
+def test_a_name_is_refused_or_is_one_part_of_a_path(name: str):
+    try:
+        check_name(name)
+    except UserError:
+        return
+    assert Path("root", name).parts == ("root", name)
+    assert name not in (".", "..")
+    assert len(os.fsencode(name)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "is empty"),
+        ("..", "starts with a dot"),
+        (".hidden", "starts with a dot"),
+        ("a/b", "has a slash"),
+        ("a\\b", "has a slash"),
+        ("a\nb", "unprintable"),
+        ("a\0", "unprintable"),
+        ("\ud800", "unprintable"),
+        ("a" * 121, "longer than 120 bytes"),
+        ("\u00e4" * 61, "longer than 120 bytes"),
+    ],
+)
+def test_names_that_are_refused(store: LocalStore, name: str, problem: str):
+    with pytest.raises(UserError, match=problem) as caught:
+        check_name(name, "arm", ("arms", name))
+    assert repr(name) in str(caught.value)
+    assert "remedy" in str(caught.value)
+    with pytest.raises(UserError):
+        store.write(f"s/{name}/..", b"")
+
+
+@pytest.mark.parametrize("name", ["heads=8", "a.b", "lr=1e-3,wd=0.1", "+ffn", "a b", "\u00e4" * 60])
+def test_names_that_are_welcome(store: LocalStore, name: str):
+    store.write(f"{name}/{name}", b"x")
+    assert store.list("") == [f"{name}/{name}"]
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"precious")
+    store = LocalStore(tmp_path / "file" / "root")
+    with pytest.raises(UserError, match="is not a folder") as caught:
+        store.write("s/a", b"x")
+    assert str(tmp_path / "file" / "root" / "s" / "a") in str(caught.value)
+    assert "--root" in str(caught.value)
+    with pytest.raises(UserError, match="is not a folder"), store.claim("s/lock"):
+        pass
+    with pytest.raises(UserError, match="Not a directory"):
+        LocalStore(tmp_path / "file").list("")
+    assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+FILL = """
+import sys
+from taetpu.core.errors import UserError
+from taetpu.store.backend import open_store
+store = open_store(sys.argv[1])
+store.write("s/a", b"old")
+for key, replace in (("s/a", True), ("s/new/b", False)):
+    try:
+        store.write(key, bytes(1_000_000), replace=replace)
+    except UserError as error:
+        print(error)
+assert store.read("s/a") == b"old" and store.list("") == ["s/a"]
+with store.claim("s/lock"):
+    store.write("s/b", b"fits")
+"""
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, on_mount: Callable[[str, str], str]):
+    said = on_mount("size=512k", FILL)
+    for key in ("s/a", "s/new/b"):
+        assert f"where:  {tmp_path / 'mount' / key}\n" in said
+    assert said.count("No space left on device (1000000 bytes needed, ") == 2
+    assert said.count("nothing was lost: free some space and run the same command again") == 2
+
+
+CLOSED = """
+import sys
+from taetpu.core.errors import UserError
+from taetpu.store.backend import open_store
+store = open_store(sys.argv[1])
+try:
+    store.write("s/a", b"x")
+except UserError as error:
+    print(error)
+try:
+    with store.claim("s/lock"):
+        print("claimed")
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_read_only_folder(tmp_path: Path, on_mount: Callable[[str, str], str]):
+    said = on_mount("ro", CLOSED)
+    assert said.count("cannot write: Read-only file system") == 2
+    assert f"where:  {tmp_path / 'mount' / 's' / 'a'}\n" in said
+    assert said.count("choose another folder with --root or TAETPU_ROOT") == 2
+
+
+def test_a_bucket_is_refused_by_name():
+    with pytest.raises(UserError, match="'gs://bucket/runs' yet"):
+        open_store("gs://bucket/runs")
+
+
+def test_the_root_is_the_option_else_the_environment_else_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TAETPU_ROOT", raising=False)
+    assert default_root() == "./runs"
+    monkeypatch.setenv("TAETPU_ROOT", "/somewhere")
+    assert default_root(None) == "/somewhere"
+    assert default_root("here") == "here"
+
+
+def test_importing_the_store_imports_no_jax():
+    script = "import sys, taetpu.store.index; sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

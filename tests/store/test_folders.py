@@ -1,0 +1,184 @@
+"""A study's folder and its runs: what is written once, what may be replaced, resuming, and what is found again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from taetpu.core.errors import UserError
+from taetpu.store.backend import NotStored, open_store
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+
+STUDY = {
+    "study": "what-matters",
+    "arms": {"baseline": {}, "a": {"model.dim": 8}},
+    "seeds": [3, 1],
+    "base": {"lr": 1e-3},
+}
+
+
+def train(run: RunFolder, start: int, stop: int, every: int = 10) -> None:
+    """Segments as a trainer would write them: a loss each step, an evaluation at each segment's end."""
+    for first in range(start, stop, every):
+        last = first + every
+        steps = np.arange(first + 1, last + 1)
+        losses = np.float32(4) / np.sqrt(steps.astype(np.float32))
+        run.append(
+            first, last, {"train/loss": (steps, losses), "val/loss": ([last], [losses[-1]])}, {"wall": ([last], [0.5])}
+        )
+        run.write_sample(last, f"sample {last}")
+        run.write_checkpoint(last, {"model.safetensors": b"%d" % last})
+
+
+def content(study: StudyFolder) -> dict[str, bytes]:
+    return {key: study.store.read(key) for key in study.store.list(study.name)}
+
+
+def test_a_study_is_frozen(study: StudyFolder):
+    assert not study.exists()
+    with pytest.raises(NotStored, match="no study is stored here") as caught:
+        study.read_study()
+    assert study.where in str(caught.value)
+    assert "--root" in str(caught.value)
+    study.write_study(STUDY)
+    study.write_study(STUDY)
+    assert study.exists()
+    assert repr(study.read_study()) == repr(STUDY)  # the arms in their order too
+    with pytest.raises(UserError, match="written once"):
+        study.write_study({**STUDY, "seeds": [3, 1, 2]})
+    assert study.read_study()["seeds"] == [3, 1]
+    study.write_study({**STUDY, "seeds": [3, 1, 2]}, replace=True)
+    assert study.read_study()["seeds"] == [3, 1, 2]
+
+
+def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
+    assert (study.read_plan(), study.read_results(), study.read_times()) == (None, None, None)
+    for value in (1, 2):
+        study.write_plan([value])
+        study.write_results({"mean": value, "effect": float("nan")})
+        study.write_times({"seconds": value})
+        place = study.write_report("index.html", b"<p>%d" % value)
+    assert study.read_plan() == [2]
+    assert study.read_results() == {"mean": 2, "effect": None}
+    assert study.read_times() == {"seconds": 2}
+    assert Path(place).read_bytes() == b"<p>2"
+
+
+def test_pack_state_is_a_folder_until_deleted(study: StudyFolder):
+    folder = study.pack_folder("p0")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "array").write_bytes(b"x")
+    study.delete_pack("p0")
+    study.delete_pack("p0")
+    assert not folder.exists()
+    assert list(study.pack_folder("p0").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "..", ".git"])
+def test_names_that_cannot_be_folders(study: StudyFolder, name: str):
+    with pytest.raises(UserError) as caught:
+        study.run(name, 0, "0" * 8)
+    assert caught.value.path == ("arms", name)
+    with pytest.raises(UserError) as caught:
+        StudyFolder(study.store, name)
+    assert caught.value.path == ("study",)
+
+
+def test_a_run_goes_from_absent_to_done(run: RunFolder):
+    assert (run.status(), run.result(), run.metrics(), run.samples(), run.checkpoints()) == ("absent", None, {}, {}, [])
+    with pytest.raises(NotStored):
+        run.config()
+    run.start({"lr": 0.1, "arm": "heads=8"})
+    run.start({"arm": "heads=8", "lr": 0.1})
+    assert (run.status(), run.result()) == ("started", None)
+    with pytest.raises(UserError, match="written once"):
+        run.start({"lr": 0.2})
+    assert run.config() == {"lr": 0.1, "arm": "heads=8"}
+    run.write_model({"model.safetensors": b"weights", "config.json": b"{}"})
+    run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
+    run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
+    assert (run.status(), run.result()) == ("done", {"outcome": "diverged", "metrics": {"val/loss": None}})
+    with pytest.raises(UserError, match="written once"):
+        run.finish({"outcome": "finished"})
+    assert run.read_model() == {"model.safetensors": b"weights", "config.json": b"{}"}
+
+
+def test_metrics_samples_and_checkpoints_in_step_order(run: RunFolder):
+    train(run, 0, 120)
+    found = run.metrics()
+    assert_array_equal(found["train/loss"].step, np.arange(1, 121))
+    assert_array_equal(found["train/loss"].value[99], np.float32(4) / np.float32(10))
+    assert_array_equal(found["val/loss"].step, np.arange(10, 121, 10))
+    assert_array_equal(run.times()["wall"].step, np.arange(10, 121, 10))
+    assert "wall" not in found
+    assert list(run.samples().items()) == [(step, f"sample {step}") for step in range(10, 121, 10)]
+    assert run.checkpoints() == list(range(10, 121, 10))
+    assert run.read_checkpoint(100) == {"model.safetensors": b"100"}
+
+
+@pytest.mark.parametrize("step", [0, 20, 40])
+def test_a_resumed_run_equals_an_undisturbed_one(study: StudyFolder, run: RunFolder, step: int):
+    train(run, 0, 60)
+    undisturbed = content(study)
+    study.store.delete(study.name)
+    train(run, 0, 50)
+    run.truncate(step)
+    assert all(run.metrics()[name].step.max() <= step for name in run.metrics())
+    assert [last for last in (*run.samples(), *run.checkpoints()) if last > step] == []
+    assert len(run.metrics().get("val/loss", ((), ()))[0]) == step // 10
+    train(run, step, 60)
+    assert content(study) == undisturbed
+
+
+def test_other_numbers_for_stored_steps_are_refused(run: RunFolder):
+    run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [1.0])})
+    run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [9.0])})
+    assert run.times()["wall"].value == [9.0]
+    with pytest.raises(UserError, match="written once"):
+        run.append(0, 10, {"x": ([10], [2.0])})
+    run.append(5, 15, {"x": ([15], [1.0])})
+    with pytest.raises(UserError, match="overlaps") as caught:
+        run.metrics()
+    assert f"{run.where}/metrics/5-15.json" in str(caught.value)
+
+
+def test_damage_is_named_never_read(study: StudyFolder, run: RunFolder):
+    study.write_study(STUDY)
+    run.start({"lr": 0.1})
+    train(run, 0, 30)
+    run.finish({"outcome": "finished"})
+    root = Path(study.store.where(study.name))
+    for name, read in [
+        ("study.yaml", study.read_study),
+        (f"runs/heads=8/{run.seed}-{run.id}/metrics/10-20.json", run.metrics),
+        (f"runs/heads=8/{run.seed}-{run.id}/result.json", run.result),
+        (f"runs/heads=8/{run.seed}-{run.id}/config.json", run.config),
+    ]:
+        (root / name).write_bytes((root / name).read_bytes()[:-9] + b"}")
+        with pytest.raises(UserError) as caught:
+            read()
+        assert str(root / name) in str(caught.value)
+
+
+def test_a_foreign_file_among_samples_is_named(run: RunFolder):
+    run.store.write(f"{run.key}/samples/notes.txt", b"mine")
+    with pytest.raises(UserError, match=r"'notes.txt' is not named after a step"):
+        run.samples()
+
+
+def test_runs_are_found_again_from_what_is_stored(study: StudyFolder):
+    for arm, seed, identity in [("b", 10, "a" * 64), ("a=1", 2, "b" * 64), ("b", 9, "c" * 64), ("b", 9, "d" * 64)]:
+        study.run(arm, seed, identity).start({"arm": arm})
+    train(study.run("b", 9, "c" * 64), 0, 20)
+    train(study.run("never started", 0, "e" * 64), 0, 20)
+    again = StudyFolder(open_store(study.store.where(study.name).rpartition("/")[0]), study.name)
+    found = [(run.arm, run.seed, run.id, run.config()) for run in again.runs()]
+    assert found == [
+        ("a=1", 2, "b" * 8, {"arm": "a=1"}),
+        ("b", 9, "c" * 8, {"arm": "b"}),
+        ("b", 9, "d" * 8, {"arm": "b"}),
+        ("b", 10, "a" * 8, {"arm": "b"}),
+    ]
+    assert StudyFolder(again.store, "another").runs() == []

@@ -1,0 +1,158 @@
+"""Killed with -9: contents are the old or the new, claims are freed, leftovers are cleared."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.store.backend import LocalStore
+from taetpu.store.disk import UNFINISHED
+
+Start = Callable[..., subprocess.Popen[str]]
+
+DIES_AT_A_MOMENT = """
+import os, signal, sys
+from taetpu.store.backend import open_store
+store, moment, seen = open_store(sys.argv[1]), int(sys.argv[2]), 0
+for key in ("s/state", "s/pack/a", "s/pack/b"):
+    store.write(key, b"old" * 1000)
+def die(event, arguments):
+    global seen
+    if event == "open" or event.startswith(("os.", "fcntl.", "shutil.")):
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(die)
+store.write("s/state", b"new" * 1000, replace=True)
+store.write("s/once", b"new" * 1000)
+store.delete("s/pack")
+"""
+
+
+def test_killed_before_any_call_to_the_system(tmp_path: Path, start: Start):
+    """The process dies before its first open, lock, link, rename or removal, then before its second, and so on."""
+    seen, leftovers = set(), 0
+    for moment in range(1, 100):
+        store = LocalStore(tmp_path / str(moment))
+        process = start(DIES_AT_A_MOMENT, store.root, moment)
+        said = process.communicate()[0]
+        keys = store.list("")
+        state = store.read("s/state")[:3]
+        for key in keys:
+            assert store.read(key) in (b"old" * 1000, b"new" * 1000)
+        seen.add((state, *keys))
+        leftovers += len(list(store.root.rglob(UNFINISHED + "*")))
+        with store.claim("s/lock"):
+            assert not list(store.root.rglob(UNFINISHED + "*"))
+        assert store.list("s") == sorted([*keys, "s/lock"])
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, said
+    packs = ("s/pack/a", "s/pack/b")
+    assert seen == {
+        (b"old", *packs, "s/state"),
+        (b"new", *packs, "s/state"),
+        (b"new", "s/once", *packs, "s/state"),
+        (b"new", "s/once", "s/state"),
+    }
+    assert leftovers > 3, "no kill fell into the middle of anything"
+
+
+WRITES_FOREVER = """
+import itertools, sys
+from taetpu.store.backend import open_store
+store = open_store(sys.argv[1])
+for n in itertools.count():
+    store.write("s/state", b"%8d" % n * 250_000, replace=True)
+    store.write(f"s/once/{n}", b"%8d" % n * 1000)
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.004, 0.013])
+def test_killed_at_some_moment_of_a_large_write(store: LocalStore, start: Start, delay: float):
+    process = start(WRITES_FOREVER, store.root)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    time.sleep(delay)
+    process.kill()
+    said = process.communicate()[0].split()
+    confirmed = int(said[-1]) if said else 0
+    state = store.read("s/state")
+    assert state == state[:8] * 250_000
+    assert int(state[:8]) in (confirmed, confirmed + 1)
+    for key in store.list("s/once"):
+        assert store.read(key) == b"%8d" % int(key.rpartition("/")[2]) * 1000
+    assert {f"s/once/{n}" for n in range(confirmed + 1)} <= set(store.list("s/once"))
+
+
+HOLDS = """
+import sys, time
+from taetpu.core.errors import UserError
+from taetpu.store.backend import open_store
+try:
+    with open_store(sys.argv[1]).claim("s/lock"):
+        print("mine", flush=True)
+        time.sleep(60 if sys.argv[2] == "wait" else 0)
+except UserError as error:
+    print(error.problem)
+"""
+
+
+def test_a_claim_names_its_holder_and_ends_with_it(store: LocalStore, start: Start):
+    holder = start(HOLDS, store.root, "wait")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "mine\n"
+    with pytest.raises(UserError) as caught, store.claim("s/lock"):
+        pass
+    assert f"held by pid {holder.pid} on {socket.gethostname()} (user " in caught.value.problem
+    assert ") since 20" in caught.value.problem
+    assert store.where("s/lock") in str(caught.value)
+    assert f"held by pid {holder.pid} on" in start(HOLDS, store.root, "go").communicate()[0]
+    holder.kill()
+    holder.communicate()
+    with store.claim("s/lock"):
+        assert f"held by pid {os.getpid()} on" in start(HOLDS, store.root, "go").communicate()[0]
+    assert start(HOLDS, store.root, "go").communicate()[0] == "mine\n"
+
+
+def test_a_claim_is_freed_by_an_error(store: LocalStore):
+    with pytest.raises(ZeroDivisionError), store.claim("s/lock"):
+        _ = 1 / 0
+    with store.claim("s/lock"):
+        pass
+
+
+def test_a_claim_holds_within_one_process_and_for_its_key_alone(store: LocalStore):
+    with store.claim("s/lock"):
+        with pytest.raises(UserError, match=f"pid {os.getpid()}"), store.claim("s/lock"):
+            pass
+        with store.claim("t/lock"):
+            pass
+
+
+def test_a_claim_leaves_the_files_of_a_living_writer(store: LocalStore, start: Start):
+    """A report may be written beside a run: only what a dead process left is cleared."""
+    writer = start(
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'xb')\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('writing', flush=True)\n"
+        "time.sleep(60)\n",
+        store.folder("s") / f"{UNFINISHED}1",
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    with store.claim("s/lock"):
+        assert (store.root / "s" / f"{UNFINISHED}1").exists()
+    assert store.list("s") == ["s/lock"]
+    writer.kill()
+    writer.communicate()
+    with store.claim("s/lock"):
+        assert not (store.root / "s" / f"{UNFINISHED}1").exists()
