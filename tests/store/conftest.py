@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from taetpu.store.backend import LocalStore
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture
@@ -40,8 +44,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield begin
     for process in started:
-        process.kill()
-        process.communicate()
+        with process:
+            process.kill()
 
 
 @pytest.fixture

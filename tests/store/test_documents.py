@@ -17,11 +17,13 @@ TRAPS = ["1e-3", "1_000", "0o7", "012", "12:30", "2020-01-01", "yes", "no", "nul
 words = st.one_of(st.sampled_from(TRAPS), st.text(st.characters(codec="utf-8"), max_size=12))
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False))
 scalars = st.one_of(st.none(), st.booleans(), numbers, words)
-plain = st.recursive(scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), mappings(inner)), max_leaves=8)
 
 
 def mappings(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(words, inner, max_size=4)
+
+
+plain = st.recursive(scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), mappings(inner)), max_leaves=8)
 
 
 def same(a: Any, b: Any) -> bool:

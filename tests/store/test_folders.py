@@ -156,7 +156,7 @@ def test_damage_is_named_never_read(study: StudyFolder, run: RunFolder):
         (f"runs/heads=8/{run.seed}-{run.id}/result.json", run.result),
         (f"runs/heads=8/{run.seed}-{run.id}/config.json", run.config),
     ]:
-        (root / name).write_bytes((root / name).read_bytes()[:-9] + b"}")
+        (root / name).write_bytes(b"{" + (root / name).read_bytes()[:-9])
         with pytest.raises(UserError) as caught:
             read()
         assert str(root / name) in str(caught.value)

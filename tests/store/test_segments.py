@@ -1,6 +1,7 @@
 """Metrics segments: exact values, no damage unnoticed, parts put together in step order."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,8 +59,8 @@ def test_no_cut_goes_unnoticed():
     for length in range(len(SEGMENT)):
         with pytest.raises(UserError, match="damaged") as caught:
             from_segment(SEGMENT[:length], "runs/a/metrics/0-10.json")
-    assert "where:  runs/a/metrics/0-10.json" in str(caught.value)
-    assert "delete the run's folder" in str(caught.value)
+        assert "where:  runs/a/metrics/0-10.json" in str(caught.value)
+        assert "delete the run's folder" in str(caught.value)
 
 
 @given(st.sets(st.integers(1, 40)), st.lists(st.floats(width=32), min_size=40, max_size=40))
@@ -69,7 +70,7 @@ def test_joined_segments_are_the_whole(cuts: set[int], values: list[float]):
     whole = {"loss": (steps, np.array(values)), "rare": (steps[::10], np.array(values)[::10])}
     edges = sorted({0, 40, *cuts})
     segments = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         inside = {name: (step > start) & (step <= end) for name, (step, _) in whole.items()}
         part = {name: (step[inside[name]], value[inside[name]]) for name, (step, value) in whole.items()}
         segments.append(from_segment(to_segment(start, end, {k: v for k, v in part.items() if len(v[0])}), "x"))

@@ -181,7 +181,9 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
                 if new is not value:
                     update[name] = new
             elif not _same(value, mark.neutral) or generic(here) in live:
-                numbers[".".join(here)] = mark.encode(node, value) if mark.encode else value
+                # A config that was bound already holds numbers.
+                encoded = mark.encode is None or hasattr(value, "shape")
+                numbers[".".join(here)] = value if encoded else mark.encode(node, value)
                 update[name] = Hole()
         return node.model_copy(update=update) if update else node
 

@@ -46,28 +46,43 @@ class Split:
 
 
 class Source(Protocol):
-    """A prepared task.
-
-    Attributes:
-        fingerprint: sha256 that changes whenever a token of training or evaluation could; part of a run's identity.
-        arrays: put on the device once and shared by all runs of a pack.
-        num_windows: training windows in an epoch; None when sequences are drawn without end.
-        tokenizer: None where the tokens are not text.
-        facts: what people are shown: sizes, the corpus' sha256, and losses to compare with (nats per weighted target):
-            `chance_loss` of a uniform guess over the vocabulary, `bayes_loss` that nothing can beat (None when
-            unknown), `decoy_loss` of the best policy without attention, `decoy` says which one; the same in `_accuracy`
-            where it is known.
-    """
-
-    vocab_size: int
-    seq_len: int
-    fingerprint: str
-    arrays: dict[str, np.ndarray]
-    num_windows: int | None
-    tokenizer: Tokenizer | None
+    """A prepared task."""
 
     @property
-    def facts(self) -> dict[str, Any]: ...
+    def vocab_size(self) -> int: ...
+
+    @property
+    def seq_len(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 that changes whenever a token of training or evaluation could; part of a run's identity."""
+        ...
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Put on the device once and shared by all runs of a pack."""
+        ...
+
+    @property
+    def num_windows(self) -> int | None:
+        """Training windows in an epoch; None when sequences are drawn without end."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None where the tokens are not text."""
+        ...
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What people are shown: sizes, the corpus' sha256, and losses (nats per weighted target) to compare with.
+
+        `chance_loss` is that of a uniform guess over the vocabulary, `bayes_loss` cannot be beaten (None: unknown),
+        `decoy_loss` is the best that goes without attention, and `decoy` says how it was found; synthetic tasks have
+        the same as `_accuracy`.
+        """
+        ...
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Window numbers of steps `start` to `start + count - 1`: int32 `(count, batch_size)`, on the host."""

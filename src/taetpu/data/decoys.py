@@ -6,6 +6,7 @@ length n (each n is equally likely). The score is what attention has to beat bef
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import lgamma
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ def best(joint: Joint) -> tuple[float, float]:
     """Loss in nats per target and accuracy of the best policy: the conditional entropy, and the share of the mode."""
     seen = joint.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        loss = np.where(joint > 0, joint * np.log(seen / joint), 0.0).sum()
+        loss = np.where(joint > 0, joint * (np.log(seen) - np.log(joint)), 0.0).sum()
     return float(loss / joint.sum()), float(joint.max(axis=-1).sum() / joint.sum())
 
 
@@ -58,20 +59,29 @@ def independent(n: int, symbols: int) -> Successive:
     return Successive(one, np.full((n - 1, symbols, symbols), symbols**-2.0), one)
 
 
+def count(n: int, symbols: int, most: int) -> np.ndarray:
+    """P(a given one of n uniform symbols occurs c times), `(most,)`; index 0 is c = 1. That is 1 + Bin(n - 1, 1/V)."""
+    chance = np.zeros(most)
+    chance[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
+    return chance
+
+
 def counts(n: int, symbols: int, most: int) -> Successive:
     """Histogram's answers: how often x_j and x_{j+1} occur among n uniform symbols (index 0 is a count of 1).
 
     With probability 1/V the two are the same symbol, and share a count 2 + Bin(n - 2, 1/V). Else the counts are
-    1 + a and 1 + b, where (a, b) is multinomial over the other n - 2: a ~ Bin(n - 2, 1/V), b ~ Bin(n - 2 - a,
-    1/(V - 1)). The same for every j, because the symbols are exchangeable.
+    1 + a and 1 + b, where (a, b, rest) is multinomial over the other n - 2 with chances (1/V, 1/V, 1 - 2/V). The same
+    for every j, because the symbols are exchangeable.
     """
-    one, step = np.zeros(most), np.zeros((most, most))
-    one[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
-    for a in range(n - 1):
-        chance = _binomial(n - 2, np.array(a), 1 / symbols)
-        step[a + 1, a + 1] += chance / symbols
-        others = _binomial(n - 2 - a, np.arange(n - 1 - a), 1 / (symbols - 1))
-        step[a, : n - 1 - a] += (1 - 1 / symbols) * chance * others
+    one, step = count(n, symbols, most), np.zeros((most, most))
+    if n > 1:
+        a = np.arange(n - 1)
+        step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
+        rest = n - 2 - a[:, None] - a[None, :]
+        known = _log_factorial(n)
+        ways = known[n - 2] - known[a][:, None] - known[a][None, :] - known[np.maximum(rest, 0)]
+        logs = ways + _log_power(np.array(1 / symbols), n - 2 - rest) + _log_power(np.array(1 - 2 / symbols), rest)
+        step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.where(rest >= 0, np.exp(logs), 0.0)
     return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
 
 
@@ -117,8 +127,14 @@ def _binomial(n: int, k: np.ndarray, p: float | np.ndarray) -> np.ndarray:
 
 
 def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
-    log_factorial = np.array([lgamma(i + 1) for i in range(n + 1)])
-    return log_factorial[n] - log_factorial[k] - log_factorial[n - k]
+    known = _log_factorial(n)
+    return known[n] - known[k] - known[n - k]
+
+
+@lru_cache
+def _log_factorial(n: int) -> np.ndarray:
+    """log i! for i = 0 .. n."""
+    return np.array([lgamma(i + 1) for i in range(n + 1)])
 
 
 def _log_power(p: np.ndarray, k: np.ndarray) -> np.ndarray:

@@ -289,8 +289,8 @@ class Histogram(AnswerTask):
         return decoys.counts(n, self.symbols, self.longest)
 
     def aligned(self, n: int) -> np.ndarray:
-        first = decoys.counts(n, self.symbols, self.longest).first
-        return np.broadcast_to(first / self.symbols, (n, self.symbols, self.longest))
+        chance = decoys.count(n, self.symbols, self.longest)
+        return np.broadcast_to(chance / self.symbols, (n, self.symbols, self.longest))
 
 
 # --- induction -------------------------------------------------------------------------------------------------------

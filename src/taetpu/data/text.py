@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Int
 from pydantic import Field
 
-from taetpu.core.config import Component, SlotMark
+from taetpu.core.config import SlotMark
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
 from taetpu.data.batches import Batch, Split, Task, epoch_rows, train_windows, whole_split
-from taetpu.data.tokenizers import CharConfig, Tokenizer
+from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 PROMPT_LENGTH = 16
@@ -34,7 +34,7 @@ class TextTask(Task):
     """
 
     source: Annotated[str, Field(description="python-docs, or the path of a text file or of a folder of them")]
-    tokenizer: Annotated[Component, SlotMark("tokenizer")] = CharConfig()
+    tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
     val: Share = 0.1
     test: Share = 0.0
     split: Literal["order", "document"] | None = None
@@ -62,7 +62,7 @@ class TextTask(Task):
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
-        tokenizer: Tokenizer = self.tokenizer.train(texts["train"])
+        tokenizer = self.tokenizer.train(texts["train"])
         try:
             streams = {name: tokenizer.encode(text) for name, text in texts.items()}
         except UserError as error:
@@ -76,6 +76,9 @@ class TextTask(Task):
             "sha256": corpora.sha256(documents),
             "documents": len(documents),
             "characters": {name: len(text) for name, text in texts.items()},
+            "bytes_without_token": {
+                name: len(text.encode()) - tokenizer.num_bytes(streams[name]) for name, text in texts.items()
+            },
             "split": split,
         }
         return TextSource(streams, tokenizer, self.seq_len, described)

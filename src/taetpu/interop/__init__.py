@@ -1,0 +1,1 @@
+"""Models from and for other libraries: `huggingface` converts, `families` holds the tables it goes by."""

@@ -4,7 +4,7 @@ Shape legend, here and in the slots: batch, seq, dim; head, head_dim; hidden = t
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from taetpu.core.keys import Key
 
 
+@runtime_checkable
 class Init(Protocol):
     """Draws a weight; see `nn/init.py`."""
 

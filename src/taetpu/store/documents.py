@@ -81,7 +81,7 @@ def _yaml() -> YAML:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
     yaml.width = 120
-    yaml.allow_unicode = True
+    yaml.allow_unicode = False  # escapes what is not ASCII: line separators within keys would not come back otherwise
     return yaml
 
 

@@ -1,0 +1,263 @@
+"""The Hugging Face architectures we speak, as tables: which tensor is which, and which settings say the same.
+
+A tensor's name holds `{i}` where the layer's number stands. The names and the layouts are those of transformers'
+modeling_gpt2.py and modeling_llama.py; the settings' defaults those of their configuration files.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taetpu.core.errors import UserError, suggest
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of their tensors. Several of our parameters, apart by spaces, stand side by side along its output axis."""
+
+    theirs: str
+    ours: str
+    transposed: bool = False  # a torch Linear keeps its weight as (out, in)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One `model_type`.
+
+    Attributes:
+        prefix: what the tensors of a model with a head start with; those of a bare one do not.
+        required: settings without which nothing can be built.
+        fixed: settings that we can represent at one value only, which is also their default.
+        ignored: endings of tensors that older files hold and no model needs.
+        read: their settings as the data of a `ModelConfig`.
+        needs: what our settings (dotted names) must be among; see `huggingface.settings`.
+        write: our settings as theirs.
+        zero_biases: their model always has biases; one that ours lacks is written as zeros.
+    """
+
+    model_type: str
+    architecture: str
+    prefix: str
+    rules: tuple[Rule, ...]
+    required: tuple[str, ...]
+    fixed: Settings
+    ignored: tuple[str, ...]
+    read: Callable[[Settings], dict[str, Any]]
+    needs: Mapping[str, tuple[Any, ...]]
+    write: Callable[[Settings], dict[str, Any]]
+    zero_biases: bool = field(default=False)
+
+
+def chosen(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:
+    """Our word for the value of one of their settings, or a UserError."""
+    value = config.get(name, default)
+    if value not in known:
+        raise UserError(f"{name}={value!r} has no counterpart here", path=(name,), remedy=suggest(str(value), known))
+    return known[value]
+
+
+# --- GPT-2 -----------------------------------------------------------------------------------------------------------
+# Conv1D keeps its weight as (in, out), as we do; c_attn holds q, k and v side by side.
+
+GPT2_RULES = (
+    Rule("transformer.wte.weight", "embedding.weight"),
+    Rule("transformer.wpe.weight", "position.weight"),
+    Rule("transformer.h.{i}.ln_1.weight", "layers.{i}.mixer_norm.weight"),
+    Rule("transformer.h.{i}.ln_1.bias", "layers.{i}.mixer_norm.bias"),
+    Rule("transformer.h.{i}.attn.c_attn.weight", "layers.{i}.mixer.wq layers.{i}.mixer.wk layers.{i}.mixer.wv"),
+    Rule("transformer.h.{i}.attn.c_attn.bias", "layers.{i}.mixer.bq layers.{i}.mixer.bk layers.{i}.mixer.bv"),
+    Rule("transformer.h.{i}.attn.c_proj.weight", "layers.{i}.mixer.wo"),
+    Rule("transformer.h.{i}.attn.c_proj.bias", "layers.{i}.mixer.bo"),
+    Rule("transformer.h.{i}.ln_2.weight", "layers.{i}.ffn_norm.weight"),
+    Rule("transformer.h.{i}.ln_2.bias", "layers.{i}.ffn_norm.bias"),
+    Rule("transformer.h.{i}.mlp.c_fc.weight", "layers.{i}.ffn.up"),
+    Rule("transformer.h.{i}.mlp.c_fc.bias", "layers.{i}.ffn.up_bias"),
+    Rule("transformer.h.{i}.mlp.c_proj.weight", "layers.{i}.ffn.down"),
+    Rule("transformer.h.{i}.mlp.c_proj.bias", "layers.{i}.ffn.down_bias"),
+    Rule("transformer.ln_f.weight", "norm.weight"),
+    Rule("transformer.ln_f.bias", "norm.bias"),
+    Rule("lm_head.weight", "embedding.unembed", transposed=True),
+)
+
+GPT2_ACTIVATIONS = {"gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu": "gelu-erf", "relu": "relu"}
+GPT2_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+def read_gpt2(config: Settings) -> dict[str, Any]:
+    rates = {name: config.get(name, 0.1) for name in GPT2_DROPOUTS}
+    if len(set(rates.values())) > 1:
+        told = ", ".join(f"{name}={rate}" for name, rate in rates.items())
+        raise UserError(
+            f"one dropout rate for all places, not {told}", path=(GPT2_DROPOUTS[0],), remedy="make them equal"
+        )
+    return {
+        "dim": config["n_embd"],
+        "num_layers": config["n_layer"],
+        "mixer": {"kind": "attention", "num_heads": config["n_head"]},
+        "position": "learned",
+        "norm": {"kind": "layer", "eps": config.get("layer_norm_epsilon", 1e-5)},
+        "ffn": {
+            "kind": chosen(config, "activation_function", GPT2_ACTIVATIONS, "gelu_new"),
+            "hidden": config.get("n_inner") or 4 * config["n_embd"],
+        },
+        "embedding": "tied" if config.get("tie_word_embeddings", True) else "untied",
+        "init": {"kind": "gpt2-scaled", "std": config.get("initializer_range", 0.02)},
+        "bias": True,
+        "dropout": rates["resid_pdrop"],
+    }
+
+
+def write_gpt2(ours: Settings) -> dict[str, Any]:
+    activation = next(theirs for theirs, kind in GPT2_ACTIVATIONS.items() if kind == ours["ffn.kind"])
+    return {
+        "vocab_size": ours["vocab_size"],
+        "n_positions": ours["seq_len"],
+        "n_embd": ours["dim"],
+        "n_layer": ours["num_layers"],
+        "n_head": ours["mixer.num_heads"],
+        "n_inner": ours["ffn.hidden"],
+        "activation_function": activation,
+        "layer_norm_epsilon": ours["norm.eps"],
+        "tie_word_embeddings": ours["embedding.kind"] == "tied",
+        **dict.fromkeys(GPT2_DROPOUTS, ours["dropout"]),
+    }
+
+
+# What both families ask of our settings.
+PLAIN = {
+    "mixer.kind": ("attention",),
+    "mixer.causal": (True,),
+    "mixer.scale": (None,),
+    "mixer.drop_heads": ([],),
+    "norm.placement": ("pre",),
+    "residual.kind": ("standard",),
+    "embedding.kind": ("tied", "untied"),
+    "drop": ([],),
+}
+
+GPT2 = Family(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    rules=GPT2_RULES,
+    required=("n_embd", "n_layer", "n_head", "n_positions", "vocab_size"),
+    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    read=read_gpt2,
+    needs={
+        **PLAIN,
+        "mixer.num_kv_heads": (None,),
+        "mixer.head_dim": (None,),
+        "position.kind": ("learned",),
+        "norm.kind": ("layer",),
+        "ffn.kind": tuple(dict.fromkeys(GPT2_ACTIVATIONS.values())),
+    },
+    write=write_gpt2,
+    zero_biases=True,
+)
+
+
+# --- Llama -----------------------------------------------------------------------------------------------------------
+# Linear layers, hence (out, in); rotary pairs are the two halves of a head, as in ours.
+
+LLAMA_RULES = (
+    Rule("model.embed_tokens.weight", "embedding.weight"),
+    Rule("model.layers.{i}.input_layernorm.weight", "layers.{i}.mixer_norm.weight"),
+    Rule("model.layers.{i}.self_attn.q_proj.weight", "layers.{i}.mixer.wq", transposed=True),
+    Rule("model.layers.{i}.self_attn.q_proj.bias", "layers.{i}.mixer.bq"),
+    Rule("model.layers.{i}.self_attn.k_proj.weight", "layers.{i}.mixer.wk", transposed=True),
+    Rule("model.layers.{i}.self_attn.k_proj.bias", "layers.{i}.mixer.bk"),
+    Rule("model.layers.{i}.self_attn.v_proj.weight", "layers.{i}.mixer.wv", transposed=True),
+    Rule("model.layers.{i}.self_attn.v_proj.bias", "layers.{i}.mixer.bv"),
+    Rule("model.layers.{i}.self_attn.o_proj.weight", "layers.{i}.mixer.wo", transposed=True),
+    Rule("model.layers.{i}.self_attn.o_proj.bias", "layers.{i}.mixer.bo"),
+    Rule("model.layers.{i}.post_attention_layernorm.weight", "layers.{i}.ffn_norm.weight"),
+    Rule("model.layers.{i}.mlp.gate_proj.weight", "layers.{i}.ffn.gate", transposed=True),
+    Rule("model.layers.{i}.mlp.gate_proj.bias", "layers.{i}.ffn.gate_bias"),
+    Rule("model.layers.{i}.mlp.up_proj.weight", "layers.{i}.ffn.up", transposed=True),
+    Rule("model.layers.{i}.mlp.up_proj.bias", "layers.{i}.ffn.up_bias"),
+    Rule("model.layers.{i}.mlp.down_proj.weight", "layers.{i}.ffn.down", transposed=True),
+    Rule("model.layers.{i}.mlp.down_proj.bias", "layers.{i}.ffn.down_bias"),
+    Rule("model.norm.weight", "norm.weight"),
+    Rule("lm_head.weight", "embedding.unembed", transposed=True),
+)
+
+LLAMA_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu"}
+
+
+def read_llama(config: Settings) -> dict[str, Any]:
+    return {
+        "dim": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "mixer": {
+            "kind": "attention",
+            "num_heads": config["num_attention_heads"],
+            "num_kv_heads": config.get("num_key_value_heads"),
+            "head_dim": config.get("head_dim"),
+            "bias": config.get("attention_bias", False),
+        },
+        "position": {"kind": "rope", "base": rope_base(config)},
+        "norm": {"kind": "rms", "eps": config.get("rms_norm_eps", 1e-6)},
+        "ffn": {
+            "kind": chosen(config, "hidden_act", LLAMA_ACTIVATIONS, "silu"),
+            "hidden": config["intermediate_size"],
+            "bias": config.get("mlp_bias", False),
+        },
+        "embedding": "tied" if config.get("tie_word_embeddings", False) else "untied",
+        "init": {"kind": "gpt2-scaled", "std": config.get("initializer_range", 0.02)},
+    }
+
+
+def rope_base(config: Settings) -> float:
+    """The base of the rotary angles: in `rope_parameters` since transformers 5, in `rope_theta` before.
+
+    Raises:
+        UserError: the angles are scaled or cover a part of the head only.
+    """
+    where = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    rope = dict(config.get(where) or {})
+    base = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
+    plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+    for name, value in rope.items():
+        if value != plain.get(name):
+            raise UserError(f"{name}={value!r} has no counterpart here", path=(where, name), remedy="plain RoPE only")
+    return base
+
+
+def write_llama(ours: Settings) -> dict[str, Any]:
+    heads = ours["mixer.num_heads"]
+    return {
+        "vocab_size": ours["vocab_size"],
+        "max_position_embeddings": ours["seq_len"],
+        "hidden_size": ours["dim"],
+        "num_hidden_layers": ours["num_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": ours["mixer.num_kv_heads"] or heads,
+        "head_dim": ours["mixer.head_dim"] or ours["dim"] // heads,
+        "intermediate_size": ours["ffn.hidden"],
+        "hidden_act": "silu",
+        "rms_norm_eps": ours["norm.eps"],
+        "rope_theta": ours["position.base"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": ours["position.base"]},
+        "attention_bias": ours["mixer.bias"],
+        "mlp_bias": ours["ffn.bias"],
+        "tie_word_embeddings": ours["embedding.kind"] == "tied",
+    }
+
+
+LLAMA = Family(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    prefix="model.",
+    rules=LLAMA_RULES,
+    required=("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    fixed={"attention_dropout": 0.0, "partial_rotary_factor": 1.0},
+    ignored=(".rotary_emb.inv_freq",),
+    read=read_llama,
+    needs={**PLAIN, "position.kind": ("rope",), "norm.kind": ("rms",), "ffn.kind": ("swiglu",)},
+    write=write_llama,
+)
+
+FAMILIES = {family.model_type: family for family in (GPT2, LLAMA)}
