@@ -137,22 +137,26 @@ def test_a_claim_holds_within_one_process_and_for_its_key_alone(store: LocalStor
             pass
 
 
-def test_a_claim_leaves_the_files_of_a_living_writer(store: LocalStore, start: Start):
+WAITS_BEFORE_LINKING = """
+import os, sys, time
+from taetpu.store.backend import open_store
+def wait(event, arguments):
+    if event == "os.link":
+        print("writing", flush=True)
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+sys.addaudithook(wait)
+open_store(sys.argv[1]).write("s/report", b"whole")
+"""
+
+
+def test_a_claim_leaves_the_files_of_a_living_writer(store: LocalStore, start: Start, tmp_path: Path):
     """A report may be written beside a run: only what a dead process left is cleared."""
-    writer = start(
-        "import fcntl, sys, time\n"
-        "file = open(sys.argv[1], 'xb')\n"
-        "fcntl.flock(file, fcntl.LOCK_EX)\n"
-        "print('writing', flush=True)\n"
-        "time.sleep(60)\n",
-        store.folder("s") / f"{UNFINISHED}1",
-    )
+    writer = start(WAITS_BEFORE_LINKING, store.root, tmp_path / "go")
     assert writer.stdout is not None
     assert writer.stdout.readline() == "writing\n"
     with store.claim("s/lock"):
-        assert (store.root / "s" / f"{UNFINISHED}1").exists()
-    assert store.list("s") == ["s/lock"]
-    writer.kill()
-    writer.communicate()
-    with store.claim("s/lock"):
-        assert not (store.root / "s" / f"{UNFINISHED}1").exists()
+        assert store.list("s") == ["s/lock"]
+    (tmp_path / "go").touch()
+    assert (writer.communicate()[0], writer.returncode) == ("", 0)
+    assert store.read("s/report") == b"whole"

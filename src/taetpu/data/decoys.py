@@ -81,7 +81,7 @@ def counts(n: int, symbols: int, most: int) -> Successive:
         known = _log_factorial(n)
         ways = known[n - 2] - known[a][:, None] - known[a][None, :] - known[np.maximum(rest, 0)]
         logs = ways + _log_power(np.array(1 / symbols), n - 2 - rest) + _log_power(np.array(1 - 2 / symbols), rest)
-        step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.where(rest >= 0, np.exp(logs), 0.0)
+        step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.exp(np.where(rest >= 0, logs, -np.inf))
     return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
 
 

@@ -121,9 +121,9 @@ def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 
     Raises:
         UserError: a setting that neither GPT-2 nor Llama has; it names the one that is nearest.
     """
-    have = named_parameters(model)
     ours = settings(config.resolve() if isinstance(config, ModelConfig) else config)
     family = _nearest(ours)
+    have = named_parameters(model)
     ours |= {
         "vocab_size": have["embedding.weight"].shape[0],
         "seq_len": have["position.weight"].shape[0] if "position.weight" in have else seq_len,

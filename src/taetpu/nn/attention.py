@@ -19,6 +19,7 @@ from taetpu.nn.position import PositionConfig
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
+KVHeads = Float[Array, "batch kv_head seq head_dim"]
 
 
 @register("mixer", "none")
@@ -122,7 +123,7 @@ class Attention(eqx.Module):
         z = site("mixer.z", z if self.keep is None else z * self.keep.value.astype(z.dtype)[:, None, None])
         return project(join_heads(z), self.wo, self.bo)
 
-    def shared(self, kv: Heads) -> Heads:
+    def shared(self, kv: KVHeads) -> Heads:
         """Each key-value head repeated for the query heads that read it."""
         return jnp.repeat(kv, self.num_heads // self.num_kv_heads, axis=1) if self.num_kv_heads < self.num_heads else kv
 

@@ -18,6 +18,7 @@ from taetpu.core.registry import register
 from taetpu.nn.parts import Context, Dims, Fixed, Identity
 
 Heads = Float[Array, "batch head seq head_dim"]
+KVHeads = Float[Array, "batch kv_head seq head_dim"]
 
 
 class PositionConfig(Component):
@@ -33,7 +34,7 @@ class PositionConfig(Component):
 class Untouched(eqx.Module):
     """Queries and keys as they are."""
 
-    def __call__(self, q: Heads, k: Heads, ctx: Context) -> tuple[Heads, Heads]:
+    def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
         return q, k
 
 
@@ -91,7 +92,7 @@ class RopeConfig(PositionConfig):
 class Rope(eqx.Module):
     base: Fixed
 
-    def __call__(self, q: Heads, k: Heads, ctx: Context) -> tuple[Heads, Heads]:
+    def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
         angle = angles(ctx.positions, q.shape[-1], self.base.value)
         cos, sin = (jnp.concatenate([f(angle)] * 2, -1).astype(q.dtype) for f in (jnp.cos, jnp.sin))
         return q * cos + _rotated(q) * sin, k * cos + _rotated(k) * sin

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.errors import UserError, dotted, suggest
+from taetpu.core.errors import UserError, suggest
 from taetpu.stats import model, verdict
 from taetpu.stats.verdict import Count
 from taetpu.store.runs import RunFolder
@@ -16,8 +16,20 @@ BASELINE = "baseline"
 SCREENING_SEEDS = 3
 """With so few seeds, a study finds candidates for a larger one."""
 
+# The baseline has no verdict on itself.
+_BASELINE = {
+    "effect": None,
+    "ci95": None,
+    "p": None,
+    "p_holm": None,
+    "guarded": False,
+    "verdict": None,
+    "evidence": "What every other arm is compared with.",
+    "more_seeds": None,
+}
+
 Cell = dict[str, Any]
-"""One run: seed, id, outcome, value, and for later use its whole result."""
+"""One run: seed, id, outcome, value, and the whole `result` behind them."""
 
 
 def analyse(folder: StudyFolder) -> dict[str, Any]:
@@ -99,18 +111,6 @@ def _count(row: list[Cell]) -> Count:
     return Count(outcomes.count("finished"), outcomes.count("diverged"))
 
 
-_BASELINE = {
-    "effect": None,
-    "ci95": None,
-    "p": None,
-    "p_holm": None,
-    "guarded": False,
-    "verdict": None,
-    "evidence": "What every other arm is compared with.",
-    "more_seeds": None,
-}
-
-
 def _judged(
     found: verdict.Evidence, direction: verdict.Direction, metric: str, seeds: list[int], arms: int
 ) -> dict[str, Any]:
@@ -156,18 +156,24 @@ def _change(path: str, value: Any, base: Mapping[str, Any]) -> str:
     old: Any = base
     for part in path.split("."):
         old = old.get(part) if isinstance(old, Mapping) else None
-    return f"{path}: {_short(value)}" if old is None else f"{path}: {_short(old)} -> {_short(value)}"
+    new = _short(value)
+    return f"{path}: {new}" if old is None else f"{path}: {_kind(old)} -> {new}"
+
+
+def _kind(value: Any) -> str:
+    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else _short(value)
 
 
 def _short(value: Any) -> str:
-    """A component as its kind with the fields that are given, anything else as itself."""
+    """A component as its kind with the fields that are given, anything else as YAML would have it."""
     if isinstance(value, Mapping):
         fields = [f"{key}={_short(part)}" for key, part in value.items() if key != "kind"]
-        kind = str(value.get("kind", ""))
-        return f"{kind}({', '.join(fields)})" if fields else kind
+        return str(value.get("kind", "")) + (f"({', '.join(fields)})" if fields else "")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_short, value))}]"
-    return {True: "true", False: "false", None: "none"}.get(value, str(value)) if value in (True, False, None) else str(value)
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _means(metrics: list[Mapping[str, float | None]]) -> dict[str, float | None]:

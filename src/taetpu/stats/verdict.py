@@ -111,7 +111,8 @@ def sentence(evidence: Evidence, direction: Direction, metric: str, seeds: int) 
     if effect.interval is None:
         notes.append(_why_no_interval(effect, count, base))
     else:
-        text += f" ({CONFIDENCE:.0%} interval {numbers.interval(effect.interval)}, Holm p {numbers.p_value(evidence.p_holm)})"
+        p = numbers.p_value(evidence.p_holm)
+        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}, Holm p {p})"
     if effect.guarded and effect.interval is not None:
         notes.append("the arm or the baseline is noisier than the rest, so the more cautious of two tests counts")
     if count.diverged or base.diverged:

@@ -1,0 +1,68 @@
+"""Which windows a step reads, and how a stream of tokens becomes windows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taetpu.core.registry import component
+from taetpu.data.batches import epoch_rows, permutation, train_windows, whole_split
+
+sizes = st.integers(1, 20)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32), windows=sizes, batch=sizes)
+def test_every_epoch_reads_every_window_once(seed: int, windows: int, batch: int):
+    rows = epoch_rows(seed, 0, 3 * windows, batch, windows).ravel()  # as many epochs as three batches hold windows
+    for epoch in rows[: len(rows) // windows * windows].reshape(-1, windows):
+        assert sorted(epoch) == list(range(windows))
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 5), start=st.integers(0, 50), count=sizes, batch=sizes, windows=sizes)
+def test_rows_do_not_depend_on_how_steps_are_asked_for(seed: int, start: int, count: int, batch: int, windows: int):
+    whole = epoch_rows(seed, 0, start + count, batch, windows)
+    assert whole.dtype == np.int32
+    np.testing.assert_array_equal(epoch_rows(seed, start, count, batch, windows), whole[start:])
+
+
+def test_seeds_and_epochs_differ():
+    orders = {tuple(permutation(seed, epoch, 50)) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+
+
+def test_the_order_is_pinned():
+    # A different order would change every stored run's data without changing its identity.
+    assert permutation(0, 0, 8).tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
+    assert not permutation(0, 0, 8).flags.writeable
+
+
+@given(length=st.integers(2, 60), seq_len=st.integers(1, 12))
+def test_windows_lose_no_target_between_them(length: int, seq_len: int):
+    stream = np.arange(length, dtype=np.int32)
+    windows = train_windows(stream, seq_len)
+    assert windows.shape == ((length - 1) // seq_len, seq_len + 1)
+    np.testing.assert_array_equal(windows[:, 1:].ravel(), stream[1 : 1 + windows.shape[0] * seq_len])
+    np.testing.assert_array_equal(windows[:, :-1] + 1, windows[:, 1:])
+
+
+@given(text=st.text(alphabet="abc\u00e9", min_size=2, max_size=40), seq_len=st.integers(1, 12))
+def test_evaluation_covers_the_whole_split(text: str, seq_len: int):
+    tokenizer = component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
+    stream = tokenizer.encode(text)
+    split = whole_split(stream, seq_len, tokenizer)
+    counted = split.weights.ravel() > 0
+    np.testing.assert_array_equal(split.targets.ravel()[counted], stream[1:])
+    np.testing.assert_array_equal(split.tokens.ravel()[counted], stream[:-1])
+    assert counted.sum() == len(stream) - 1 == split.num_bytes
+    assert (~counted).sum() < seq_len
+    assert split.tokens.dtype == split.targets.dtype == np.int32
+    assert split.weights.dtype == np.float32
+
+
+@pytest.mark.parametrize("far", [10**6, 10**9])
+def test_late_steps_are_as_cheap_as_early_ones(far: int):
+    rows = epoch_rows(3, far, 2, 4, 7)
+    assert rows.shape == (2, 4)
+    assert set(rows.ravel()) <= set(range(7))

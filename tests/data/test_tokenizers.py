@@ -1,0 +1,114 @@
+"""Tokenizers: round trips, parity with the `tokenizers` library, unseen characters, bytes."""
+
+import numpy as np
+import pytest
+import tokenizers as hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.core.registry import component
+from taetpu.data.tokenizers import UNK, Tokenizer, from_json
+
+TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3
+KINDS = [{"kind": "char"}, {"kind": "byte"}, {"kind": "bpe", "vocab_size": 300}]
+known_text = st.text(alphabet=sorted(set(TEXT)), max_size=60)
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+def trained(config: object, text: str = TEXT) -> Tokenizer:
+    return component("tokenizer", config).train(text)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+TOKENIZERS = {str(config["kind"]): trained(config) for config in KINDS}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(deadline=None, max_examples=50)
+@given(text=known_text)
+def test_known_text_comes_back_and_its_bytes_are_counted(kind: str, text: str):
+    tokenizer = TOKENIZERS[kind]
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.num_bytes(ids) == len(text.encode())
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+@settings(deadline=None, max_examples=50)
+@given(text=any_text)
+def test_byte_level_kinds_take_any_text(kind: str, text: str):
+    ids = TOKENIZERS[kind].encode(text)
+    assert TOKENIZERS[kind].decode(ids) == text
+    assert TOKENIZERS[kind].num_bytes(ids) == len(text.encode())
+
+
+@pytest.mark.parametrize("config", [*KINDS, {"kind": "char", "unseen": "drop"}], ids=str)
+@settings(deadline=None, max_examples=50)
+@given(text=any_text | known_text)
+def test_the_library_reads_the_stored_file_alike(config: dict, text: str):
+    tokenizer = trained(config)
+    stored = tokenizer.to_json()
+    library, again = hf.Tokenizer.from_str(stored), from_json(stored)
+    ids = tokenizer.encode(text)
+    assert library.encode(text).ids == ids.tolist() == again.encode(text).tolist()
+    assert library.decode(ids.tolist(), skip_special_tokens=False) == tokenizer.decode(ids)
+    assert type(again) is type(tokenizer)
+    assert again.num_bytes(ids) == tokenizer.num_bytes(ids)
+    assert again.vocab_size == tokenizer.vocab_size
+
+
+def test_byte_numbers_are_the_bytes():
+    assert TOKENIZERS["byte"].vocab_size == 256
+    assert TOKENIZERS["byte"].encode("h\u00e9").tolist() == list("h\u00e9".encode())
+    assert TOKENIZERS["byte"].decode([0xFF]) == UNK
+
+
+def test_char_vocabulary_is_the_training_text_in_code_point_order():
+    tokenizer = trained("char", "banana")
+    assert tokenizer.vocab_size == 4  # a, b, n and the unknown one
+    assert tokenizer.encode("abn").tolist() == [0, 1, 2]
+
+
+def test_unknown_characters_become_a_token_worth_no_byte():
+    tokenizer = trained("char", "abc")
+    ids = tokenizer.encode("a\u00e9\ud800c")  # a lone surrogate is as unknown as any other
+    assert tokenizer.decode(ids) == f"a{UNK}{UNK}c"
+    assert tokenizer.num_bytes(ids) == 2
+
+
+def test_unknown_characters_can_be_dropped():
+    tokenizer = trained({"kind": "char", "unseen": "drop"}, "abc")
+    assert tokenizer.vocab_size == 3
+    assert tokenizer.decode(tokenizer.encode("xaybz\u00e9c")) == "abc"
+    assert tokenizer.encode("xyz").shape == (0,)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_unknown_characters_can_be_refused(stored: bool):
+    tokenizer = trained({"kind": "char", "unseen": "error"}, "abc\ufffd")
+    if stored:
+        tokenizer = from_json(tokenizer.to_json())
+    assert tokenizer.decode(tokenizer.encode("cab\ufffd")) == "cab\ufffd"
+    with pytest.raises(UserError) as caught:
+        tokenizer.encode("ab\u00e9")
+    text = str(caught.value)
+    assert "'\u00e9' (U+00E9, number 2 of the text) is not in the vocabulary" in text
+    assert "where:  unseen" in text
+    assert "set unseen to unk or drop" in text
+
+
+def test_bpe_training_is_deterministic_and_merges():
+    config = {"kind": "bpe", "vocab_size": 320}
+    one, two = trained(config), trained(config)
+    assert one.to_json() == two.to_json()
+    assert one.vocab_size == 320
+    assert len(one.encode(TEXT)) < len(TEXT.encode()) / 2
+
+
+def test_bpe_needs_room_for_the_bytes():
+    with pytest.raises(UserError, match="255 is not allowed") as caught:
+        component("tokenizer", {"kind": "bpe", "vocab_size": 255}, ("task", "tokenizer"))
+    assert caught.value.path == ("task", "tokenizer", "vocab_size")
+    with pytest.raises(UserError, match="'vocab_size' is missing"):
+        component("tokenizer", "bpe")

@@ -1,0 +1,62 @@
+"""Made-up results: tables of values, and study folders with a result for every run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+
+Table = dict[str, dict[int, float]]
+
+
+def table(y: np.ndarray, names: list[str] | None = None) -> Table:
+    """`(arms, seeds)` as values by arm and seed, the first arm being the baseline."""
+    names = names or ["baseline", *(f"arm{i}" for i in range(1, len(y)))]
+    return {name: dict(enumerate(map(float, row))) for name, row in zip(names, y, strict=True)}
+
+
+def draw(rng: np.random.Generator, arms: int, seeds: int, sd: Mapping[int, float] | None = None) -> np.ndarray:
+    """`(arms, seeds)`: a shared effect of each seed plus noise, with sd 1 but where `sd` says otherwise."""
+    scale = np.ones((arms, 1))
+    for arm, value in (sd or {}).items():
+        scale[arm] = value
+    return scale * rng.normal(size=(arms, seeds)) + rng.normal(size=(1, seeds))
+
+
+@pytest.fixture
+def store_study(tmp_path: Path):
+    """A function that stores a study whose runs end with the given values: None diverged, absent did not end."""
+
+    def stored(values: Mapping[str, Mapping[int, float | None]], direction: str = "min", name: str = "toy") -> StudyFolder:
+        folder = StudyFolder(open_store(tmp_path), name)
+        seeds = sorted({seed for row in values.values() for seed in row})
+        folder.write_study(
+            {
+                "study": name,
+                "base": {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}},
+                "arms": {arm: {} if arm == "baseline" else {"model.position": "none"} for arm in values},
+                "seeds": seeds,
+                "measure": {"primary": "val/loss", "direction": direction},
+            }
+        )
+        for arm, row in values.items():
+            for seed, value in row.items():
+                run = folder.run(arm, seed, f"{seed:08x}")
+                run.start({"arm": arm, "seed": seed})
+                run.finish(
+                    {
+                        "outcome": "diverged" if value is None else "finished",
+                        "diverged_at": 3 if value is None else None,
+                        "steps": 10,
+                        "metrics": {"val/loss": value, "train/loss": 1.0},
+                        "params": 1000,
+                        "flops": 2_000_000,
+                        "tokens": 300,
+                    }
+                )
+        return folder
+
+    return stored
