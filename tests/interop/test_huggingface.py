@@ -195,11 +195,11 @@ def test_broken_folders(tmp_path, llama):
 
 REFUSED = {
     "type": ({"model_type": "lama"}, r"type 'lama'\n  where:  model_type\n  remedy: did you mean 'llama'\?"),
-    "scaling": ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, r"rope_type='llama3'.*\n.*rope_parameters"),
+    "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"rope_type='llama3'.*\n.*rope_parameters"),
     "old-scaling": ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, r"type='linear'.*\n.*rope_scaling"),
     "partial": ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, r"partial_rotary_factor=0.5"),
     "activation": ({"hidden_act": "sillu"}, r"hidden_act='sillu' .*\n.*\n  remedy: did you mean 'silu'\?"),
-    "dropout": ({"attention_dropout": 0.1}, r"attention_dropout=0.1 has no counterpart here\n  where:  attention_dropout"),
+    "dropout": ({"attention_dropout": 0.1}, r"attention_dropout=0.1 has .*\n  where:  attention_dropout"),
     "missing": ({"hidden_size": None}, r"'hidden_size' is missing\n.*\n  remedy: llama needs hidden_size, "),
     "heads": ({"head_dim": None, "num_attention_heads": 3}, r"dim=16 is not divisible by num_heads=3"),
     "kv-heads": ({"num_key_value_heads": 3}, r"num_heads=4 is not divisible by num_kv_heads=3"),
@@ -248,7 +248,7 @@ def llama_model():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"ffn": "relu"}, r"ffn.kind=relu cannot be said in Hugging Face's llama\n.*\n  remedy: llama has ffn.kind: swiglu;"),
+        ({"ffn": "relu"}, r"ffn.kind=relu cannot be said in .*llama\n.*\n  remedy: llama has ffn.kind: swiglu;"),
         ({"norm": {"kind": "rms", "placement": "post"}}, "norm.placement=post"),
         ({"residual": "none"}, "residual.kind=none"),
         ({"mixer": {"kind": "attention", "drop_heads": [1]}}, "mixer.drop_heads"),

@@ -1,6 +1,6 @@
 """Made-up results: tables of values, and study folders with a result for every run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +12,35 @@ from taetpu.store.study import StudyFolder
 Table = dict[str, dict[int, float]]
 
 
-def table(y: np.ndarray, names: list[str] | None = None) -> Table:
-    """`(arms, seeds)` as values by arm and seed, the first arm being the baseline."""
-    names = names or ["baseline", *(f"arm{i}" for i in range(1, len(y)))]
-    return {name: dict(enumerate(map(float, row))) for name, row in zip(names, y, strict=True)}
+@pytest.fixture
+def table() -> Callable[..., Table]:
+    """A function from `(arms, seeds)` to values by arm and seed, the first arm being the baseline."""
 
+    def made(y: np.ndarray, names: list[str] | None = None) -> Table:
+        names = names or ["baseline", *(f"arm{i}" for i in range(1, len(y)))]
+        return {name: dict(enumerate(map(float, row))) for name, row in zip(names, y, strict=True)}
 
-def draw(rng: np.random.Generator, arms: int, seeds: int, sd: Mapping[int, float] | None = None) -> np.ndarray:
-    """`(arms, seeds)`: a shared effect of each seed plus noise, with sd 1 but where `sd` says otherwise."""
-    scale = np.ones((arms, 1))
-    for arm, value in (sd or {}).items():
-        scale[arm] = value
-    return scale * rng.normal(size=(arms, seeds)) + rng.normal(size=(1, seeds))
+    return made
 
 
 @pytest.fixture
-def store_study(tmp_path: Path):
+def draw() -> Callable[..., np.ndarray]:
+    """A function that draws `(arms, seeds)`: a shared effect of each seed, and noise with sd 1 but where `sd` says."""
+
+    def drawn(rng: np.random.Generator, arms: int, seeds: int, sd: Mapping[int, float] | None = None) -> np.ndarray:
+        scale = np.ones((arms, 1))
+        for arm, value in (sd or {}).items():
+            scale[arm] = value
+        return scale * rng.normal(size=(arms, seeds)) + rng.normal(size=(1, seeds))
+
+    return drawn
+
+
+@pytest.fixture
+def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
     """A function that stores a study whose runs end with the given values: None diverged, absent did not end."""
 
-    def stored(values: Mapping[str, Mapping[int, float | None]], direction: str = "min", name: str = "toy") -> StudyFolder:
+    def stored(values: Mapping[str, Mapping[int, float | None]], name: str = "toy") -> StudyFolder:
         folder = StudyFolder(open_store(tmp_path), name)
         seeds = sorted({seed for row in values.values() for seed in row})
         folder.write_study(
@@ -39,7 +49,7 @@ def store_study(tmp_path: Path):
                 "base": {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}},
                 "arms": {arm: {} if arm == "baseline" else {"model.position": "none"} for arm in values},
                 "seeds": seeds,
-                "measure": {"primary": "val/loss", "direction": direction},
+                "measure": {"primary": "val/loss", "direction": "min"},
             }
         )
         for arm, row in values.items():

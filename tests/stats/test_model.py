@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import draw, table
 from scipy import stats
 
 from taetpu.stats.model import Fit, fit
@@ -27,7 +26,7 @@ def p_values(found: Fit) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 2), (4, 3), (9, 5)])
-def test_balanced_is_the_closed_form(arms: int, seeds: int) -> None:
+def test_balanced_is_the_closed_form(draw, table, arms: int, seeds: int) -> None:
     y = draw(np.random.default_rng(arms), arms, seeds)
     found = fit(table(y))
     effects, error, sd, df = closed_form(y)
@@ -42,14 +41,14 @@ def test_balanced_is_the_closed_form(arms: int, seeds: int) -> None:
         assert effect.p == pytest.approx(2 * stats.t.sf(abs(expected) / error, df))
 
 
-def test_two_arms_are_the_paired_t_test() -> None:
+def test_two_arms_are_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(1), 2, 5)
     effect = fit(table(y)).effects["arm1"]
     assert effect.p == pytest.approx(stats.ttest_rel(y[1], y[0]).pvalue)
     assert not effect.guarded
 
 
-def test_a_shift_of_a_seed_changes_nothing() -> None:
+def test_a_shift_of_a_seed_changes_nothing(draw, table) -> None:
     y = draw(np.random.default_rng(2), 5, 4, {2: 4.0})
     before, after = fit(table(y)), fit(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])))
     assert before.noisy == after.noisy
@@ -60,30 +59,32 @@ def test_a_shift_of_a_seed_changes_nothing() -> None:
         assert after.effects[name].p == pytest.approx(effect.p)
 
 
-def test_names_and_order_of_arms_do_not_matter() -> None:
+def test_names_and_order_of_arms_do_not_matter(draw, table) -> None:
     y = draw(np.random.default_rng(3), 5, 4, {3: 4.0})
     plain = fit(table(y))
     names = ["baseline", "C(seed)[T.1]", '"quoted"', "a=1,b=2", "Intercept"]
     renamed = fit(dict(reversed(table(y, names).items())))
     for name, effect in zip(names[1:], plain.effects.values(), strict=True):
         other = renamed.effects[name]
-        assert (other.effect, other.p, other.guarded) == (pytest.approx(effect.effect), pytest.approx(effect.p), effect.guarded)
+        assert (other.effect, other.p) == (pytest.approx(effect.effect), pytest.approx(effect.p))
+        assert other.guarded == effect.guarded
 
 
 @pytest.mark.parametrize("noisy", [0, 1], ids=["baseline", "arm"])
-def test_guard_keeps_the_error_rate(noisy: int) -> None:
-    """No arm has an effect, one of nine is three times as noisy: false claims (uncorrected for an arm, else any)."""
+def test_guard_keeps_the_error_rate(draw, table, noisy: int) -> None:
+    """No arm has an effect, one of nine is three times as noisy. How often is anything claimed of the noisy arm, or of
+    any arm if it is the baseline, at 5 % corrected for eight comparisons?"""
     rng, plain, guarded = np.random.default_rng(4), [], []
+    claims = slice(None) if noisy == 0 else slice(1)
     for _ in range(300):
         y = draw(rng, 9, 5, {noisy: 3.0})
-        for found, p in ((plain, unguarded_p(y)), (guarded, p_values(fit(table(y))))):
-            found.append(p.min() < 0.05 / 8 if noisy == 0 else p[0] < 0.05)
-    # Under equal noise 5 % is right. The unguarded model claims far more, the guarded one about as much as it may.
-    assert np.mean(plain) > 0.14
-    assert np.mean(guarded) < 0.09
+        plain.append(unguarded_p(y)[claims].min() < 0.05 / 8)
+        guarded.append(p_values(fit(table(y)))[claims].min() < 0.05 / 8)
+    assert np.mean(plain) > 0.07
+    assert np.mean(guarded) < 0.06
 
 
-def test_guard_test_is_exact() -> None:
+def test_guard_test_is_exact(draw, table) -> None:
     """With equal noise it flags each arm in a tenth of the studies, also with cells missing."""
     rng, flagged, arms = np.random.default_rng(5), 0, 4
     for _ in range(500):
@@ -93,7 +94,7 @@ def test_guard_test_is_exact() -> None:
     assert flagged / (500 * arms) == pytest.approx(0.1, abs=0.02)
 
 
-def test_noisy_baseline_guards_every_effect() -> None:
+def test_noisy_baseline_guards_every_effect(draw, table) -> None:
     y = draw(np.random.default_rng(6), 6, 5, {0: 30.0})
     found = fit(table(y))
     assert found.noisy == {"baseline"}
@@ -105,7 +106,7 @@ def test_noisy_baseline_guards_every_effect() -> None:
         assert high - low == pytest.approx(np.ptp(paired.confidence_interval()))
 
 
-def test_missing_cells_are_the_least_squares_solution() -> None:
+def test_missing_cells_are_the_least_squares_solution(draw, table) -> None:
     values = table(draw(np.random.default_rng(7), 3, 4))
     del values["arm1"][2], values["baseline"][0]
     found = fit(values)

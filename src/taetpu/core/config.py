@@ -6,7 +6,7 @@ alone share one compile. `split` takes those numbers out of a config tree, `bind
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -40,7 +40,9 @@ class SlotMark:
 class Config(BaseModel):
     """Base of every config. Frozen, no unknown fields, no silent conversion (a string is not a number)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
 
 class Component(Config):
@@ -84,6 +86,12 @@ def slot_of(cls: type[Config], field: str) -> str | None:
     return next((m.name for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
+def config_of(cls: type[Config], field: str) -> type[Config] | None:
+    """The config class of a field that holds one (or none, or a tuple of them); None for any other field."""
+    kind = cls.model_fields[field].annotation
+    return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
+
+
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +114,8 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         raise _explained(cls, error, path) from None
+    except UserError as error:  # a config's own check of its fields against each other
+        raise error.at(*path) from None
 
 
 def names(cls: type[Config]) -> str:
@@ -118,9 +128,11 @@ def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
     slot = slot_of(cls, name)
     if slot is not None:
         return component(slot, value, path)
-    kind = cls.model_fields[name].annotation
-    if isinstance(kind, type) and issubclass(kind, Config):
-        return load(kind, value, path)
+    inner = config_of(cls, name)
+    if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
+        return load(inner, value, path)
+    if inner is not None and isinstance(value, list | tuple):
+        return tuple(load(inner, item, (*path, i)) for i, item in enumerate(value))
     return _tuples(value) if isinstance(value, list) else value
 
 
@@ -182,8 +194,8 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
                     update[name] = new
             elif not _same(value, mark.neutral) or generic(here) in live:
                 # A config that was bound already holds numbers.
-                encoded = mark.encode is None or hasattr(value, "shape")
-                numbers[".".join(here)] = value if encoded else mark.encode(node, value)
+                encode = None if hasattr(value, "shape") else mark.encode
+                numbers[".".join(here)] = encode(node, value) if encode else value
                 update[name] = Hole()
         return node.model_copy(update=update) if update else node
 

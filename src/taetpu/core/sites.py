@@ -4,7 +4,7 @@
 edits are fixed before tracing: a context manager round a function that is already jitted would silently see nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,10 +39,11 @@ class _Tape:
     sites: frozenset[str]
     edits: tuple[Edit, ...]
     values: Mapping[str, Array]
-    seen: set[str]  # shared by all tapes of one capture: which names the model really has
+    seen: set[tuple[str, int | None]]  # shared by all tapes of one capture: which sites the model really has, and where
     trace: Any  # the trace that the tape belongs to; a read from another one would leak a tracer
     reads: dict[str, Array]
     layer: Any = None  # the layer's number inside a stack (a tracer in a scan), else None
+    layers: Sequence[int | None] = (None,)  # the numbers that it will take
 
 
 _TAPE: ContextVar[_Tape | None] = ContextVar("tape", default=None)
@@ -60,7 +61,7 @@ def site(name: str, x: Array) -> Array:
     tape = _TAPE.get()
     if tape is None:
         return x
-    tape.seen.add(name)
+    tape.seen.update((name, layer) for layer in tape.layers)
     if not wanted(name):
         return x
     if tape.trace != _trace_now():
@@ -74,8 +75,8 @@ def site(name: str, x: Array) -> Array:
     return x
 
 
-def owning(body: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Array]]]:
-    """Give the body of a scan, checkpoint or vmap a tape of its own: `wrapped(layer, *args) -> (body(*args), reads)`.
+def owning(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, dict[str, Array]]]:
+    """Give the body of a scan over `layers` a tape of its own: `wrapped(layer, *args) -> (body(*args), reads)`.
 
     Wrap anew at every call: jax caches traces by function identity, and a cached body would replay one without a tape.
     """
@@ -84,7 +85,7 @@ def owning(body: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Array
         outer = _TAPE.get()
         if outer is None:
             return body(*args), {}
-        tape = replace(outer, layer=layer, trace=_trace_now(), reads={})
+        tape = replace(outer, layer=layer, layers=layers, trace=_trace_now(), reads={})
         token = _TAPE.set(tape)
         try:
             return body(*args), tape.reads
@@ -111,7 +112,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
     `capture(jit(f))`.
 
     Raises:
-        UserError: the model has no such site (raised while tracing).
+        UserError: the model has no such site, or not in the layer of an edit (raised while tracing).
     """
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}
@@ -123,8 +124,20 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
             out = fn(*args)
         finally:
             _TAPE.reset(token)
-        if missing := sorted(asked - tape.seen):
-            raise UserError(f"no site {missing[0]!r} in this model", remedy=suggest(missing[0], tape.seen))
+        _check(asked, all_edits, tape.seen)
         return out, tape.reads
 
     return captured
+
+
+def _check(asked: frozenset[str], edits: Iterable[Edit], seen: set[tuple[str, int | None]]) -> None:
+    known = {name for name, _ in seen}
+    if missing := sorted(asked - known):
+        raise UserError(f"no site {missing[0]!r} in this model", remedy=suggest(missing[0], known))
+    for edit in edits:
+        if edit.layer is not None and (edit.site, edit.layer) not in seen:
+            layers = sorted(layer for name, layer in seen if name == edit.site and layer is not None)
+            raise UserError(
+                f"no site {edit.site!r} in layer {edit.layer}",
+                remedy=f"it is in layers {', '.join(map(str, layers))}" if layers else "leave layer out",
+            )

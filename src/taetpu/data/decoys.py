@@ -5,7 +5,7 @@ of (position, token, target) over the scored positions, which is worked out here
 length n (each n is equally likely). The score is what attention has to beat before it counts as having helped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from math import lgamma
 from typing import NamedTuple
@@ -31,24 +31,24 @@ def best(joint: Joint) -> tuple[float, float]:
     return float(loss / joint.sum()), float(joint.max(axis=-1).sum() / joint.sum())
 
 
-def causal(lengths: Mapping[int, Successive], seq_len: int) -> Joint:
+def causal(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """`<bos> x <sep> y <eos>`: after <sep> comes y_1, after y_j comes y_{j+1}, after y_n <eos>.
 
-    <sep> stands at n + 1 and y_j at n + 1 + j. The last row of the tokens is <sep>, the last target <eos>.
+    `lengths` gives n and its distribution, `answers` is the number of different ones. <sep> stands at n + 1 and y_j
+    at n + 1 + j. The last row of the tokens is <sep>, the last target <eos>.
     """
-    answers = max(len(given.first) for given in lengths.values())
     joint = np.zeros((seq_len, answers + 1, answers + 1))
-    for n, given in lengths.items():
+    for n, given in lengths:
         joint[n + 1, -1, :-1] += given.first
         joint[n + 2 : 2 * n + 1, :-1, :-1] += given.steps
         joint[2 * n + 1, :-1, -1] += given.last
     return joint
 
 
-def encoder(lengths: Mapping[int, np.ndarray], seq_len: int) -> Joint:
-    """`<bos> x`: the target at x_i, which stands at i, is y_i. `lengths` holds P(x_i, y_i) for each n."""
-    joint = np.zeros((seq_len, *next(iter(lengths.values())).shape[1:]))
-    for n, given in lengths.items():
+def encoder(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbols: int, answers: int) -> Joint:
+    """`<bos> x`: the target at x_i, which stands at i, is y_i. `lengths` gives n and P(x_i, y_i), `(n, x, y)`."""
+    joint = np.zeros((seq_len, symbols, answers))
+    for n, given in lengths:
         joint[1 : n + 1] += given
     return joint
 
@@ -96,7 +96,8 @@ def ascending(n: int, symbols: int) -> Successive:
     j = np.arange(1, n)[:, None, None]
     below = np.arange(symbols + 1)[:, None] / symbols
     above = np.arange(symbols, -1, -1)[None, :] / symbols
-    corner = np.exp(_log_choose(n, j) + _log_power(below, j) + _log_power(above, n - j))
+    logs = _log_choose(n, j) + _log_power(below, j) + _log_power(above, n - j)
+    corner = np.exp(np.minimum(logs, 0.0))  # above 0 only where v >= w, which is not read
     steps = np.triu(-np.diff(np.diff(corner, axis=1), axis=2), k=1)
     rest = np.maximum(single[:-1] - steps.sum(axis=2), 0.0)  # rounding may leave a negative of 1e-17
     return Successive(single[0], steps + rest[:, :, None] * np.eye(symbols), single[-1])

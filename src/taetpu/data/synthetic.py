@@ -29,6 +29,7 @@ from taetpu.data import decoys
 from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
+DECOY_CELLS = 2**26  # positions x tokens x targets that the exact decoy score may tabulate: half a gigabyte
 
 
 class Sequence(NamedTuple):
@@ -139,7 +140,9 @@ class SyntheticSource:
 
     @property
     def facts(self) -> dict[str, Any]:
-        loss, accuracy = decoys.best(self._task.decoy())
+        known = self.seq_len * self.vocab_size**2 <= DECOY_CELLS
+        loss, accuracy = decoys.best(self._task.decoy()) if known else (None, None)
+        policy = "the best function of the current token and its position, from their exact joint distribution"
         return {
             "vocab_size": self.vocab_size,
             "symbols": self._task.symbols,
@@ -151,7 +154,7 @@ class SyntheticSource:
             "bayes_accuracy": 1.0,
             "decoy_loss": loss,
             "decoy_accuracy": accuracy,
-            "decoy": "the best function of the current token and its position, from their exact joint distribution",
+            "decoy": policy if known else "not worked out: seq_len and vocabulary are too large for its table",
         }
 
     def _evaluation_sets(self) -> dict[str, Split]:
@@ -204,6 +207,11 @@ class AnswerTask(SyntheticTask):
     def names(self) -> list[str]:
         return [*self.symbol_names(), *SPECIALS]
 
+    @property
+    def num_answers(self) -> int:
+        """How many different tokens an answer can be."""
+        return self.symbols
+
     def draw(self, key: Key) -> Sequence:
         n = self.length(named(key, "length"))
         x = jax.random.randint(named(key, "question"), (self.longest,), 0, self.symbols)
@@ -224,8 +232,8 @@ class AnswerTask(SyntheticTask):
     def decoy(self) -> decoys.Joint:
         lengths = range(self.min_length, self.longest + 1)
         if self.causal:
-            return decoys.causal({n: self.successive(n) for n in lengths}, self.seq_len)
-        return decoys.encoder({n: self.aligned(n) for n in lengths}, self.seq_len)
+            return decoys.causal(((n, self.successive(n)) for n in lengths), self.seq_len, self.num_answers)
+        return decoys.encoder(((n, self.aligned(n)) for n in lengths), self.seq_len, self.symbols, self.num_answers)
 
 
 @register("task", "copy")
@@ -280,6 +288,10 @@ class Histogram(AnswerTask):
     @property
     def names(self) -> list[str]:
         return [*self.symbol_names(), *(str(count + 1) for count in range(self.longest)), *SPECIALS]
+
+    @property
+    def num_answers(self) -> int:
+        return self.longest
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         same = (x[:, None] == x[None, :]) & (jnp.arange(self.longest) < n)

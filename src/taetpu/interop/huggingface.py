@@ -42,7 +42,6 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
     ours = load(ModelConfig, family.read(config))
     # Rotary positions have no table, so that only a model with one needs to know how far it reaches.
     vocab_size, seq_len = config["vocab_size"], config.get("n_positions", 1)
-    ours.resolve().check(vocab_size, seq_len)
     model = build(ours.resolve(), vocab_size, seq_len, key=root_key(0))
     return ours, with_parameters(model, _parameters(family, tensors, model))
 

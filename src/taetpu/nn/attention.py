@@ -89,7 +89,7 @@ class AttentionConfig(Component):
             bo=dims.zeros(dims.dim, self.bias),
             scale=Fixed(head_dim**-0.5 if self.scale is None else self.scale),
             keep=None if isinstance(dropped, tuple) else Fixed(dropped),
-            position=position.in_attention(),
+            position=position.in_attention(head_dim),
             dropout=dropout(dims),
             num_heads=self.num_heads,
             num_kv_heads=kv_heads,

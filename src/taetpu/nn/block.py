@@ -79,7 +79,7 @@ def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Str
     return norm(residual(x, branch(x)))
 
 
-def absent(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+def absent(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
     """No such branch."""
     return x
 

@@ -105,7 +105,11 @@ class LMConfig(Config):
                 layer.check(dims)
             except UserError as error:
                 raise error.at("layers", i) from None
-        self.position.check(dims)
+        for slot in ("position", "norm", "embedding", "init"):
+            try:
+                getattr(self, slot).check(dims)
+            except UserError as error:
+                raise error.at(slot) from None
 
     def build(self, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
         """A freshly drawn model. Numbers in the config may be tracers (see `core.config.bind`)."""
@@ -121,7 +125,12 @@ class LMConfig(Config):
 
 
 def build(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-    """A freshly drawn model from a config as loaded (its masks still written as lists)."""
+    """A freshly drawn model from a config as loaded (its masks still written as lists).
+
+    Raises:
+        UserError: a part cannot be built at these sizes.
+    """
+    config.check(vocab_size, seq_len)
     return bind(*split(config, active(config))).build(vocab_size, seq_len, key=key)
 
 

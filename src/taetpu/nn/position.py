@@ -27,7 +27,7 @@ class PositionConfig(Component):
     def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
         return Identity()
 
-    def in_attention(self) -> eqx.Module:
+    def in_attention(self, head_dim: int) -> eqx.Module:
         return Untouched()
 
 
@@ -64,9 +64,11 @@ class SinusoidalConfig(PositionConfig):
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
 
-    def at_input(self, dims: Dims, *, key: Key) -> "Sinusoidal":
+    def check(self, dims: Dims) -> None:
         if dims.dim % 2:
-            raise UserError(f"sinusoidal positions need an even dim, got {dims.dim}", path=("dim",))
+            raise UserError(f"sinusoidal positions need an even dim, got {dims.dim}")
+
+    def at_input(self, dims: Dims, *, key: Key) -> "Sinusoidal":
         return Sinusoidal(Fixed(self.base))
 
 
@@ -85,7 +87,13 @@ class RopeConfig(PositionConfig):
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
 
-    def in_attention(self) -> "Rope":
+    def in_attention(self, head_dim: int) -> "Rope":
+        if head_dim % 2:
+            raise UserError(
+                f"rope rotates pairs and needs an even head_dim, got {head_dim}",
+                path=("position",),
+                remedy="another num_heads, or set head_dim explicitly",
+            )
         return Rope(Fixed(self.base))
 
 

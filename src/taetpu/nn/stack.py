@@ -32,6 +32,7 @@ class Stack(eqx.Module):
     size: int = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        layers = range(self.start, self.start + self.size)
         # Equinox modules hold arrays and plain values; a scan takes arrays alone.
         arrays, static = eqx.partition(self.block, eqx.is_array)
 
@@ -42,11 +43,10 @@ class Stack(eqx.Module):
 
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, dict[str, Array]]:
             number, arrays = inputs
-            return owning(layer)(number, x, number, arrays)
+            return owning(layer, layers)(number, x, number, arrays)
 
-        numbers = jnp.arange(self.start, self.start + self.size)
         unroll = self.size if self.size <= UNROLL_UP_TO else 1
-        x, reads = jax.lax.scan(body, x, (numbers, arrays), unroll=unroll)
+        x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=unroll)
         note(reads)
         return x
 

@@ -83,7 +83,9 @@ def _cells(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> dict[s
         if (run.arm, run.seed) in done:
             other = done[run.arm, run.seed][0]
             problem = f"two finished runs are of arm {run.arm!r} and seed {run.seed}: {other.id} and {run.id}"
-            raise UserError(problem, file=run.where, remedy="move the one that does not belong out of the study's folder")
+            raise UserError(
+                problem, file=run.where, remedy="move the one that does not belong out of the study's folder"
+            )
         done[run.arm, run.seed] = run, result
     return {arm: [_cell(done.get((arm, seed)), seed, metric) for seed in study["seeds"]] for arm in study["arms"]}
 
@@ -176,11 +178,13 @@ def _short(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _means(metrics: list[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Each metric's mean over the finished runs; null where one of them has no number for it."""
-    names = sorted({name for row in metrics for name in row})
-    columns = {name: [row.get(name) for row in metrics] for name in names}
-    return {name: None if None in column else float(np.mean(column)) for name, column in columns.items()}
+def _means(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
+    """Each metric's mean over the finished runs; NaN where one of them has no number for it."""
+    columns: dict[str, list[float]] = {}
+    for row in metrics:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(math.nan if value is None else value)
+    return {name: float(np.mean(column)) for name, column in sorted(columns.items())}
 
 
 def _sd(values: Mapping[int, float]) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
@@ -51,7 +52,9 @@ class Evidence:
     """No run of the arm finished: `p` is that of the exact test on how many diverged."""
 
 
-def weigh(effects: Mapping[str, Effect], counts: Mapping[str, Count], baseline: str = "baseline") -> dict[str, Evidence]:
+def weigh(
+    effects: Mapping[str, Effect], counts: Mapping[str, Count], baseline: str = "baseline"
+) -> dict[str, Evidence]:
     """Put an arm's effect, its divergences and the corrected p together.
 
     Args:
@@ -75,8 +78,8 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
     tested = {arm: value for arm, value in p.items() if value is not None}
     if not tested:
         return dict(p)
-    corrected = multipletests(list(tested.values()), method="holm")[1].tolist()
-    return {**p, **dict(zip(tested, corrected, strict=True))}
+    _, corrected, *_ = multipletests(list(tested.values()), method="holm")
+    return {**p, **dict(zip(tested, np.asarray(corrected).tolist(), strict=True))}
 
 
 def decide(evidence: Evidence, direction: Direction) -> Verdict:
@@ -85,7 +88,7 @@ def decide(evidence: Evidence, direction: Direction) -> Verdict:
     An effect among runs that finished is no verdict when the arm that it favours lost more of its runs to divergence:
     the runs that finished are then not a fair sample.
     """
-    if evidence.p_holm is None or evidence.p_holm >= ALPHA:
+    if not _clear(evidence):
         return "inconclusive"
     if evidence.by_divergence:
         return "worse"
@@ -117,7 +120,11 @@ def sentence(evidence: Evidence, direction: Direction, metric: str, seeds: int) 
         notes.append("the arm or the baseline is noisier than the rest, so the more cautious of two tests counts")
     if count.diverged or base.diverged:
         notes.append(f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline")
-        if evidence.p_holm is not None and evidence.p_holm < ALPHA and _unfair(evidence, _is_better(evidence, direction)):
+        if (
+            evidence.p_holm is not None
+            and evidence.p_holm < ALPHA
+            and _unfair(evidence, _is_better(evidence, direction))
+        ):
             notes.append("the runs that finished are not a fair sample")
     return "; ".join([text, *notes]) + "."
 
@@ -152,6 +159,10 @@ def _divergence_p(arm: Count, baseline: Count) -> float | None:
         return None
     table = [[arm.diverged, baseline.diverged], [arm.finished, baseline.finished]]
     return float(stats.boschloo_exact(table).pvalue)
+
+
+def _clear(evidence: Evidence) -> bool:
+    return evidence.p_holm is not None and evidence.p_holm < ALPHA
 
 
 def _is_better(evidence: Evidence, direction: Direction) -> bool:

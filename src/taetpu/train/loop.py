@@ -21,9 +21,9 @@ from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
-from taetpu.train.watch import Watcher
 from taetpu.train.record import Recorder, checkpoint_steps, derived
 from taetpu.train.step import TrainState
+from taetpu.train.watch import Watcher
 
 # A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing.
 SECONDS_PER_DISPATCH = 0.7
@@ -159,7 +159,7 @@ class PackTrainer:
 
     def show_samples(self, state: TrainState, step: int) -> None:
         """A continuation of the task's prompt from the first seed of every arm."""
-        if self.train.sample is None or not self.source.causal:
+        if self.train.sample is None or not self.runs[0].config.task.causal:
             return
         prompt = self.source.prompt()
         drawn = np.asarray(self.program.sample(state.model, self.seeds, np.int32(step), prompt))

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -38,6 +39,12 @@ class PackPlan:
     devices: int
     live: tuple[str, ...]
     runs: tuple[tuple[str, int, str], ...]
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
+        """A plan as the study's `plan.json` holds it."""
+        runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
+        return cls(data["id"], data["width"], data["devices"], tuple(data["live"]), runs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,132 @@
+"""`taetpu status`, `list` and `report`: what is stored, without touching it."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from taetpu.store.index import StudyEntry
+
+Root = Annotated[str | None, typer.Option("--root", help="Where studies live; else TAETPU_ROOT, else ./runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def list_studies(root: Root = None, as_json: AsJson = False) -> None:
+    """Every study under a root and how far it has come.
+
+    Example: taetpu list --root runs
+    """
+    from taetpu.store.backend import default_root
+    from taetpu.store.index import studies
+
+    place = default_root(root)
+    found = studies(place)
+    if as_json:
+        typer.echo(json.dumps([_entry(e) for e in found], indent=2))
+    elif not found:
+        typer.echo(f"no studies under {place}")
+    else:
+        _table([_entry(e) for e in found])
+
+
+def _entry(entry: "StudyEntry") -> dict[str, Any]:
+    return {
+        "study": entry.name,
+        "arms": entry.arms,
+        "seeds": entry.seeds,
+        "runs": f"{entry.done}/{entry.total}",
+        "changed": entry.changed.strftime("%Y-%m-%d %H:%M"),
+        "problem": entry.problem,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if row[name] is None else str(row[name])) for name in names))
+    Console().print(table)
+
+
+def status(
+    folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far each arm of a study has come, with its last losses. An unfinished study gets no verdict here.
+
+    Example: taetpu status runs/quickstart
+    """
+    from taetpu.store.backend import default_root
+    from taetpu.store.index import find_studies
+
+    place = folder or default_root(None)
+    found = {study.name: _arms(study) for study in find_studies(place)}
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif not found:
+        typer.echo(f"no studies under {place}")
+    else:
+        for name, rows in found.items():
+            typer.echo(name)
+            _table(rows)
+
+
+def _arms(study: Any) -> list[dict[str, Any]]:
+    """A row for each arm: runs done and started, steps, mean of the last training and validation loss."""
+    frozen = study.read_study()
+    runs = [(run, run.status(), run.metrics()) for run in study.runs()]
+    rows = []
+    for arm in frozen["arms"]:
+        own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
+        steps = [int(metrics["train/loss"].step[-1]) for _, metrics in own if "train/loss" in metrics]
+        rows.append(
+            {
+                "arm": arm,
+                "done": f"{sum(status == 'done' for status, _ in own)}/{len(frozen['seeds'])}",
+                "step": min(steps) if steps else 0,
+                "train/loss": _last(own, "train/loss"),
+                "val/loss": _last(own, "val/loss"),
+            }
+        )
+    return rows
+
+
+def _last(own: list[Any], name: str) -> float | None:
+    values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def report(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Analyse what is there and write the report (HTML, Markdown, results.json).
+
+    Example: taetpu report runs/quickstart
+    """
+    from taetpu.report.build import build
+    from taetpu.stats.analyse import analyse
+    from taetpu.store.index import one_study
+
+    study = one_study(folder)
+    results = analyse(study)
+    written = build(study)
+    if as_json:
+        typer.echo(json.dumps(results, indent=2))
+    else:
+        show(results, written)
+
+
+def show(results: dict[str, Any], written: dict[str, str]) -> None:
+    """The verdict table, and where the report is."""
+    from taetpu.report.exports import table_text
+
+    typer.echo(table_text(results))
+    typer.echo(f"\nreport: {written['html']}")

@@ -1,0 +1,124 @@
+"""`taetpu new`, `plan`, `run` and `demo`: from a study file to its results."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taetpu.cli.results import AsJson, Root, show
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
+]
+
+
+def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml is written.")]) -> None:
+    """Write a commented study to start from. An existing file is never overwritten.
+
+    Example: taetpu new my-idea
+    """
+    from importlib.resources import files
+
+    from taetpu.core.errors import UserError
+    from taetpu.store.backend import check_name
+
+    check_name(name, "study")
+    target = Path(f"{name}.yaml")
+    template = files("taetpu.study").joinpath("templates/new.yaml").read_text()
+    try:
+        with target.open("x") as out:
+            out.write(template.format(name=name))
+    except FileExistsError:
+        raise UserError("this file exists already", file=target, remedy="choose another name") from None
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", file=target) from None
+    typer.echo(f"wrote {target}\nnext: taetpu plan {target}, then taetpu run {target}")
+
+
+def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:
+    """What would be trained: arms and what they change, parameters, FLOPs, packs. Trains nothing.
+
+    Example: taetpu plan study.yaml
+    """
+    from taetpu.core.runtime import prepare_jax
+
+    prepare_jax()
+    from taetpu.spec.schema import load_study
+    from taetpu.store.backend import default_root, open_store
+    from taetpu.store.study import StudyFolder
+    from taetpu.study.preview import preview
+
+    loaded = load_study(study, sets or [])
+    found = preview(loaded, StudyFolder(open_store(default_root(root)), loaded.name))
+    typer.echo(json.dumps(found, indent=2) if as_json else _plan_text(found))
+
+
+def _plan_text(found: dict[str, Any]) -> str:
+    from taetpu.report.text import columns
+
+    arms = [
+        [a["name"], a["change"] or "-", f"{a['params']:,}", f"{a['flops_per_token']:,}", f"{a['done']}/{a['runs']}"]
+        for a in found["arms"]
+    ]
+    packs = [
+        [str(i + 1), f"{len(p['runs'])}/{p['width']}", str(p["devices"]), ", ".join(p["arms"])]
+        for i, p in enumerate(found["packs"])
+    ]
+    task, lines = found["task"], []
+    lines.append(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
+    lines.append("task: " + ", ".join(f"{k} {v}" for k, v in task.items()))
+    lines.append("")
+    lines.append(columns(["arm", "changes", "params", "FLOPs/token", "done"], arms, right=(2, 3, 4)))
+    lines.append("")
+    lines.append(columns(["pack", "runs/width", "devices", "arms"], packs) if packs else "nothing left to train")
+    lines.append("")
+    lines.append(f"to train: {found['flops']:.3g} FLOPs, {found['tokens']:,} tokens; time: measured at run")
+    return "\n".join(lines)
+
+
+def run(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Train what is missing, then report. The same command goes on where it was stopped.
+
+    Example: taetpu run study.yaml --set train.steps=200
+    """
+    train_study(study, sets or [], root, as_json)
+
+
+def demo(root: Root = None) -> None:
+    """The quick study: which parts of a small Transformer matter on English text? A few minutes on two cores.
+
+    Example: taetpu demo
+    """
+    from importlib.resources import as_file, files
+
+    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
+        train_study(file, [], root, False)
+
+
+def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) -> None:
+    """Run a study file to its report, with progress, and print the verdicts."""
+    from taetpu.core.runtime import prepare_jax
+
+    prepare_jax()
+    from rich.console import Console
+
+    from taetpu.core.errors import FailedRuns
+    from taetpu.spec.schema import load_study
+    from taetpu.store.backend import default_root, open_store
+    from taetpu.store.study import StudyFolder
+    from taetpu.study.progress import StudyProgress
+    from taetpu.study.run import run_study
+
+    loaded = load_study(file, sets)
+    folder = StudyFolder(open_store(default_root(root)), loaded.name)
+    with StudyProgress(Console(stderr=True)) as progress:
+        outcome = run_study(loaded, folder, progress)
+    if as_json:
+        typer.echo(json.dumps(outcome.results, indent=2))
+    else:
+        show(outcome.results, outcome.report)
+    if outcome.failed:
+        raise FailedRuns(f"{len(outcome.failed)} of the packs failed; the same command tries them again")

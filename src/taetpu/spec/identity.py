@@ -1,0 +1,31 @@
+"""The identity of a run: equal for two ways of writing the same thing, different when a number could differ."""
+
+import hashlib
+import json
+from typing import Any
+
+from taetpu.core.config import to_data
+from taetpu.spec.schema import ResolvedConfig
+
+SCHEMA = 1  # raised when the same config comes to mean another computation
+LENGTH = 16
+
+
+def canonical(data: Any) -> str:
+    """Plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
+    """The first 16 hexadecimal digits of a sha256 over the resolved config, the seed and the task's fingerprint.
+
+    Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint.
+    """
+    resolved = to_data(config)
+    resolved["task"].pop("source", None)
+    data = {"config": resolved, "seed": seed, "task": fingerprint, "schema": SCHEMA}
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:LENGTH]

@@ -1,0 +1,106 @@
+"""How a run is trained: length, batches, optimizer, evaluation, what is kept."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.errors import UserError
+from taetpu.optim.optimizers import AdamW
+from taetpu.optim.schedules import Cosine
+
+CHECKPOINTS = ("eval", "log", "end")
+
+
+class SampleConfig(Config):
+    """What is drawn from the model at each evaluation, for people to read."""
+
+    tokens: PositiveInt = 60
+    temperature: NonNegativeFloat = 0.8
+    top_k: PositiveInt | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class TrainConfig(Config):
+    """Exactly one of `steps` (optimizer steps) and `epochs` (passes over the training windows) is set.
+
+    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every`
+    None evaluates about ten times; the last step is always evaluated. `checkpoint` says after which steps a killed run
+    can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
+    done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
+    one that is not a number, means that the run diverged.
+    """
+
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
+    batch_size: PositiveInt = 32
+    accumulate: PositiveInt = 1
+    optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
+    schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
+    clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    eval_every: PositiveInt | None = None
+    checkpoint: int | str = "eval"
+    keep_checkpoints: bool = False
+    log_every: PositiveInt = 10
+    sample: SampleConfig | None = SampleConfig()
+    loss_bound: PositiveFloat = 1e3
+
+    @field_validator("clip", "eval_every", "sample", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
+    @field_validator("checkpoint", mode="before")
+    @classmethod
+    def _known_rule(cls, value: Any) -> Any:
+        if value in CHECKPOINTS or (type(value) is int and value > 0):
+            return value
+        raise ValueError("must be eval, log, end or a positive number of steps")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainConfig":
+        if (self.steps is None) == (self.epochs is None):
+            both = self.steps is not None
+            raise UserError(
+                f"steps={self.steps} and epochs={self.epochs} are both set" if both else "neither steps nor epochs is set",
+                path=("epochs",) if both else (),
+                remedy="leave one out" if both else "add steps: ... or epochs: ...",
+            )
+        if self.batch_size % self.accumulate:
+            raise UserError(
+                f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}",
+                path=("accumulate",),
+                remedy="a divisor of batch_size",
+            )
+        if self.steps is not None:
+            self.check_schedule(self.steps)
+        return self
+
+    def check_schedule(self, steps: int) -> None:
+        """Raise `UserError` when warm-up leaves no step after it."""
+        warmup = self.schedule.warmup
+        if isinstance(warmup, int) and warmup >= steps:
+            raise UserError(
+                f"warmup={warmup} is not shorter than the {steps} steps of training",
+                path=("schedule", "warmup"),
+                remedy=f"at most {steps - 1}",
+            )
+
+    def total_steps(self, num_windows: int | None) -> int:
+        """Optimizer steps of a run on a task with `num_windows` training windows (None: drawn without end).
+
+        Raises:
+            UserError: `epochs` of a task without end; warm-up is not shorter than training.
+        """
+        if self.steps is not None:
+            return self.steps
+        if num_windows is None:
+            raise UserError(
+                f"epochs={self.epochs}, but this task draws its sequences without end",
+                path=("epochs",),
+                remedy="set steps instead",
+            )
+        steps = max(1, round((self.epochs or 0) * num_windows / self.batch_size))
+        self.check_schedule(steps)
+        return steps

@@ -1,0 +1,160 @@
+"""Configs: what is refused and how it is told; the split into structure and numbers."""
+
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import pytest
+from pydantic import Field, PositiveInt
+
+from taetpu.core.config import Config, Hole, SlotMark, Traced, active, bind, load, replace, split, to_data
+from taetpu.core.errors import UserError
+from taetpu.nn.lm import ModelConfig
+
+
+class Inner(Config):
+    rate: Annotated[float, Field(ge=0, lt=1), Traced(neutral=0.0)] = 0.0
+    drop: Annotated[tuple[int, ...], Traced(neutral=(), promote=True, encode=lambda c, v: [c.size, len(v)])] = ()
+    size: PositiveInt = 3
+
+
+class Outer(Config):
+    path: str = Field(description="the file to read")
+    inner: Inner = Inner()
+    parts: tuple[Inner, ...] = ()
+    ffn: Annotated[Any, SlotMark("ffn")] = None
+    lr: Annotated[float, Traced()] = 1.0
+
+
+REFUSED = {
+    "unknown field": (
+        {"path": "a", "iner": {}},
+        "unknown field 'iner'\n  where:  base.iner\n  remedy: did you mean 'inner'? known: ffn, inner, lr, parts, path",
+    ),
+    "unknown field inside": (
+        {"path": "a", "inner": {"rat": 1}},
+        "unknown field 'rat'\n  where:  base.inner.rat\n  remedy: did you mean 'rate'? known: drop, rate, size",
+    ),
+    "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: add path: ..."),
+    "wrong type": (
+        {"path": "a", "inner": {"size": "3"}},
+        "'3' is not allowed: must be a valid integer\n  where:  base.inner.size",
+    ),
+    "a float for an integer": (
+        {"path": "a", "inner": {"size": 3.0}},
+        "3.0 is not allowed: must be a valid integer\n  where:  base.inner.size",
+    ),
+    "out of range": (
+        {"path": "a", "inner": {"rate": 1.5}},
+        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate",
+    ),
+    "negative": (
+        {"path": "a", "inner": {"size": -1}},
+        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size",
+    ),
+    "not a mapping": (
+        {"path": "a", "inner": 3},
+        "3 is not a mapping of settings\n  where:  base.inner\n  remedy: fields: rate, drop, size",
+    ),
+    "unknown kind": (
+        {"path": "a", "ffn": "swigul"},
+        "unknown ffn kind 'swigul'\n  where:  base.ffn.kind\n"
+        "  remedy: did you mean 'swiglu'? known: gelu-erf, gelu-tanh, none, relu, swiglu",
+    ),
+    "no kind": (
+        {"path": "a", "ffn": {"hidden": 3}},
+        "ffn needs a kind, got {'hidden': 3}\n  where:  base.ffn\n"
+        "  remedy: write {kind: ...}; known: gelu-erf, gelu-tanh, none, relu, swiglu",
+    ),
+    "unknown field of a kind": (
+        {"path": "a", "ffn": {"kind": "relu", "hiden": 3}},
+        "unknown field 'hiden'\n  where:  base.ffn.hiden\n  remedy: did you mean 'hidden'? known: bias, hidden, mult",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_told_with_place_and_remedy(case):
+    data, text = REFUSED[case]
+    with pytest.raises(UserError) as caught:
+        load(Outer, data, ("base",))
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "0.1", None])
+def test_a_rate_is_a_finite_number(value):
+    with pytest.raises(UserError, match=r"is not allowed: .*\n  where:  rate"):
+        load(Inner, {"rate": value})
+
+
+def test_an_integer_is_a_float_and_a_list_a_tuple():
+    config = load(Inner, {"rate": 0, "drop": [1, 2]})
+    assert config.drop == (1, 2)
+    assert isinstance(config.rate, float)
+
+
+def test_a_config_as_plain_data_loads_to_itself():
+    for data in (
+        {"dim": 16, "num_layers": 3, "layers": {-1: {"ffn": "none"}, "0:2": {"norm": "layer"}}},
+        {"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2, "drop_heads": [1]}},
+    ):
+        config = load(ModelConfig, data)
+        plain = to_data(config)
+        assert to_data(load(ModelConfig, plain)) == plain
+        assert load(ModelConfig, plain).resolve() == config.resolve()
+
+
+def test_replace_validates_and_leaves_the_old_one():
+    config = load(Outer, {"path": "a"})
+    assert replace(config, lr=2.0).lr == 2.0
+    assert config.lr == 1.0
+    with pytest.raises(UserError, match="unknown field 'l'"):
+        replace(config, l=2.0)
+
+
+# --- structure and numbers -------------------------------------------------------------------------------------------
+
+
+def outer(**inner: Any) -> Outer:
+    return load(Outer, {"path": "a", "inner": inner, "parts": (Inner(), load(Inner, inner)), "ffn": "relu"})
+
+
+def test_neutral_values_stay_in_the_structure_and_others_become_numbers():
+    structure, numbers = split(outer(rate=0.5, drop=[2]))
+    assert numbers == {"inner.rate": 0.5, "inner.drop": [3, 1], "parts.1.rate": 0.5, "parts.1.drop": [3, 1], "lr": 1.0}
+    assert structure.inner.rate == Hole()
+    assert structure.parts[0].rate == 0.0
+
+
+def test_binding_the_numbers_gives_the_config_back():
+    config = outer(rate=0.5)
+    assert bind(*split(config)) == config
+
+
+def test_binding_puts_arrays_where_numbers_were_and_splitting_finds_them_again():
+    structure, numbers = split(outer(rate=0.5))
+    arrays = {path: jnp.asarray(number) for path, number in numbers.items()}
+    again, found = split(bind(structure, arrays))
+    assert again == structure
+    assert found == arrays
+
+
+def test_structures_agree_for_configs_that_differ_in_traced_numbers_alone():
+    assert split(outer(rate=0.5))[0] == split(outer(rate=0.1))[0]
+    assert split(outer(rate=0.5))[0] != split(outer(rate=0.0))[0]
+    assert split(outer(size=4))[0] != split(outer())[0]
+
+
+def test_a_neutral_value_is_traced_when_another_run_needs_the_field():
+    plain, masked = outer(), outer(drop=[1])
+    live = active(plain) | active(masked)
+    assert live == {"inner.drop", "parts.*.drop"}
+    (a, numbers), (b, others) = split(plain, live), split(masked, live)
+    assert a == b
+    assert numbers.keys() == others.keys()
+    assert numbers["parts.0.drop"] == [3, 0]
+    assert others["parts.1.drop"] == [3, 1]
+
+
+def test_a_rate_of_zero_is_never_promoted():
+    assert active(outer(rate=0.5)) == frozenset()
+    assert "inner.rate" not in split(outer(), active(outer(rate=0.5)))[1]

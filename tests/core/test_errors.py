@@ -1,0 +1,30 @@
+"""What a user reads when the input is wrong."""
+
+import pytest
+
+from taetpu.core.errors import UserError, dotted, suggest
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UserError("bad"), "bad"),
+        (UserError("bad", path=("a", 0)), "bad\n  where:  a.0"),
+        (UserError("bad", file="s.yaml", line=3), "bad\n  where:  s.yaml:3"),
+        (UserError("bad", path=("a",), file="s.yaml", remedy="c"), "bad\n  where:  s.yaml at a\n  remedy: c"),
+    ],
+)
+def test_the_message(error, text):
+    assert str(error) == text
+
+
+def test_seen_from_further_up_only_the_place_grows():
+    error = UserError("bad", path=("a",), line=3, remedy="r").at("base", "model", file="s.yaml", line=9)
+    assert str(error) == "bad\n  where:  s.yaml:3 at base.model.a\n  remedy: r"
+
+
+def test_suggestions():
+    assert suggest("swigul", ["swiglu", "relu"]) == "did you mean 'swiglu'? known: relu, swiglu"
+    assert suggest("zzz", ["swiglu", "relu"]) == "known: relu, swiglu"
+    assert suggest("a", []) == "nothing is known here"
+    assert dotted(("layers", -1, "ffn")) == "layers.-1.ffn"

@@ -1,0 +1,62 @@
+"""Kinds: found by slot and name, taken once, built from a bare name or from settings."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from taetpu.core import registry
+from taetpu.core.config import Component
+from taetpu.core.errors import UserError
+from taetpu.core.registry import component, kinds, register
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kinds("ffn")
+    monkeypatch.setattr(registry, "_KINDS", {slot: dict(known) for slot, known in registry._KINDS.items()})
+    return
+
+
+def test_a_registered_kind_is_built_by_name():
+    @register("ffn", "mine")
+    class Mine(Component):
+        width: int = 3
+
+    assert kinds("ffn")["mine"] is Mine
+    assert (Mine.slot, Mine.kind) == ("ffn", "mine")
+    assert component("ffn", "mine") == Mine()
+    assert component("ffn", {"kind": "mine", "width": 4}) == Mine(width=4)
+    assert component("ffn", Mine(width=5)).width == 5
+
+
+def test_none_is_the_kind_none():
+    assert component("ffn", None).kind == component("ffn", "none").kind == "none"
+
+
+def test_a_taken_name_is_refused():
+    with pytest.raises(UserError, match=r"ffn 'relu' is already taetpu.nn.ffn.ReLU\n  remedy: rename one"):
+
+        @register("ffn", "relu")
+        class Mine(Component):
+            pass
+
+
+def test_a_reloaded_class_replaces_itself():
+    for _ in range(2):
+
+        @register("ffn", "mine")
+        class Mine(Component):
+            pass
+
+    assert kinds("ffn")["mine"] is Mine
+
+
+def test_a_component_of_another_slot_is_refused():
+    with pytest.raises(UserError, match=r"ffn needs a kind, got .*\n  where:  model.ffn"):
+        component("ffn", component("norm", "rms"), ("model", "ffn"))
+
+
+@pytest.mark.parametrize("ask", [kinds, lambda slot: register(slot, "mine"), lambda slot: component(slot, "none")])
+def test_an_unknown_slot(ask):
+    with pytest.raises(UserError, match=r"unknown slot 'fnn'\n  remedy: did you mean 'ffn'\?"):
+        ask("fnn")

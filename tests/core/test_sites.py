@@ -1,0 +1,190 @@
+"""Sites: what is read is what flows, edits are surgery, and asking for nothing costs nothing."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core import sites
+from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
+from taetpu.core.sites import Edit, capture, site
+from taetpu.nn import stack
+
+VOCAB, SEQ, LAYERS = 7, 8, 3
+TOKENS = jax.random.randint(root_key(1), (2, SEQ), 0, VOCAB)
+
+
+SETTINGS = {"dim": 16, "num_layers": LAYERS, "mixer": {"kind": "attention", "num_heads": 2}}
+
+
+@pytest.fixture(scope="module")
+def model(draw):
+    return draw(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def split_model(draw):
+    """The last layer stands in a stack of its own."""
+    return draw(SETTINGS | {"layers": {-1: {"ffn": "relu"}}})
+
+
+def read(model, names, edits=(), **values):
+    return jax.jit(capture(lambda tokens: model(tokens), names, edits))(TOKENS, values=values)
+
+
+def test_shapes_and_values(model):
+    logits, reads = read(model, ["embed", "mixer.pattern", "mixer.z", "ffn.hidden", "residual", "final", "logits"])
+    shapes = {name: value.shape for name, value in reads.items()}
+    assert shapes == {
+        "embed": (2, SEQ, 16),
+        "mixer.pattern": (LAYERS, 2, 2, SEQ, SEQ),
+        "mixer.z": (LAYERS, 2, 2, SEQ, 8),
+        "ffn.hidden": (LAYERS, 2, SEQ, 40),
+        "residual": (LAYERS, 2, SEQ, 16),
+        "final": (2, SEQ, 16),
+        "logits": (2, SEQ, VOCAB),
+    }
+    np.testing.assert_array_equal(logits, reads["logits"])
+    np.testing.assert_array_equal(reads["embed"], model.embedding.weight[TOKENS])
+    np.testing.assert_allclose(reads["mixer.pattern"].sum(-1), 1.0, rtol=1e-6)
+    assert not np.triu(reads["mixer.pattern"], 1).any()
+
+
+def test_the_stream_is_the_sum_of_what_the_branches_wrote(model):
+    _, reads = read(model, ["embed", "mixer.out", "ffn.out", "residual"])
+    written = reads["embed"] + (reads["mixer.out"] + reads["ffn.out"]).sum(0)
+    np.testing.assert_allclose(reads["residual"][-1], written, atol=1e-6)
+
+
+def test_reading_changes_no_logit(model):
+    plain = jax.jit(lambda tokens: model(tokens))(TOKENS)
+    np.testing.assert_array_equal(read(model, ["ffn.hidden", "residual"])[0], plain)
+
+
+def test_layers_of_several_stacks_are_joined_in_order(split_model):
+    _, reads = read(split_model, ["residual", "final"])
+    assert reads["residual"].shape == (LAYERS, 2, SEQ, 16)
+    np.testing.assert_allclose(jax.jit(split_model.norm)(reads["residual"][-1]), reads["final"], atol=1e-6)
+
+
+def test_a_rolled_scan_reads_the_same(model, monkeypatch):
+    _, unrolled = read(model, ["residual"])
+    monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
+    np.testing.assert_allclose(read(model, ["residual"])[1]["residual"], unrolled["residual"], atol=1e-6)
+
+
+def test_inside_vmap_and_grad(model):
+    fn = capture(lambda tokens: model(tokens), ["residual"])
+    one = jax.jit(fn)(TOKENS)[1]["residual"]
+    both = jax.jit(jax.vmap(fn))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
+    assert both.shape == (2, LAYERS, 2, SEQ, 16)
+    np.testing.assert_allclose(both[0], one, atol=1e-6)
+
+    def loss(nudge):
+        edit = Edit("ffn.out", lambda x, value: x + value, layer=1, value="nudge")
+        return capture(lambda tokens: model(tokens), (), [edit])(TOKENS, values={"nudge": nudge})[0].sum()
+
+    grad = jax.jit(jax.grad(loss))(jnp.zeros((2, SEQ, 16)))
+    assert jnp.abs(grad).min() > 0
+
+
+def test_asking_for_other_sites_of_one_model_reuses_no_trace(model):
+    fn = jax.jit(lambda tokens: capture(lambda t: model(t), ["ffn.out"])(tokens))
+    assert fn(TOKENS)[1].keys() == {"ffn.out"}
+    for names in (["mixer.z"], ["residual", "embed"], []):
+        assert set(read(model, names)[1]) == set(names)
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def without_rows(model, layer):
+    """The model with the output projection of one layer's mixer zeroed."""
+    return eqx.tree_at(lambda m: m.stacks[0].block.mixer.wo, model, replace_fn=lambda wo: wo.at[layer].set(0.0))
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_an_edit_of_one_layer_is_surgery_on_its_weights(model, layer):
+    edited, _ = read(model, [], [Edit("mixer.out", lambda x, _: jnp.zeros_like(x), layer=layer)])
+    operated = jax.jit(lambda tokens: without_rows(model, layer)(tokens))(TOKENS)
+    np.testing.assert_array_equal(edited, operated)
+    assert not np.array_equal(edited, read(model, [])[0])
+
+
+def test_an_edit_without_a_layer_meets_all_of_them(model):
+    everywhere, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x)])
+    one_by_one, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x, layer=i) for i in range(LAYERS)])
+    np.testing.assert_array_equal(everywhere, one_by_one)
+
+
+def test_reads_come_after_edits_and_edits_in_order(model):
+    edits = [Edit("embed", lambda x, _: x + 1), Edit("embed", lambda x, _: 2 * x)]
+    _, reads = read(model, ["embed"], edits)
+    np.testing.assert_allclose(reads["embed"], 2 * (model.embedding.weight[TOKENS] + 1))
+
+
+def test_a_value_may_change_without_a_new_compile(model):
+    fn = jax.jit(capture(lambda tokens: model(tokens), ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
+    for v in (1.0, 2.0):
+        assert jnp.all(fn(TOKENS, values={"v": jnp.float32(v)})[1]["embed"] == v)
+    assert fn._cache_size() == 1
+
+
+def test_an_edit_keeps_the_precision_of_what_it_replaces(model):
+    edit = Edit("residual", lambda x, _: x.astype(jnp.float32))
+    run = capture(partial(model, dtype=jnp.bfloat16), ["residual"], [edit])
+    assert jax.eval_shape(run, TOKENS)[1]["residual"].dtype == jnp.bfloat16
+
+
+# --- nothing asked, nothing paid; nothing there, an error ------------------------------------------------------------
+
+
+def test_without_capture_a_site_leaves_no_trace(model, monkeypatch):
+    with_sites = str(jax.make_jaxpr(lambda tokens: model(tokens))(TOKENS))
+    asked = str(jax.make_jaxpr(capture(lambda tokens: model(tokens), []))(TOKENS))
+    for module in ("attention", "block", "ffn", "lm"):
+        monkeypatch.setattr(f"taetpu.nn.{module}.site", lambda name, x: x)
+    assert str(jax.make_jaxpr(lambda tokens: model(tokens))(TOKENS)) == with_sites == asked
+
+
+@pytest.mark.parametrize(
+    ("names", "edits", "text"),
+    [
+        (["ffn.hiden"], [], r"no site 'ffn.hiden' in this model\n  remedy: did you mean 'ffn.hidden'\? known: embed, "),
+        ([], [Edit("mixer.zz", lambda x, _: x)], "no site 'mixer.zz' in this model"),
+        ([], [Edit("ffn.out", lambda x, _: x, layer=3)], r"'ffn.out' in layer 3\n  remedy: it is in layers 0, 1, 2"),
+        ([], [Edit("embed", lambda x, _: x, layer=0)], r"no site 'embed' in layer 0\n  remedy: leave layer out"),
+    ],
+)
+def test_what_is_not_there(model, names, edits, text):
+    with pytest.raises(UserError, match=text):
+        read(model, names, edits)
+
+
+def test_a_site_that_one_layer_lacks(draw):
+    model = draw(SETTINGS | {"layers": {1: {"ffn": "none"}}})
+    with pytest.raises(UserError, match=r"no site 'ffn.out' in layer 1\n  remedy: it is in layers 0, 2"):
+        read(model, [], [Edit("ffn.out", lambda x, _: x, layer=1)])
+
+
+def test_a_jitted_function_inside_capture_is_told():
+    """Its trace belongs to nobody: reading from it would leak a tracer, and from its cache read nothing."""
+    fn = jax.jit(lambda x: site("here", x) + 1)
+    with pytest.raises(RuntimeError, match="site 'here' is inside a transform that owns no tape"):
+        capture(fn, ["here"])(jnp.ones(2))
+    fn(jnp.ones(2))
+    with pytest.raises(UserError, match="no site 'here' in this model"):
+        capture(fn, ["here"])(jnp.ones(2))
+
+
+def test_a_failed_capture_leaves_nothing_behind(model):
+    def broken(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        capture(broken, ["embed"])(TOKENS)
+    assert not sites.wanted("embed")

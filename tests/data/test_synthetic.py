@@ -1,0 +1,214 @@
+"""Synthetic tasks: targets against a plain-Python oracle, decoy scores against counting, lengths, and errors."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.registry import component
+from taetpu.data import decoys
+from taetpu.data.batches import Batch, Source
+
+ANSWERS = ("copy", "reverse", "sort", "histogram")
+CASES = [*((kind, form) for kind in ANSWERS for form in ("causal", "encoder")), ("induction", None)]
+SEQ_LEN = 12
+
+
+def prepared(kind: str, form: str | None = None, **fields: Any) -> Source:
+    config = {"kind": kind, "seq_len": SEQ_LEN, "symbols": 5, "eval_size": 64, **fields}
+    task = component("task", config if form is None else {**config, "form": form})
+    assert task.causal == (form != "encoder")  # pyright: ignore[reportAttributeAccessIssue]
+    return task.prepare(Path())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(filter(None, case)))
+def drawn(request: pytest.FixtureRequest) -> tuple[str, str | None, Source, Batch]:
+    kind, form = request.param
+    source = prepared(kind, form)
+    batch = jax.jit(source.batch)({}, jnp.zeros(20_000, jnp.int32), jax.random.key(1))
+    return kind, form, source, jax.tree.map(np.asarray, batch)
+
+
+def answers(kind: str, question: list[str]) -> list[str]:
+    if kind == "copy":
+        return question
+    if kind == "reverse":
+        return question[::-1]
+    if kind == "sort":
+        return sorted(question)
+    return [str(Counter(question)[symbol]) for symbol in question]
+
+
+def expected(kind: str, form: str | None, tokens: list[str]) -> tuple[list[str], list[float]]:
+    """Targets and weights worked out from the tokens alone, by name; targets of no weight are those of `tokens`."""
+    body = [name for name in tokens if name != "<pad>"]
+    assert body[0] == "<bos>"
+    if kind == "induction":
+        length = len(set(body)) - 1
+        whole = ["<bos>", *body[1 : length + 1], *body[1 : length + 1]]
+        scored = range(length + 2, len(whole))
+    elif form == "causal":
+        question = body[1 : body.index("<sep>")]
+        whole = ["<bos>", *question, "<sep>", *answers(kind, question), "<eos>"]
+        scored = range(len(question) + 2, len(whole))
+    else:
+        whole = ["<bos>", *body[1:]]
+        place_holder = ["<pad>", *answers(kind, body[1:])]
+        pad = ["<pad>"] * (len(tokens) - len(body))
+        return place_holder + pad, [0.0] + [1.0] * (len(body) - 1) + [0.0] * len(pad)
+    whole += ["<pad>"] * (len(tokens) + 1 - len(whole))
+    assert whole[:-1] == tokens
+    return whole[1:], [float(i in scored) for i in range(1, len(whole))]
+
+
+def test_targets_and_weights_are_those_of_the_oracle(drawn: tuple[str, str | None, Source, Batch]):
+    kind, form, source, batch = drawn
+    for tokens, targets, weights in zip(*(part[:300] for part in batch), strict=True):
+        want_targets, want_weights = expected(kind, form, source.show(tokens).split())
+        assert source.show(targets).split() == want_targets
+        assert weights.tolist() == want_weights
+
+
+def test_shapes_types_and_lengths(drawn: tuple[str, str | None, Source, Batch]):
+    kind, form, source, batch = drawn
+    assert [part.shape for part in batch] == [(20_000, SEQ_LEN)] * 3
+    assert (batch.tokens.dtype, batch.targets.dtype, batch.weights.dtype) == (np.int32, np.int32, np.float32)
+    assert batch.tokens.min() >= 0
+    assert max(batch.tokens.max(), batch.targets.max()) < source.vocab_size
+    low, high = source.facts["lengths"]
+    per_length = {"induction": -1, None: 0, "causal": 1, "encoder": 0}[kind if kind == "induction" else form]
+    counted = Counter((batch.weights.sum(axis=1) - per_length).tolist())
+    assert sorted(counted) == list(range(low, high + 1))
+    assert min(counted.values()) > 0.9 * 20_000 / (high - low + 1)  # uniform, and the longest fits
+
+
+def test_the_decoy_score_is_what_counting_finds(drawn: tuple[str, str | None, Source, Batch]):
+    _, _, source, batch = drawn
+    scored = batch.weights > 0
+    place = np.broadcast_to(np.arange(SEQ_LEN), scored.shape)[scored]
+    joint = np.zeros((SEQ_LEN, source.vocab_size, source.vocab_size))
+    np.add.at(joint, (place, batch.tokens[scored], batch.targets[scored]), 1)
+    loss, accuracy = decoys.best(joint)  # fitted to the sample it is scored on, so slightly too good
+    assert source.facts["decoy_loss"] == pytest.approx(loss, abs=0.02)
+    assert source.facts["decoy_accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert source.facts["decoy_loss"] <= source.facts["chance_loss"]
+
+
+def test_a_pack_of_batches_holds_the_solo_one(drawn: tuple[str, str | None, Source, Batch]):
+    source, alone = drawn[2:]
+    keys = jnp.stack([jax.random.key(2), jax.random.key(1)])
+    rows = jnp.zeros((2, len(alone.tokens)), jnp.int32)
+    packed = jax.jit(jax.vmap(source.batch, in_axes=(None, 0, 0)))({}, rows, keys)
+    for one, many in zip(alone, packed, strict=True):
+        np.testing.assert_array_equal(one, many[1])
+    assert not np.array_equal(packed.tokens[0], packed.tokens[1])
+
+
+def test_the_evaluation_sets_are_right_too_and_differ(drawn: tuple[str, str | None, Source, Batch]):
+    kind, form, source, _ = drawn
+    val, test = source.evaluation("val"), source.evaluation("test")
+    assert val is not None
+    assert test is not None
+    assert val.tokens.shape == test.tokens.shape == (64, SEQ_LEN)
+    assert not np.array_equal(val.tokens, test.tokens)
+    assert val.num_bytes is None
+    for row in range(64):
+        want_targets, want_weights = expected(kind, form, source.show(val.tokens[row]).split())
+        assert source.show(val.targets[row]).split() == want_targets
+        assert val.weights[row].tolist() == want_weights
+
+
+def test_the_prompt_is_the_question(drawn: tuple[str, str | None, Source, Batch]):
+    kind, form, source, _ = drawn
+    words = source.show(source.prompt()).split()
+    assert words[0] == "<bos>"
+    if kind == "induction":
+        assert words[1] == words[-1]
+        assert len(words) == len(set(words)) + 1
+    else:
+        assert (words[-1] == "<sep>") == (form == "causal")
+        assert set(words[1:-1]) <= set("abcde")
+
+
+def test_the_evaluation_sets_are_fixed_and_the_fingerprint_follows_the_task():
+    one, two, other = prepared("copy"), prepared("copy"), prepared("reverse")
+    for left, right in zip(*(vars(source.evaluation("val")).values() for source in (one, two)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint != other.fingerprint
+    assert one.fingerprint != prepared("copy", min_length=2).fingerprint
+
+
+def test_decoys_that_are_known_without_computing():
+    assert prepared("copy", "encoder").facts["decoy_accuracy"] == pytest.approx(1)
+    facts = prepared("induction", symbols=6).facts
+    assert facts["decoy_accuracy"] == pytest.approx(1 / 5)
+    assert facts["decoy_loss"] == pytest.approx(np.log(5))
+    fixed = prepared("reverse", "causal", min_length=4, max_length=4).facts  # 4 uniform symbols, then a certain <eos>
+    assert fixed["decoy_accuracy"] == pytest.approx((4 / 5 + 1) / 5)
+    assert fixed["decoy_loss"] == pytest.approx(4 * np.log(5) / 5)
+
+
+@pytest.mark.parametrize("kind", ["sort", "histogram"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_distributions_of_answers_by_enumeration(kind: str, n: int):
+    symbols = 3
+    questions = np.stack(np.meshgrid(*[np.arange(symbols)] * n, indexing="ij"), -1).reshape(-1, n)
+    if kind == "sort":
+        given, answer = decoys.ascending(n, symbols), np.sort(questions, axis=1)
+        aligned = decoys.rank_and_file(n, symbols)
+        for i in range(n):
+            want = np.zeros((symbols, symbols))
+            np.add.at(want, (questions[:, i], answer[:, i]), 1 / len(questions))
+            np.testing.assert_allclose(aligned[i], want, atol=1e-12)
+    else:
+        given = decoys.counts(n, symbols, 3)
+        answer = (questions[:, :, None] == questions[:, None, :]).sum(axis=2) - 1
+    assert given.steps.shape == (n - 1, 3, 3)
+    for j in range(n - 1):
+        want = np.zeros((3, 3))
+        np.add.at(want, (answer[:, j], answer[:, j + 1]), 1 / len(questions))
+        np.testing.assert_allclose(given.steps[j], want, atol=1e-12)
+    np.testing.assert_allclose(given.first, np.bincount(answer[:, 0], minlength=3) / len(questions), atol=1e-12)
+    np.testing.assert_allclose(given.last, np.bincount(answer[:, -1], minlength=3) / len(questions), atol=1e-12)
+
+
+def test_distributions_of_long_sequences_neither_overflow_nor_vanish():
+    n = 1200  # C(n, n/2) is beyond float64
+    np.testing.assert_allclose(decoys.rank_and_file(n, 3).sum(axis=(1, 2)), 1)
+    for given in (decoys.ascending(n, 3), decoys.counts(n, 3, n)):
+        for total in (given.first.sum(), given.steps[n // 2].sum(), given.last.sum()):
+            assert total == pytest.approx(1)
+
+
+def test_a_decoy_score_too_large_to_tabulate_is_said_to_be_missing():
+    facts = prepared("copy", symbols=3000, eval_size=1).facts
+    assert facts["decoy_loss"] is None
+    assert facts["decoy"].startswith("not worked out")
+
+
+@pytest.mark.parametrize(("kind", "fields", "where", "problem", "remedy"), [
+    ("copy", {"seq_len": 3}, "seq_len", "seq_len 3 has no room for a copy sequence of min_length 1", "raise seq_len"),
+    ("sort", {"max_length": 6}, "max_length", "max_length 6 does not fit: sort with seq_len 12 and 5 symbols has room "
+     "for 5", "at most 5"),
+    ("reverse", {"min_length": 4, "max_length": 3}, "min_length", "min_length 4 is above max_length 3", "at most 3"),
+    ("induction", {"min_length": 5}, "min_length", "every induction sequence would have length 5, and a fixed offset "
+     "would solve them", "below max_length"),
+])  # fmt: skip
+def test_sizes_that_do_not_fit(kind: str, fields: dict[str, Any], where: str, problem: str, remedy: str):
+    with pytest.raises(UserError) as caught:
+        prepared(kind, **fields)
+    assert caught.value.problem == problem
+    assert caught.value.path == (where,)
+    assert remedy in str(caught.value.remedy)
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(UserError, match="unknown task kind 'histgram'") as caught:
+        component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
+    assert str(caught.value.remedy).startswith("did you mean 'histogram'? known: copy, histogram, induction, reverse")
