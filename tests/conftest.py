@@ -1,25 +1,49 @@
-"""How jax starts in every test: on the CPU, as two devices, with no programs kept from one session to the next."""
+"""How jax starts in every test, and models to test with."""
 
 import os
+import zlib
 
+import pytest
+
+# Before jax is imported: the CPU, as two devices, and no programs kept from one session to the next.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
-import pytest
-
 
 @pytest.fixture(scope="session")
 def draw():
-    """`draw(settings, seed=0, vocab=7, seq=8) -> LM`: a drawn model, in one compile instead of one an operation."""
+    """`draw(settings, seed=0, vocab=7, seq=8) -> LM`: a model whose every parameter is random, biases and norms too.
+
+    A parameter is a function of its name, so that two models agree wherever they have the same. Filled by numpy: the
+    model's own init is a second's compile for each structure.
+    """
     import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
 
     from taetpu.core.config import load
     from taetpu.core.keys import root_key
-    from taetpu.nn.lm import ModelConfig, build
+    from taetpu.nn.lm import ModelConfig, build, named_parameters, with_parameters
+    from taetpu.nn.parts import join, trainable
+
+    def value(name, shape, seed):
+        noise = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(shape).astype(np.float32)
+        if len(shape) == 2:
+            return noise / np.sqrt(shape[0])
+        return 0.1 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
     def drawn(settings, seed=0, vocab=7, seq=8):
         config = load(ModelConfig, settings).resolve()
-        return eqx.filter_jit(lambda: build(config, vocab, seq, key=root_key(seed)))()
+
+        @eqx.filter_jit
+        def blank():
+            params, rest = trainable(build(config, vocab, seq, key=root_key(0)))
+            return join(jax.tree.map(jnp.zeros_like, params), rest)
+
+        model = blank()
+        shapes = {name: array.shape for name, array in named_parameters(model).items()}
+        return with_parameters(model, {name: value(name, shape, seed) for name, shape in shapes.items()})
 
     return drawn

@@ -32,8 +32,8 @@ def split_model(draw):
     return draw(SETTINGS | {"layers": {-1: {"ffn": "relu"}}})
 
 
-def read(model, names, edits=(), **values):
-    return jax.jit(capture(lambda tokens: model(tokens), names, edits))(TOKENS, values=values)
+def read(model, names, edits=()):
+    return jax.jit(lambda model: capture(model, names, edits)(TOKENS))(model)
 
 
 def test_shapes_and_values(model):
@@ -61,14 +61,14 @@ def test_the_stream_is_the_sum_of_what_the_branches_wrote(model):
 
 
 def test_reading_changes_no_logit(model):
-    plain = jax.jit(lambda tokens: model(tokens))(TOKENS)
+    plain = jax.jit(lambda model: model(TOKENS))(model)
     np.testing.assert_array_equal(read(model, ["ffn.hidden", "residual"])[0], plain)
 
 
 def test_layers_of_several_stacks_are_joined_in_order(split_model):
     _, reads = read(split_model, ["residual", "final"])
     assert reads["residual"].shape == (LAYERS, 2, SEQ, 16)
-    np.testing.assert_allclose(jax.jit(split_model.norm)(reads["residual"][-1]), reads["final"], atol=1e-6)
+    np.testing.assert_allclose(split_model.norm(reads["residual"][-1]), reads["final"], atol=1e-6)
 
 
 def test_a_rolled_scan_reads_the_same(model, monkeypatch):
@@ -78,7 +78,7 @@ def test_a_rolled_scan_reads_the_same(model, monkeypatch):
 
 
 def test_inside_vmap_and_grad(model):
-    fn = capture(lambda tokens: model(tokens), ["residual"])
+    fn = capture(model, ["residual"])
     one = jax.jit(fn)(TOKENS)[1]["residual"]
     both = jax.jit(jax.vmap(fn))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
     assert both.shape == (2, LAYERS, 2, SEQ, 16)
@@ -86,14 +86,14 @@ def test_inside_vmap_and_grad(model):
 
     def loss(nudge):
         edit = Edit("ffn.out", lambda x, value: x + value, layer=1, value="nudge")
-        return capture(lambda tokens: model(tokens), (), [edit])(TOKENS, values={"nudge": nudge})[0].sum()
+        return capture(model, (), [edit])(TOKENS, values={"nudge": nudge})[0].sum()
 
     grad = jax.jit(jax.grad(loss))(jnp.zeros((2, SEQ, 16)))
     assert jnp.abs(grad).min() > 0
 
 
 def test_asking_for_other_sites_of_one_model_reuses_no_trace(model):
-    fn = jax.jit(lambda tokens: capture(lambda t: model(t), ["ffn.out"])(tokens))
+    fn = jax.jit(capture(model, ["ffn.out"]))
     assert fn(TOKENS)[1].keys() == {"ffn.out"}
     for names in (["mixer.z"], ["residual", "embed"], []):
         assert set(read(model, names)[1]) == set(names)
@@ -110,7 +110,7 @@ def without_rows(model, layer):
 @pytest.mark.parametrize("layer", range(LAYERS))
 def test_an_edit_of_one_layer_is_surgery_on_its_weights(model, layer):
     edited, _ = read(model, [], [Edit("mixer.out", lambda x, _: jnp.zeros_like(x), layer=layer)])
-    operated = jax.jit(lambda tokens: without_rows(model, layer)(tokens))(TOKENS)
+    operated = jax.jit(lambda model: model(TOKENS))(without_rows(model, layer))
     np.testing.assert_array_equal(edited, operated)
     assert not np.array_equal(edited, read(model, [])[0])
 
@@ -128,7 +128,7 @@ def test_reads_come_after_edits_and_edits_in_order(model):
 
 
 def test_a_value_may_change_without_a_new_compile(model):
-    fn = jax.jit(capture(lambda tokens: model(tokens), ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
+    fn = jax.jit(capture(model, ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
     for v in (1.0, 2.0):
         assert jnp.all(fn(TOKENS, values={"v": jnp.float32(v)})[1]["embed"] == v)
     assert fn._cache_size() == 1
@@ -144,11 +144,11 @@ def test_an_edit_keeps_the_precision_of_what_it_replaces(model):
 
 
 def test_without_capture_a_site_leaves_no_trace(model, monkeypatch):
-    with_sites = str(jax.make_jaxpr(lambda tokens: model(tokens))(TOKENS))
-    asked = str(jax.make_jaxpr(capture(lambda tokens: model(tokens), []))(TOKENS))
+    with_sites = str(jax.make_jaxpr(model.__call__)(TOKENS))
+    asked = str(jax.make_jaxpr(capture(model, []))(TOKENS))
     for module in ("attention", "block", "ffn", "lm"):
         monkeypatch.setattr(f"taetpu.nn.{module}.site", lambda name, x: x)
-    assert str(jax.make_jaxpr(lambda tokens: model(tokens))(TOKENS)) == with_sites == asked
+    assert str(jax.make_jaxpr(model.__call__)(TOKENS)) == with_sites == asked
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli.tables import show_table
+
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
 
@@ -27,7 +29,7 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
     elif not found:
         typer.echo(f"no studies under {place}")
     else:
-        _table([_entry(e) for e in found])
+        show_table([_entry(e) for e in found])
 
 
 def _entry(entry: "StudyEntry") -> dict[str, Any]:
@@ -39,20 +41,6 @@ def _entry(entry: "StudyEntry") -> dict[str, Any]:
         "changed": entry.changed.strftime("%Y-%m-%d %H:%M"),
         "problem": entry.problem,
     }
-
-
-def _table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if row[name] is None else str(row[name])) for name in names))
-    Console().print(table)
 
 
 def status(
@@ -75,7 +63,7 @@ def status(
     else:
         for name, rows in found.items():
             typer.echo(name)
-            _table(rows)
+            show_table(rows)
 
 
 def _arms(study: Any) -> list[dict[str, Any]]:

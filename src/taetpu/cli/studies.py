@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.results import AsJson, Root, show
+from taetpu.cli.tables import show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -53,30 +54,44 @@ def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson
 
     loaded = load_study(study, sets or [])
     found = preview(loaded, StudyFolder(open_store(default_root(root)), loaded.name))
-    typer.echo(json.dumps(found, indent=2) if as_json else _plan_text(found))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _show_plan(found)
 
 
-def _plan_text(found: dict[str, Any]) -> str:
-    from taetpu.report.text import columns
-
-    arms = [
-        [a["name"], a["change"] or "-", f"{a['params']:,}", f"{a['flops_per_token']:,}", f"{a['done']}/{a['runs']}"]
-        for a in found["arms"]
-    ]
-    packs = [
-        [str(i + 1), f"{len(p['runs'])}/{p['width']}", str(p["devices"]), ", ".join(p["arms"])]
-        for i, p in enumerate(found["packs"])
-    ]
-    task, lines = found["task"], []
-    lines.append(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
-    lines.append("task: " + ", ".join(f"{k} {v}" for k, v in task.items()))
-    lines.append("")
-    lines.append(columns(["arm", "changes", "params", "FLOPs/token", "done"], arms, right=(2, 3, 4)))
-    lines.append("")
-    lines.append(columns(["pack", "runs/width", "devices", "arms"], packs) if packs else "nothing left to train")
-    lines.append("")
-    lines.append(f"to train: {found['flops']:.3g} FLOPs, {found['tokens']:,} tokens; time: measured at run")
-    return "\n".join(lines)
+def _show_plan(found: dict[str, Any]) -> None:
+    typer.echo(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
+    typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
+    show_table(
+        [
+            {
+                "arm": arm["name"],
+                "changes": arm["change"],
+                "params": arm["params"],
+                "FLOPs/token": arm["flops_per_token"],
+                "done": f"{arm['done']}/{arm['runs']}",
+            }
+            for arm in found["arms"]
+        ]
+    )
+    typer.echo("")
+    if not found["packs"]:
+        typer.echo("nothing is left to train")
+        return
+    show_table(
+        [
+            {
+                "pack": number,
+                "runs": len(pack["runs"]),
+                "width": pack["width"],
+                "devices": pack["devices"],
+                "arms": ", ".join(pack["arms"]),
+            }
+            for number, pack in enumerate(found["packs"], start=1)
+        ]
+    )
+    typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: measured at run")
 
 
 def run(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 from pydantic import Field, PositiveInt
 
 from taetpu.core.config import to_data
@@ -29,6 +29,7 @@ from taetpu.data import decoys
 from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
+Words = UInt32[Array, " words"]
 DECOY_CELLS = 2**26  # positions x tokens x targets that the exact decoy score may tabulate: half a gigabyte
 
 
@@ -38,6 +39,11 @@ class Sequence(NamedTuple):
     tokens: Int[Array, " seq"]
     targets: Int[Array, " seq"]
     weights: Float[Array, " seq"]
+
+
+def below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
+    """Uniform over 0 .. bound - 1; no value is preferred by more than a share of bound / 2^32."""
+    return (words % jnp.uint32(bound)).astype(jnp.int32)
 
 
 class SyntheticTask(Task):
@@ -58,9 +64,14 @@ class SyntheticTask(Task):
     def names(self) -> list[str]:
         """The vocabulary, in the order of the token numbers, `SPECIALS` last."""
 
+    @property
     @abstractmethod
-    def draw(self, key: Key) -> Sequence:
-        """One sequence."""
+    def num_words(self) -> int:
+        """Random words that one sequence takes."""
+
+    @abstractmethod
+    def draw(self, words: Words) -> Sequence:
+        """The sequence that random words stand for; its length is in the first of them."""
 
     @abstractmethod
     def decoy(self) -> decoys.Joint:
@@ -98,8 +109,8 @@ class SyntheticTask(Task):
     def symbol_names(self) -> list[str]:
         return [chr(ord("a") + i) if self.symbols <= 26 else f"s{i}" for i in range(self.symbols)]
 
-    def length(self, key: Key) -> Int[Array, ""]:
-        return jax.random.randint(key, (), self.min_length, self.longest + 1)
+    def length(self, word: UInt32[Array, ""]) -> Int[Array, ""]:
+        return self.min_length + below(self.longest - self.min_length + 1, word)
 
 
 class SyntheticSource:
@@ -122,7 +133,9 @@ class SyntheticSource:
         return np.zeros((count, batch_size), np.int32)
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
-        return Batch(*jax.vmap(self._task.draw)(jax.random.split(key, rows.shape[0])))
+        # All words at once: generators inside draw would each be compiled anew, for about a second in all.
+        words = jax.random.bits(key, (rows.shape[0], self._task.num_words), jnp.uint32)
+        return Batch(*jax.vmap(self._task.draw)(words))
 
     def evaluation(self, split: str) -> Split | None:
         if split not in self._splits:
@@ -136,7 +149,8 @@ class SyntheticSource:
         return split.tokens[0, : scored[0 if self._task.causal else -1] + 1]
 
     def show(self, ids: Any) -> str:
-        return " ".join(self._task.names[i] for i in np.asarray(ids).tolist())
+        names = self._task.names
+        return " ".join(names[i] for i in np.asarray(ids).tolist())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -212,9 +226,12 @@ class AnswerTask(SyntheticTask):
         """How many different tokens an answer can be."""
         return self.symbols
 
-    def draw(self, key: Key) -> Sequence:
-        n = self.length(named(key, "length"))
-        x = jax.random.randint(named(key, "question"), (self.longest,), 0, self.symbols)
+    @property
+    def num_words(self) -> int:
+        return 1 + self.longest
+
+    def draw(self, words: Words) -> Sequence:
+        n, x = self.length(words[0]), below(self.symbols, words[1:])
         y = self.answer(x, n)
         bos, sep, eos, pad = (self.special(name) for name in SPECIALS)
         place = jnp.arange(self.seq_len + 1)
@@ -339,9 +356,12 @@ class Induction(SyntheticTask):
             )
         return super().prepare(folder)
 
-    def draw(self, key: Key) -> Sequence:
-        n = self.length(named(key, "length"))
-        order = jax.random.permutation(named(key, "order"), self.symbols)
+    @property
+    def num_words(self) -> int:
+        return 1 + self.symbols
+
+    def draw(self, words: Words) -> Sequence:
+        n, order = self.length(words[0]), jnp.argsort(words[1:])
         place = jnp.arange(self.seq_len + 1)
         bos, pad = self.special("<bos>"), self.special("<pad>")
         whole = jnp.select([place == 0, place <= 2 * n], [jnp.full_like(place, bos), order[(place - 1) % n]], pad)

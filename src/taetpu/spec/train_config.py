@@ -63,7 +63,9 @@ class TrainConfig(Config):
         if (self.steps is None) == (self.epochs is None):
             both = self.steps is not None
             raise UserError(
-                f"steps={self.steps} and epochs={self.epochs} are both set" if both else "neither steps nor epochs is set",
+                f"steps={self.steps} and epochs={self.epochs} are both set"
+                if both
+                else "neither steps nor epochs is set",
                 path=("epochs",) if both else (),
                 remedy="leave one out" if both else "add steps: ... or epochs: ...",
             )

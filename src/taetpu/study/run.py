@@ -151,14 +151,14 @@ def program_for(plan: PackPlan, runs: Sequence[RunSpec], sources: Sources, progr
     key = f"{plan.width} {plan.devices} {structure_key(structure)}"
     if key not in programs:
         programs.clear()
-        steps = structure.train.num_steps(source.num_windows)
+        steps = structure.train.total_steps(source.num_windows)
         programs[key] = Program(structure, source, steps=steps, width=plan.width, devices=plan.devices)
     return programs[key]
 
 
 def workload(runs: Sequence[RunSpec], sources: Sources) -> tuple[int, int]:
     """Optimizer steps of all runs together, and the tokens of the largest one's step."""
-    steps = [run.config.train.num_steps(sources.of(run.config).num_windows) for run in runs]
+    steps = [run.config.train.total_steps(sources.of(run.config).num_windows) for run in runs]
     tokens = [run.config.train.batch_size * run.config.task.seq_len for run in runs]
     return sum(steps), max(tokens, default=0)
 

@@ -50,5 +50,6 @@ def products(jaxpr: Any) -> int:
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:
-    closed = [p for p in params.values() if hasattr(p, "jaxpr")]
-    return [p.jaxpr for p in closed] + [p for p in params.values() if hasattr(p, "eqns")]
+    """The jaxprs that an equation calls; a closed one holds a plain one."""
+    found = [getattr(p, "jaxpr", p) for p in params.values()]
+    return [p for p in found if hasattr(p, "eqns")]

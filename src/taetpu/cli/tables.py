@@ -1,0 +1,28 @@
+"""Tables on a terminal: rows of plain values, at most 80 columns wide."""
+
+from typing import Any
+
+WIDTH = 80
+
+
+def show_table(rows: list[dict[str, Any]]) -> None:
+    """Print rows that share their keys; a column without any value is left out. Numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        words = any(isinstance(row[name], str) for row in rows)
+        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for row in rows:
+        table.add_row(*(Text(_cell(row[name])) for name in names))
+    console = Console(soft_wrap=False)
+    console.print(table, width=min(console.width, WIDTH))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,160 @@
+"""Charts as Vega-Lite specs, built with Altair from plain data. Colours that depend on light or dark are in `THEMES`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from taetpu.report import words
+from taetpu.report.curves import Curves
+
+Spec = dict[str, Any]
+
+COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "inconclusive": "#8a9099", "baseline": "#8a9099"}
+"""By verdict; blue and vermilion stay apart for colour-blind eyes, in light and dark."""
+SHAPES = {"better": "diamond", "worse": "square", "inconclusive": "circle"}
+ROW = 30
+"""Height of an arm's row in the forest plot, in pixels."""
+WIDE_RANGE = 30
+"""Effects this many times the typical half interval need a scale that is logarithmic outside the noise."""
+
+
+def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
+    font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+    axis = {"labelColor": text, "titleColor": text, "gridColor": grid, "tickColor": grid, "domainColor": grid}
+    return {
+        "background": None,
+        "font": font,
+        "view": {"stroke": None},
+        "axis": {**axis, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10},
+        "style": {
+            "zero": {"color": text, "strokeWidth": 1},
+            "noise": {"color": band},
+            "note": {"color": faint, "fontSize": 12},
+            "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
+            "baseline-band": {"color": faint},
+            "arm-line": {"strokeWidth": 2},
+        },
+    }
+
+
+THEMES = {
+    "light": _theme(text="#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3"),
+    "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
+}
+
+
+def forest(results: Mapping[str, Any]) -> Spec | None:
+    """Every arm's effect with its 95 % interval, the seeds it comes from, and the baseline's noise. None without arms."""
+    base, *arms = results["arms"]
+    if not arms:
+        return None
+    order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
+    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10, grid=False))
+    rows = [_forest_row(arm) for arm in arms]
+    seeds = _differences(arms, base)
+    extent = [value for row in rows for value in (row["effect"], row["low"], row["high"]) if value is not None]
+    extent += [seed["difference"] for seed in seeds]
+    scale, ticks = _scale(extent, [arm["ci95"] for arm in arms if arm["ci95"]])
+    better = "\u2190 better \u00b7 worse \u2192" if results["direction"] == "min" else "\u2190 worse \u00b7 better \u2192"
+    title = [f"{words.metric(results['primary'])}: arm minus baseline", *(["logarithmic outside the noise"] if ticks else [])]
+    title.append("\u2190 better \u00b7 worse \u2192" if results["direction"] == "min" else "\u2190 worse \u00b7 better \u2192")
+    axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=6)
+    x = alt.X("effect:Q", scale=scale, axis=axis)
+    verdicts = list(SHAPES)
+    colour = alt.Color("verdict:N", scale=alt.Scale(domain=verdicts, range=[COLOURS[v] for v in verdicts]), legend=None)
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=verdicts, range=list(SHAPES.values())), legend=None)
+    table = alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
+    estimated = table.transform_filter("datum.effect !== null").encode(y=y, x=x, color=colour)
+    tooltip = [alt.Tooltip("arm:N"), alt.Tooltip("evidence:N")]
+    layers = [
+        estimated.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
+        estimated.mark_point(filled=True, size=110, opacity=1).encode(shape=shape, tooltip=tooltip),
+        table.transform_filter("datum.effect === null")
+        .mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
+        .encode(y=y, x=alt.datum(0)),
+    ]
+    dots = alt.Chart(alt.Data(values=seeds)).mark_circle(size=26, opacity=0.45, yOffset=8)  # pyright: ignore
+    layers.append(dots.encode(y=y, x="difference:Q", color=colour, tooltip=["arm:N", "seed:N", "difference:Q"]))
+    zero = alt.Chart(alt.Data(values=[{}])).mark_rule(style="zero").encode(x=alt.datum(0))  # pyright: ignore
+    return _spec(alt.layer(*_noise_band(results), zero, *layers).properties(height=ROW * len(arms)))
+
+
+def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
+    """Best first, what has no effect last."""
+    effect = arm["effect"]
+    return effect is None, (effect or 0.0) * (1 if direction == "min" else -1)
+
+
+def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = arm["ci95"] or (None, None)
+    row = {"arm": arm["name"], "verdict": arm["verdict"], "evidence": arm["evidence"]}
+    return {**row, "effect": arm["effect"], "low": low, "high": high}
+
+
+def _differences(arms: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Arm minus baseline on each seed that both finished."""
+    theirs = {run["seed"]: run["value"] for run in base["runs"] if run["value"] is not None}
+    return [
+        {
+            "arm": arm["name"],
+            "verdict": arm["verdict"],
+            "seed": run["seed"],
+            "difference": run["value"] - theirs[run["seed"]],
+        }
+        for arm in arms
+        for run in arm["runs"]
+        if run["value"] is not None and run["seed"] in theirs
+    ]
+
+
+def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:
+    """A linear scale, or one that is logarithmic outside the noise where one effect would flatten the others."""
+    largest = max(map(abs, values), default=1.0)
+    typical = float(np.median([(high - low) / 2 for low, high in intervals])) if intervals else 0.0
+    if not typical or largest < WIDE_RANGE * typical:
+        return alt.Scale(zero=True, padding=8, nice=False), None
+    inner = 10 ** math.floor(math.log10(2 * typical))
+    powers = [inner * 10**i for i in range(math.floor(math.log10(largest / inner)) + 1)]
+    ticks = [0.0, *powers, *(3 * power for power in powers if 3 * power <= largest)]
+    below, above = min(values) < -inner, max(values) > inner
+    signed = {sign * tick for tick in ticks for sign, used in ((-1, below), (1, above)) if used}
+    return alt.Scale(type="symlog", constant=inner, padding=8, nice=False), sorted(signed)
+
+
+def _noise_band(results: Mapping[str, Any]) -> list[alt.Chart]:
+    sd = results["noise_floor"]["sd"]
+    if not sd:
+        return []
+    data = alt.Data(values=[{"from": -sd, "to": sd}])  # pyright: ignore[reportArgumentType]
+    return [alt.Chart(data).mark_rect(style="noise").encode(x="from:Q", x2="to:Q")]
+
+
+def curve(curves: Curves) -> Spec:
+    """One arm's learning curve with the baseline's. It lacks its data: `datasets.arm`, `datasets.baseline` and the values
+    of the parameters `colour`, `low` and `high` (the vertical range) are filled in where it is drawn, so that the
+    baseline's points are stored once.
+    """
+    x = alt.X("step:Q", axis=alt.Axis(tickCount=4, format="~s", grid=False), title="step")
+    scale = alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False)
+    title, axis = words.metric(curves.metric), alt.Axis(tickCount=4, domain=False, ticks=False)
+    mean, low = (alt.Y(f"{name}:Q", scale=scale, axis=axis, title=title) for name in ("mean", "low"))
+    tooltip = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
+    arm, baseline = alt.Chart(alt.NamedData("arm")), alt.Chart(alt.NamedData("baseline"))
+    layers = [
+        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
+        arm.mark_area(opacity=0.25, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),
+        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(x=x, y=mean, tooltip=tooltip),
+        baseline.mark_line(clip=True, style="baseline-line").encode(x=x, y=mean, tooltip=tooltip),
+    ]
+    colour = alt.param("colour", value=COLOURS["inconclusive"])
+    bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
+    return _spec(alt.layer(*layers).add_params(colour, *bounds).properties(height=150))
+
+
+def _spec(chart: alt.LayerChart) -> Spec:
+    """The spec, as wide as its place on the page; colours come from the page's theme."""
+    fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    return {key: value for key, value in fitted.to_dict().items() if key != "config"}

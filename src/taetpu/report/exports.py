@@ -1,0 +1,60 @@
+"""Results as Markdown and as plain text."""
+
+import re
+import textwrap
+
+from taetpu.report import words
+from taetpu.report.words import Results
+
+COLUMNS = 80
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
+
+
+def markdown(results: Results) -> str:
+    """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence."""
+    direction = "lower" if results["direction"] == "min" else "higher"
+    lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
+    lines += [f"> {escaped(notice)}\n" for notice in words.notices(results)]
+    lines += [
+        f"{escaped(words.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
+        "",
+        "| arm | change | mean | effect | 95 % interval | Holm p | verdict | params | FLOPs |",
+        "|:--|:--|--:|--:|--:|--:|:--|--:|--:|",
+    ]
+    for row in words.rows(results):
+        cells = (row.arm, row.change, row.mean, row.effect, row.interval, row.p, row.verdict, row.params, row.flops)
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
+    lines += ["", escaped(words.noise(results)), "", "## Evidence", ""]
+    lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results)[1:]]
+    wanted = words.more_seeds(results)
+    if wanted:
+        lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
+    return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, on one line, also in a table."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def table_text(results: Results) -> str:
+    """Headline, notices and the verdict table for a terminal of 80 columns."""
+    header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
+    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in words.rows(results)]
+    widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
+    gaps = 2 * (len(widths) - 1)
+    widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
+    rule = tuple("-" * width for width in widths)
+    lines = [_line(cells, widths) for cells in (header, rule, *table)]
+    text = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
+    return "\n".join([*(textwrap.fill(line, COLUMNS) for line in text), "", *lines, "", textwrap.fill(words.noise(results), COLUMNS)])
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    """Names and verdicts to the left, figures to the right; a name that is too long loses its middle."""
+    name, *figures, verdict = cells
+    if len(name) > widths[0]:
+        keep = widths[0] - 2
+        name = f"{name[: keep - keep // 2]}..{name[len(name) - keep // 2 :]}"
+    middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
+    return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()

@@ -1,0 +1,108 @@
+"""The report as one HTML file that needs no network: text, tables, data, chart specs and the code that draws them.
+
+A content security policy in the page allows its own two scripts, by their hashes, and nothing from elsewhere; Vega's
+expressions are interpreted, never compiled, so that the policy needs no `unsafe-eval`.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from taetpu.report import charts, words
+from taetpu.report.curves import Curves
+from taetpu.report.words import Results
+
+Facts = Sequence[tuple[str, str]]
+"""Names with values, in the order to show them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text that a run made."""
+
+    arm: str
+    seed: int
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Background:
+    """What a report shows beside the results."""
+
+    curves: Sequence[Curves] = ()
+    samples: Sequence[Sample] = ()
+    provenance: Facts = ()
+    baseline: Facts = ()
+    """The baseline's settings."""
+
+
+def html(results: Results, background: Background) -> str:
+    """The whole page."""
+    vega, script = _vega(), _resource("page.js")
+    return _template().render(
+        results=results,
+        rows=words.rows(results),
+        words=words,
+        background=background,
+        arms=[arm["name"] for arm in results["arms"][1:]],
+        verdicts={arm["name"]: arm["verdict"] for arm in results["arms"]},
+        style=Markup(_resource("page.css")),
+        vega=Markup(vega),
+        script=Markup(script),
+        hashes=" ".join(map(_hash, (vega, script))),
+        data=Markup(_embedded(drawings(results, background.curves))),
+    )
+
+
+def drawings(results: Results, curves: Sequence[Curves]) -> dict[str, Any]:
+    """All that the page's script draws from: specs, curves by metric and arm, colours."""
+    return {
+        "forest": charts.forest(results),
+        "curves": [{"spec": charts.curve(found), "arms": found.arms, "ranges": found.ranges} for found in curves],
+        "baseline": results["arms"][0]["name"],
+        "verdicts": {arm["name"]: arm["verdict"] for arm in results["arms"]},
+        "colours": charts.COLOURS,
+        "themes": charts.THEMES,
+    }
+
+
+def _embedded(data: Any) -> str:
+    """JSON that can stand in a script element: no `<` that could end it."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
+
+
+@functools.cache
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
+    return vl_convert.javascript_bundle().replace("</script", "<\\/script")
+
+
+@functools.cache
+def _template():
+    environment = Environment(
+        loader=PackageLoader("taetpu.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _resource(name: str) -> str:
+    return files("taetpu.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,137 @@
+"""What a report says in words and figures, the same in HTML, Markdown and the terminal. All of it is from the results."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.stats import numbers
+
+Results = Mapping[str, Any]
+"""The content of `results.json`."""
+
+UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
+MARKS = {"better": "\u25c6", "worse": "\u25a0", "inconclusive": "\u25cb", "baseline": ""}
+"""A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the verdict table, as text."""
+
+    arm: str
+    change: str
+    mean: str
+    effect: str
+    interval: str
+    p: str
+    verdict: str
+    """A verdict, or `baseline`."""
+    params: str
+    flops: str
+    evidence: str
+    diverged: int
+    more_seeds: int | None
+
+
+def rows(results: Results) -> list[Row]:
+    """The verdict table, in the study's order: the baseline first."""
+    base, noise_sd = results["arms"][0], results["model"]["residual_sd"]
+    places = numbers.decimals(noise_sd, base["mean"] or 0)
+    return [_row(arm, base, places) for arm in results["arms"]]
+
+
+def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
+    return Row(
+        arm=arm["name"],
+        change=arm["change"],
+        mean=numbers.number(arm["mean"], places),
+        effect=numbers.effect(arm["effect"], arm["ci95"]),
+        interval=numbers.interval(arm["ci95"]),
+        p=numbers.p_value(arm["p_holm"]),
+        verdict=arm["verdict"] or "baseline",
+        params=_beside(arm["params"], base["params"]),
+        flops=_beside(arm["flops"], base["flops"]),
+        evidence=arm["evidence"],
+        diverged=arm["diverged"],
+        more_seeds=arm["more_seeds"],
+    )
+
+
+def _beside(value: float | None, base: float | None) -> str:
+    """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
+    text = numbers.amount(value)
+    if value is None or not base or value == base:
+        return text
+    return f"{text} ({100 * (value / base - 1):+.2g}%)"
+
+
+def metric(name: str) -> str:
+    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
+    unit = UNITS.get(name.rpartition("/")[2])
+    return f"{name} ({unit})" if unit else name
+
+
+def headline(results: Results) -> str:
+    """What the study found, in one sentence."""
+    arms, name = results["arms"][1:], results["primary"]
+    if not arms:
+        return f"The baseline alone: {name} is {rows(results)[0].mean}."
+    if len(results["seeds"]) == 1:
+        return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
+    found = Counter(arm["verdict"] for arm in arms)
+    clear = [(verdict, found[verdict]) for verdict in ("worse", "better") if found[verdict]]
+    if not clear:
+        return f"None of {_count(len(arms), 'change')} could be told from the baseline in {name}."
+    first, *others = clear
+    parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
+    parts += [f"{number} made it {verdict}" for verdict, number in others]
+    if found["inconclusive"]:
+        parts.append(f"{found['inconclusive']} could not be told from the baseline")
+    return _joined(parts) + "."
+
+
+def notices(results: Results) -> list[str]:
+    """What a reader must know before trusting the verdicts."""
+    arms = results["arms"]
+    outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
+    total, seeds = sum(outcomes.values()), len(results["seeds"])
+    found = []
+    if not results["complete"]:
+        found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
+    if results["label"] == "screening":
+        found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects. Confirm what matters with more seeds.")
+    if outcomes["diverged"]:
+        worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
+        found.append(f"Diverged runs: {worst}. Means and effects are over the runs that finished.")
+    noisy = results["model"]["noisy"]
+    if noisy:
+        found.append(f"Noisier than the other arms: {', '.join(noisy)}. Effects that involve them are judged more cautiously.")
+    return found
+
+
+def noise(results: Results) -> str:
+    """The noise floor in one sentence."""
+    floor, model = results["noise_floor"], results["model"]
+    if floor["sd"] is None:
+        return "One seed shows no noise floor."
+    text = f"Over {_count(floor['seeds'], 'seed')}, the baseline's {results['primary']} has a standard deviation of"
+    text = f"{text} {floor['sd']:.2g}"
+    if not model["residual_sd"]:
+        return f"{text}."
+    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out."
+
+
+def more_seeds(results: Results) -> list[str]:
+    """For inconclusive arms, how many more seeds would decide if the observed effect were the true one."""
+    return [f"{arm['name']}: about {arm['more_seeds']} more" for arm in results["arms"] if arm["more_seeds"]]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _joined(parts: list[str]) -> str:
+    if len(parts) < 3:
+        return " and ".join(parts)
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}"

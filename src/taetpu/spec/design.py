@@ -1,0 +1,260 @@
+"""A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.config import to_data
+from taetpu.core.errors import UserError, Where
+from taetpu.data.batches import Source
+from taetpu.nn.lm import selected
+from taetpu.spec.document import Document
+from taetpu.spec.identity import SCHEMA, canonical, run_id
+from taetpu.spec.overrides import apply, show
+from taetpu.spec.schema import BASELINE, Measure, ResolvedConfig, RunConfig
+
+Diff = dict[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One arm on one seed. `id` is the run's identity (see `spec.identity`)."""
+
+    arm: str
+    seed: int
+    config: ResolvedConfig
+    id: str
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The baseline with named changes.
+
+    Attributes:
+        overrides: the changes as written, a list of values already replaced by one of them.
+        diff: what they come to: `{path: (the baseline's value, this arm's)}`; a slot filled by another kind is one
+            entry, and a change of all layers alike is written without their numbers.
+        origins: where in the study file each override stands.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    config: ResolvedConfig
+    diff: Diff = field(default_factory=dict)
+    origins: dict[str, Where] = field(default_factory=dict)
+
+    def place(self, path: Where) -> Where:
+        """Where in the study file the cause of an error stands, given the error's path in the config.
+
+        An override's own path may stand first instead of a config path. What no override touches is blamed on the arm
+        as a whole, or on its only override; in the baseline it is what the file says, or `--set`.
+        """
+        if path and path[0] in self.origins:
+            return (*self.origins[str(path[0])], *path[1:])
+        for override, origin in self.origins.items():
+            rest = _touched(override, path, len(self.config.model.layers))
+            if rest is not None:
+                return (*origin, *rest)
+        if self.name == BASELINE:
+            return ("base", *path)
+        return next(iter(self.origins.values())) if len(self.origins) == 1 else ("arms", self.name)
+
+
+class Sources:
+    """The prepared tasks of a study, each read once.
+
+    Args:
+        folder: where the study file stands; relative paths in tasks start there.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self._known = folder, dict[str, Source]()
+
+    def of(self, config: ResolvedConfig) -> Source:
+        """The task of a run. Raises `UserError`, with a config path, when its data cannot be used."""
+        key = canonical(to_data(config.task))
+        if key not in self._known:
+            try:
+                self._known[key] = config.task.prepare(self.folder)
+            except UserError as error:
+                raise error.at("task") from None
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, resolved.
+
+    Attributes:
+        folder: where the file stands.
+        base: the baseline's data as written, `--set` included.
+        arms: the baseline first.
+    """
+
+    name: str
+    file: Path
+    folder: Path
+    base: dict[str, Any]
+    baseline: RunConfig
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    measure: Measure
+    document: Document
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The prepared tasks; nothing is read before it is asked for."""
+        return Sources(self.folder)
+
+    def runs(self) -> list[RunSpec]:
+        """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
+
+        Raises:
+            UserError: a task's data cannot be used, or training on it cannot be as long as asked.
+        """
+        found = []
+        for arm in self.arms:
+            try:
+                source = self.sources.of(arm.config)
+                self._check_length(arm.config, source)
+            except UserError as error:
+                raise relocated(error, arm, self.document) from None
+            found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, source.fingerprint)) for s in self.seeds]
+        return found
+
+    def _check_length(self, config: ResolvedConfig, source: Source) -> None:
+        try:
+            config.train.total_steps(source.num_windows)
+        except UserError as error:
+            raise error.at("train") from None
+
+
+def relocated(error: UserError, arm: Arm, document: Document) -> UserError:
+    """An error met in an arm's config, seen from the study file."""
+    there = UserError(
+        error.problem, path=arm.place(error.path), file=error.file, line=error.line, remedy=error.remedy
+    )
+    return document.located(there)
+
+
+def _touched(override: str, path: Where, num_layers: int) -> Where | None:
+    """What of a config path lies below an override, () when the override lies below the path; None when they part."""
+    parts: list[Any] = override.split(".")
+    if parts[:2] == ["model", "layers"] and len(parts) > 2:
+        if path[:2] == ("model", "layers") and len(path) > 2 and path[2] in selected(parts[2], num_layers):
+            parts[2] = path[2]
+    elif path[:2] == ("model", "layers") and len(path) > 2 and parts[:2] != ["model", "layers"]:
+        path = ("model", *path[3:])
+    shared = min(len(parts), len(path))
+    return path[len(parts) :] if shared and tuple(parts[:shared]) == path[:shared] else None
+
+
+# --- what an arm changes ---------------------------------------------------------------------------------------------
+
+
+def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
+    """What differs between two configs; see `Arm.diff`."""
+    a, b = to_data(old), to_data(new)
+    before, after = a["model"].pop("layers"), b["model"].pop("layers")
+    a["model"]["num_layers"], b["model"]["num_layers"] = len(before), len(after)
+    found = dict(_changes(a, b, ()))
+    layers = [dict(_changes(x, y, ())) for x, y in zip(before, after, strict=False)]
+    for i, layer in enumerate(layers):
+        for path, change in layer.items():
+            alike = all(other.get(path) == change for other in layers)
+            found[f"model.{path}" if alike else f"model.layers.{i}.{path}"] = change
+    return found
+
+
+def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any, Any]]]:
+    if not (isinstance(a, dict) and isinstance(b, dict)) or a.get("kind") != b.get("kind"):
+        return [] if a == b else [(".".join(path), (a, b))]
+    return [change for name in a for change in _changes(a[name], b[name], (*path, name))]
+
+
+# --- what is frozen --------------------------------------------------------------------------------------------------
+
+
+def frozen(study: Study) -> dict[str, Any]:
+    """What a study's folder keeps of its study, as plain data. The baseline has its defaults written out, so that a
+    later version with other defaults cannot change it unseen. Prepares the baseline's task."""
+    baseline = study.arms[0]
+    try:
+        fingerprint = study.sources.of(baseline.config).fingerprint
+    except UserError as error:
+        raise relocated(error, baseline, study.document) from None
+    return {
+        "study": study.name,
+        "schema": SCHEMA,
+        "base": to_data(study.baseline),
+        "data": fingerprint,
+        "measure": to_data(study.measure),
+        "seeds": list(study.seeds),
+        "arms": {arm.name: arm.overrides for arm in study.arms},
+    }
+
+
+def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """What the folder should keep after this run: what is stored, with the arms and seeds that are new.
+
+    Arms and seeds that the file no longer has stay recorded.
+
+    Raises:
+        UserError: the folder belongs to another baseline, measure or data, or an arm has come to mean something else.
+    """
+    new = frozen(study)
+    for part in ("schema", "base", "measure", "data"):
+        _refuse_change(stored.get(part), new[part], part, study)
+    for arm in study.arms:
+        if arm.name in stored["arms"] and not _same_arm(stored["arms"][arm.name], arm, study):
+            before, after = stored["arms"][arm.name], arm.overrides
+            raise _refused(
+                f"arm {arm.name!r} was {show(before)} when it was first run, and is {show(after)} now",
+                ("arms", arm.name),
+                "give the changed arm a name of its own",
+                study,
+            )
+    seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
+    return {**new, "base": stored["base"], "seeds": seeds, "arms": {**stored["arms"], **new["arms"]}}
+
+
+def _refuse_change(old: Any, new: Any, part: str, study: Study) -> None:
+    changed = _leaves(old, (part,)) | {}
+    now = _leaves(new, (part,))
+    for path in sorted(set(changed) | set(now)):
+        before, after = changed.get(path, "not there"), now.get(path, "not there")
+        # Where data is read from may change; the data may not, and has an entry of its own.
+        if before == after or path == ("base", "task", "source"):
+            continue
+        what = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}.get(part, "the format")
+        change = "" if part == "data" else f": {'.'.join(path)} was {show(before)}, and is {show(after)} now"
+        raise _refused(
+            f"{what} is not that of the study {study.name!r} in this folder{change}",
+            ("base", "task") if part == "data" else path,
+            "nothing was changed there: give the study another name, or another --root",
+            study,
+        )
+
+
+def _refused(problem: str, path: Where, remedy: str, study: Study) -> UserError:
+    return study.document.located(UserError(problem, path=path, remedy=remedy))
+
+
+def _leaves(data: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
+    if not isinstance(data, Mapping) or not data:
+        return {path: data}
+    return {k: v for name, value in data.items() for k, v in _leaves(value, (*path, str(name))).items()}
+
+
+def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
+    """Do stored overrides come to the same config? They may be written differently."""
+    if dict(overrides) == arm.overrides:
+        return True
+    from taetpu.core.config import load
+
+    try:
+        return load(RunConfig, apply(study.base, overrides)).resolve() == arm.config
+    except UserError:
+        return False

@@ -1,0 +1,137 @@
+"""A study file as plain data, with the line of everything in it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+from taetpu.core.errors import UserError, Where
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file says.
+
+    Attributes:
+        data: its plain data, a mapping.
+        lines: 1-based line of each place, by its path.
+    """
+
+    file: Path
+    data: dict[str, Any]
+    lines: dict[Where, int] = field(default_factory=dict)
+
+    def located(self, error: UserError) -> UserError:
+        """The error with this file and the line of the nearest place that stands in it."""
+        if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
+            return error
+        known = (error.path[:n] for n in range(len(error.path), 0, -1))
+        line = next((self.lines[path] for path in known if path in self.lines), None)
+        return error.at(file=self.file, line=line)
+
+
+def read(file: Path) -> Document:
+    """Read a YAML 1.2 file that holds a mapping.
+
+    Raises:
+        UserError: no such file, not a text file, not YAML, a key given twice, not a mapping.
+    """
+    text = _text(file)
+    try:
+        node = _yaml().compose(text)
+        lines: dict[Where, int] = {}
+        _walk(node, (), lines, file)
+        data = _yaml().load(text)
+    except MarkedYAMLError as error:
+        raise _syntax(error, text, file) from None
+    except YAMLError as error:
+        raise UserError(f"not valid YAML: {error}", file=file) from None
+    if data is None:
+        raise UserError("the file is empty", file=file, remedy="`taetpu new NAME` writes a study to start from")
+    if not isinstance(data, dict):
+        raise UserError(
+            f"a study is a mapping of keys to values, not a {_noun(data)}", file=file, line=1, remedy="study: NAME ..."
+        )
+    return Document(file, data, lines)
+
+
+def parse_value(text: str) -> Any:
+    """The value of a YAML scalar or flow collection, as given on a command line.
+
+    Raises:
+        UserError: it is not YAML.
+    """
+    try:
+        return _yaml().load(text)
+    except YAMLError:
+        raise UserError(f"{text!r} is not a YAML value", remedy="quote it, e.g. a.b='{kind: relu}'") from None
+
+
+def _yaml() -> YAML:
+    return YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        near = sorted(p.name for p in file.parent.glob("*.y*ml")) if file.parent.is_dir() else []
+        remedy = f"YAML files there: {', '.join(near)}" if near else "`taetpu new NAME` writes a study to start from"
+        raise UserError("no such file", file=file, remedy=remedy) from None
+    except IsADirectoryError:
+        raise UserError("this is a folder, not a study's file", file=file, remedy="name the YAML file") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError("not a UTF-8 text file", file=file, line=line, remedy="save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read: {error.strerror}", file=file) from None
+
+
+def _walk(node: Any, path: Where, lines: dict[Where, int], file: Path) -> None:
+    """Note the line of every key and item below `node`, which the parser leaves in no particular form of Python."""
+    if isinstance(node, MappingNode):
+        seen: dict[Any, int] = {}
+        for key, value in node.value:
+            name, line = _key(key), key.start_mark.line + 1
+            if name in seen and name != "<<":
+                raise UserError(
+                    f"the key {name!r} is given twice, here and in line {seen[name]}",
+                    path=path,
+                    file=file,
+                    line=line,
+                    remedy="remove one, or give it another name",
+                )
+            seen[name] = line
+            lines[*path, name] = line
+            _walk(value, (*path, name), lines, file)
+    elif isinstance(node, SequenceNode):
+        for i, item in enumerate(node.value):
+            lines[*path, i] = item.start_mark.line + 1
+            _walk(item, (*path, i), lines, file)
+
+
+def _key(node: Any) -> Any:
+    if not isinstance(node, ScalarNode):
+        return str(node.value)
+    return int(node.value) if node.tag.endswith(":int") and node.value.lstrip("+-").isdecimal() else node.value
+
+
+def _syntax(error: MarkedYAMLError, text: str, file: Path) -> UserError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    rows = text.splitlines()
+    row = rows[line - 1] if line and line <= len(rows) else ""
+    quoted = f": {row.strip()!r}" if row.strip() else ""
+    if "\t" in row[: len(row) - len(row.lstrip())]:
+        return UserError(f"a tab in the indentation{quoted}", file=file, line=line, remedy="indent with spaces")
+    problem = (error.problem or error.context or "cannot be read").strip()
+    return UserError(
+        f"not valid YAML, {problem}{quoted}", file=file, line=line, remedy="check colons, quotes, brackets"
+    )
+
+
+def _noun(data: Any) -> str:
+    return {list: "list", str: "text", int: "number", float: "number", bool: "truth value"}.get(type(data), "value")

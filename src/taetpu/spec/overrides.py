@@ -1,0 +1,232 @@
+"""Overrides: `{dotted path: value}` on a baseline's plain data, checked against the config classes field by field.
+
+A path names a field (`model.dim`), a whole slot (`model.position: none`), the kind of a slot (`model.norm.kind: layer`,
+which keeps the fields that both kinds have), a field of what fills a slot, or any of these in some layers
+(`model.layers.-1.ffn`, `model.layers.0:2.mixer.num_heads`). The order of overrides never matters: two that touch the
+same place are refused, kinds are set before fields, and single layers last.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple, get_args, get_origin
+
+from taetpu.core.config import Component, Config, config_of, load, slot_of
+from taetpu.core.errors import UserError, Where, dotted, suggest
+from taetpu.core.registry import component, kinds
+from taetpu.nn.block import LayerConfig
+from taetpu.nn.lm import ModelConfig, selected
+from taetpu.spec.schema import RunConfig
+
+Parts = tuple[str | int, ...]
+
+
+class Spot(NamedTuple):
+    """A place to write to: `data[name]`, where `data` is to become a `cls`; None where the key is a layer's number."""
+
+    cls: type[Config] | None
+    data: dict[Any, Any]
+    name: Any
+
+
+def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a baseline's data with overrides applied.
+
+    Raises:
+        UserError: an override matches nothing, two overlap, or a new kind lacks a field that the baseline sets; its
+            path starts with the override. Errors of the baseline itself have a config path.
+    """
+    new = deepcopy(dict(data))
+    _refuse_overlap((tuple(path.split(".")), path) for path in overrides)
+    wide = [path for path in overrides if not _layered(path)]
+    layered = [path for path in overrides if _layered(path)]
+    for path in sorted(wide, key=_kinds_first):
+        _write(new, path, overrides[path])
+    if layered:
+        _refuse_overlap((parts, path) for path in layered for parts in _concrete(new, path))
+    for path in sorted(layered, key=_kinds_first):
+        _write(new, path, overrides[path])
+    return new
+
+
+def takes_list(data: Mapping[str, Any], path: str) -> bool:
+    """Is a list a value of the field at `path`? Raises `UserError` when the path matches nothing."""
+    spot = _spots(deepcopy(dict(data)), path)[0]
+    if spot.cls is None or spot.name not in spot.cls.model_fields:
+        return False
+    kind = spot.cls.model_fields[spot.name].annotation
+    return any(get_origin(part) in (tuple, list) for part in (kind, *get_args(kind)))
+
+
+def _write(data: dict[str, Any], path: str, value: Any) -> None:
+    for spot in _spots(data, path):
+        if spot.name == "kind" and spot.cls is not None and issubclass(spot.cls, Component):
+            _change_kind(spot.cls, spot.data, value, path)
+        else:
+            spot.data[spot.name] = deepcopy(value)
+
+
+def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: str) -> None:
+    """Fill the slot with another kind, keeping the fields that were set."""
+    known = kinds(old.slot)
+    if kind not in known:
+        raise UserError(f"unknown {old.slot} kind {kind!r}", path=(path,), remedy=suggest(str(kind), known))
+    set_before = {name: value for name, value in data.items() if name != "kind"}
+    kept = {name: value for name, value in set_before.items() if name in known[kind].model_fields}
+    if lost := sorted(set(set_before) - set(kept)):
+        whole = ", ".join(f"{name}: {show(value)}" for name, value in {"kind": kind, **kept}.items())
+        slot = path.removesuffix(".kind")
+        raise UserError(
+            f"{old.slot} {kind!r} has no {', '.join(lost)}, which the baseline sets for {old.kind!r}",
+            path=(path,),
+            remedy=f"write the whole slot: {slot}: {{{whole}}}",
+        )
+    data.clear()
+    data.update(kind=kind, **kept)
+
+
+# --- finding places --------------------------------------------------------------------------------------------------
+
+
+def _layered(path: str) -> bool:
+    return path.startswith("model.layers.")
+
+
+def _kinds_first(path: str) -> tuple[bool, str]:
+    return not path.endswith(".kind"), path
+
+
+def _spots(data: dict[str, Any], path: str) -> list[Spot]:
+    """Where an override writes: one place, or one in each layer that it names. Mappings on the way are made."""
+    parts = path.split(".")
+    if not _layered(path):
+        return [_descend(RunConfig, data, parts, path)]
+    layers = _spread_layers(data, path)
+    found = []
+    for _, _, number, *rest in _concrete(data, path):
+        if not rest:
+            found.append(Spot(None, layers, number))
+            continue
+        layer = layers.setdefault(number, {})
+        slot = rest[0]
+        if len(rest) > 1 and slot in LayerConfig.model_fields and slot_of(LayerConfig, slot):
+            layer.setdefault(slot, deepcopy(_filled(ModelConfig, data["model"], slot, ("model", slot))))
+        found.append(_descend(LayerConfig, layer, [str(part) for part in rest], path))
+    return found
+
+
+def _concrete(data: Mapping[str, Any], path: str) -> list[Parts]:
+    """A path into layers once for each layer that it names, the layer as a number from 0."""
+    _, _, where, *rest = path.split(".")
+    model = load(ModelConfig, data.get("model", {}), ("model",))
+    try:
+        return [("model", "layers", number, *rest) for number in selected(where, model.num_layers)]
+    except UserError as error:
+        raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
+
+
+def _spread_layers(data: dict[str, Any], path: str) -> dict[int, Any]:
+    """Rewrite the layers' own settings as one mapping for each layer, by number."""
+    model = data["model"]
+    spread: dict[int, Any] = {}
+    for where, settings in model.get("layers", {}).items():
+        if not isinstance(settings, Mapping):
+            raise UserError(f"{settings!r} is not a mapping of settings", path=("model", "layers", where))
+        try:
+            numbers = selected(where, model["num_layers"])
+        except UserError as error:
+            raise error.at("model") from None
+        for number in numbers:
+            spread.setdefault(number, {}).update(deepcopy(dict(settings)))
+    model["layers"] = spread
+    return spread
+
+
+def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: str) -> Spot:
+    """Walk down to the mapping that holds the last of `parts`."""
+    done: tuple[str, ...] = tuple(path.split("."))[: -len(parts)]
+    while True:
+        name, *parts = parts
+        may_be_kind = issubclass(cls, Component) and name == "kind"
+        if not may_be_kind and name not in cls.model_fields:
+            raise _unknown(cls, name, done, path)
+        if not parts:
+            if not may_be_kind and cls.model_fields[name].is_required() and config_of(cls, name):
+                raise UserError(
+                    f"{name} is a section, not one setting",
+                    path=(path,),
+                    remedy=f"override its fields, e.g. {path}.{next(iter(config_of(cls, name).model_fields))}: ...",
+                )
+            return Spot(cls, data, name)
+        done = (*done, name)
+        slot, inner = (None, None) if may_be_kind else (slot_of(cls, name), config_of(cls, name))
+        if slot is not None:
+            data[name] = _filled(cls, data, name, done)
+            data, cls = data[name], kinds(slot)[data[name]["kind"]]
+        elif inner is not None:
+            if not isinstance(data.get(name), dict):
+                data[name] = {}
+            data, cls = data[name], inner
+        else:
+            raise UserError(
+                f"{path!r} matches nothing: {dotted(done)} holds a value, with nothing inside", path=(path,),
+                remedy=f"override {dotted(done)} itself",
+            )  # fmt: skip
+
+
+def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) -> dict[str, Any]:
+    """What fills a slot, as a mapping with its kind and the fields that are set."""
+    slot, value = slot_of(cls, name) or "", data.get(name, ...)
+    if value is ...:
+        default = cls.model_fields[name].default
+        if not isinstance(default, Component):
+            raise UserError(f"{name!r} is missing", path=at[:-1], remedy=f"add {name}: ...")
+        return {"kind": default.kind, **{f: getattr(default, f) for f in sorted(default.model_fields_set)}}
+    filled = dict(value) if isinstance(value, Mapping) else {"kind": "none" if value is None else value}
+    if filled.get("kind") not in kinds(slot):
+        component(slot, value, at)  # says what is wrong with it
+    return filled
+
+
+def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> UserError:
+    fields = list(cls.model_fields)
+    if issubclass(cls, Component):
+        owner = f"{dotted(done)} (kind {cls.kind})"
+        having = [kind for kind, other in kinds(cls.slot).items() if name in other.model_fields]
+        if having:
+            remedy = (
+                f"{', '.join(having)} has it; write the whole slot: {dotted(done)}: {{kind: {having[0]}, {name}: ...}}"
+            )
+        else:
+            remedy = suggest(name, [*fields, "kind"])
+        return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
+    remedy = suggest(name, fields)
+    for section in () if done else ("model", "train"):
+        inner = config_of(cls, section)
+        if inner is not None and name in inner.model_fields:
+            remedy = f"did you mean {section}.{path}? known: {', '.join(fields)}"
+    owner = dotted(done) or "the baseline"
+    return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
+
+
+def _refuse_overlap(targets: Iterable[tuple[Parts, str]]) -> None:
+    seen: list[tuple[Parts, str]] = []
+    for parts, path in targets:
+        for other, earlier in seen:
+            if parts[: len(other)] == other or other[: len(parts)] == parts:
+                raise UserError(
+                    f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is",
+                    path=(path,),
+                    remedy="keep one of them",
+                )
+        seen.append((parts, path))
+
+
+def show(value: Any) -> str:
+    """A value as it would be written in a study file, on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(show(v) for v in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)

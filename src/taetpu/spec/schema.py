@@ -1,0 +1,181 @@
+"""What a study file may say, and what a run is resolved to."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from taetpu.core.config import Config, SlotMark, load
+from taetpu.core.errors import UserError, Where, suggest
+from taetpu.nn.lm import LMConfig, ModelConfig
+from taetpu.spec.train_config import TrainConfig
+
+BASELINE = "baseline"
+MAX_SEED = 2**31 - 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=.,+_-]{0,99}")
+
+NOT_YET = (
+    "tune",
+    "factorial",
+    "ladder",
+    "tasks",
+    "leave_one_out",
+    "add_one_in",
+    "plugins",
+    "reuse",
+    "match",
+    "trackers",
+)
+NOT_YET_MEASURED = ("equivalence",)
+
+
+class RunConfig(Config):
+    """A baseline as written: the defaults filled in, layers still as overrides."""
+
+    task: Annotated[Any, SlotMark("task"), Field(description="what is learned, e.g. {kind: text, ...}")]
+    model: Annotated[ModelConfig, Field(description="at least dim and num_layers")]
+    train: Annotated[TrainConfig, Field(description="at least steps or epochs")]
+
+    def resolve(self) -> "ResolvedConfig":
+        """Every layer spelled out. Raises `UserError` as `ModelConfig.resolve` does, the path starting at `model`."""
+        try:
+            return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
+        except UserError as error:
+            raise error.at("model") from None
+
+
+class ResolvedConfig(Config):
+    """What is trained: nothing left to look up. A run's identity is computed from it."""
+
+    task: Annotated[Any, SlotMark("task")]
+    model: LMConfig
+    train: TrainConfig
+
+    def check(self) -> None:
+        """Raise `UserError` where parts do not fit each other; the path starts in this config.
+
+        The size of the vocabulary is not known before the data is read: components see 0 here.
+        """
+        try:
+            self.model.check(0, self.task.seq_len)
+        except UserError as error:
+            raise error.at("model") from None
+        for i, layer in enumerate(self.model.layers):
+            causal = getattr(layer.mixer, "causal", self.task.causal)
+            if causal != self.task.causal:
+                reason = (
+                    "a position would see the tokens that it is to predict"
+                    if self.task.causal
+                    else "a position would not see the question whole"
+                )
+                raise UserError(
+                    f"causal={_yes(causal)} does not fit task {self.task.kind!r}: {reason}",
+                    path=("model", "layers", i, "mixer", "causal"),
+                    remedy=f"causal: {_yes(self.task.causal)}",
+                )
+
+    def metrics(self) -> list[str]:
+        """The metrics that a run of this config yields."""
+        shares = {name: getattr(self.task, name, 1) for name in ("val", "test")}
+        splits = ["train", *(name for name, share in shares.items() if share)]
+        found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
+        if "tokenizer" in type(self.task).model_fields:
+            found += [f"{name}/bits_per_byte" for name in splits[1:]]
+        return sorted(found)
+
+
+class Measure(Config):
+    """What arms are compared by. The direction defaults to what is better: less loss, more accuracy."""
+
+    primary: str = "val/loss"
+    direction: Literal["min", "max"] = "min"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_direction(cls, data: Any) -> Any:
+        if str(data.get("primary", "")).endswith("accuracy"):
+            return {"direction": "max", **data}
+        return data
+
+
+class StudySpec(Config):
+    """A study file's top level, before anything is applied."""
+
+    study: Annotated[str, Field(description="the name of the study")]
+    base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
+    seeds: Annotated[Any, Field(description="how many, or a list of them")] = 3
+    arms: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Any] = Field(default_factory=dict)
+    measure: Measure = Measure()
+
+    @field_validator("base", "arms", "grid", mode="before")
+    @classmethod
+    def _mapping(cls, value: Any) -> Any:
+        if value is None:  # a key with nothing but comments under it
+            return {}
+        if not isinstance(value, dict):
+            raise ValueError("must be a mapping, each line a name, a colon and a value")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "StudySpec":
+        check_name(self.study, "study", ("study",))
+        self.seed_list()
+        return self
+
+    def seed_list(self) -> tuple[int, ...]:
+        """The seeds themselves: `n` means 0 to n - 1."""
+        seeds = self.seeds
+        if type(seeds) is int and seeds > 0:
+            return tuple(range(seeds))
+        if not isinstance(seeds, list | tuple) or not seeds:
+            problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
+            raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")
+        for i, seed in enumerate(seeds):
+            if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+                raise UserError(f"{seed!r} is not a seed", path=("seeds", i), remedy=f"an integer from 0 to {MAX_SEED}")
+            if seed in seeds[:i]:
+                raise UserError(f"seed {seed} is listed twice", path=("seeds", i), remedy="seeds must differ")
+        return tuple(seeds)
+
+
+def load_spec(data: dict[str, Any]) -> StudySpec:
+    """The top level of a study file.
+
+    Raises:
+        UserError: also for keys that belong to later versions, which are refused by name.
+    """
+    _refuse(data, NOT_YET, ())
+    if isinstance(data.get("measure"), dict):
+        _refuse(data["measure"], NOT_YET_MEASURED, ("measure",))
+    return load(StudySpec, data)
+
+
+def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: Where) -> None:
+    for key in keys:
+        if key in data:
+            raise UserError(f"{key!r} is not there yet in this version", path=(*path, key), remedy="remove it")
+
+
+def check_name(name: str, what: str, path: Where) -> str:
+    """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
+    if NAME.fullmatch(name):
+        return name
+    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:100].strip("-.")
+    hint = f", e.g. {safe}" if NAME.fullmatch(safe) else ""
+    raise UserError(
+        f"{what} name {name!r} cannot be a folder's name",
+        path=path,
+        remedy=f"letters, digits and = . , + _ -, at most 100, a letter or digit first{hint}",
+    )
+
+
+def check_primary(metric: str, known: list[str]) -> None:
+    """Raise `UserError` when no run yields `metric`."""
+    if metric not in known:
+        problem = f"no run of this task measures {metric!r}"
+        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
+
+
+def _yes(value: bool) -> str:
+    return "true" if value else "false"

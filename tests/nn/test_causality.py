@@ -1,0 +1,55 @@
+"""No position sees a later one: the gradient of its logits with respect to later inputs is exactly zero."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from taetpu.core.keys import root_key
+from taetpu.core.sites import Edit, capture
+
+SEQ, AT = 6, 3
+TOKENS = jax.random.randint(root_key(1), (1, SEQ), 0, 7)
+NUDGE = Edit("embed", lambda x, value: x + value, value="nudge")
+
+
+@jax.jit
+def influence(model):
+    """The gradient of one position's logits (not of their sum, which a norm may fix) by every position's input."""
+
+    def logit(nudge):
+        logits, _ = capture(model, (), [NUDGE])(TOKENS, values={"nudge": nudge})
+        return logits[0, AT, 0]
+
+    return jnp.abs(jax.grad(logit)(jnp.zeros((1, SEQ, 16)))).sum((0, 2))
+
+
+CASES = {
+    "learned pre-layer": {"position": "learned", "norm": "layer"},
+    "sinusoidal post-layer": {"position": "sinusoidal", "norm": {"kind": "layer", "placement": "post"}},
+    "rope post-rms": {"norm": {"kind": "rms", "placement": "post"}},
+    "nope no norm": {"position": "none", "norm": "none"},
+    "grouped heads, no residual": {
+        "mixer": {"kind": "attention", "num_kv_heads": 2, "head_dim": 6},
+        "residual": "none",
+        "ffn": "relu",
+    },
+    "biases, dropped head": {"mixer": {"kind": "attention", "drop_heads": [0]}, "bias": True, "ffn": "gelu-tanh"},
+    "no ffn": {"ffn": "none"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_later_positions_have_no_influence_and_earlier_ones_do(draw, case):
+    found = influence(draw({"dim": 16, "num_layers": 2} | CASES[case], seq=SEQ))
+    assert (found[AT + 1 :] == 0).all()
+    assert (found[: AT + 1] > 0).all()
+
+
+def test_without_a_mixer_a_position_sees_itself_alone(draw):
+    found = influence(draw({"dim": 16, "num_layers": 2, "mixer": "none"}, seq=SEQ))
+    assert (found > 0).tolist() == [i == AT for i in range(SEQ)]
+
+
+def test_without_the_mask_it_sees_all(draw):
+    found = influence(draw({"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "causal": False}}, seq=SEQ))
+    assert (found > 0).all()

@@ -1,0 +1,74 @@
+"""Dropped heads, branches and layers: masks that equal surgery, in one program with the model that drops nothing."""
+
+import jax
+import numpy as np
+import pytest
+
+from taetpu.core.config import active, bind, load, split
+from taetpu.core.keys import root_key
+from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
+
+TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
+HEADS = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
+BASE = {"dim": 16, "num_layers": 2, "mixer": HEADS, "init": "fan-in"}
+
+
+@jax.jit
+def forward(model):
+    return model(TOKENS)
+
+
+def test_a_dropped_head_is_its_rows_of_the_output_projection_zeroed(draw):
+    dropped = draw(BASE | {"layers": {1: {"mixer": HEADS | {"drop_heads": [0, 2]}}}})
+    whole = draw(BASE)
+    parameters = dict(named_parameters(whole))
+    wo = np.array(parameters["layers.1.mixer.wo"])
+    wo.reshape(4, 4, 16)[[0, 2]] = 0.0
+    operated = with_parameters(whole, parameters | {"layers.1.mixer.wo": wo})
+    np.testing.assert_allclose(forward(dropped), forward(operated), atol=1e-6)
+    assert np.abs(forward(dropped) - forward(whole)).max() > 1e-2
+
+
+@pytest.mark.parametrize("part", ["mixer", "ffn"])
+@pytest.mark.parametrize("residual", ["standard", "none"])
+def test_a_dropped_branch_before_a_residual_is_no_branch(draw, part, residual):
+    """Without a residual a branch that writes nothing leaves nothing: the mask then is not the absent branch."""
+    dropped = draw(BASE | {"residual": residual, "layers": {0: {"drop": [part]}}})
+    absent = draw(BASE | {"residual": residual, "layers": {0: {part: "none"}}})
+    names = named_parameters(absent)
+    absent = with_parameters(absent, {name: a for name, a in named_parameters(dropped).items() if name in names})
+    same = np.allclose(forward(dropped), forward(absent), atol=1e-6)
+    assert same == (residual == "standard")
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_a_dropped_layer_is_skipped(draw, placement):
+    norm = {"kind": "layer", "placement": placement}
+    dropped = draw(BASE | {"norm": norm, "layers": {1: {"drop": ["layer"]}}})
+    shallow = draw(BASE | {"norm": norm, "num_layers": 1})
+    names = named_parameters(shallow)
+    shallow = with_parameters(shallow, {name: a for name, a in named_parameters(dropped).items() if name in names})
+    np.testing.assert_allclose(forward(dropped), forward(shallow), atol=1e-6)
+
+
+def test_what_is_dropped_learns_nothing(draw):
+    settings = {"layers": {0: {"drop": ["ffn"]}, 1: {"mixer": HEADS | {"drop_heads": [1]}}}}
+    grads = named_parameters(jax.jit(jax.grad(lambda m: m(TOKENS)[..., 0].sum()))(draw(BASE | settings)))
+    assert not grads["layers.0.ffn.up"].any()
+    assert not grads["layers.1.mixer.wq"].reshape(16, 4, 4)[:, 1].any()
+    assert grads["layers.0.mixer.wo"].all()
+    assert grads["layers.1.mixer.wq"].reshape(16, 4, 4)[1:, 0].any()
+
+
+def test_a_mask_and_no_mask_share_a_program_when_told_so():
+    plain = load(ModelConfig, BASE).resolve()
+    masked = load(
+        ModelConfig, BASE | {"layers": {1: {"drop": ["mixer"], "mixer": HEADS | {"drop_heads": [3]}}}}
+    ).resolve()
+    live = active(plain) | active(masked)
+    (structure, numbers), (other, others) = split(plain, live), split(masked, live)
+    assert structure == other
+    logits = jax.jit(lambda numbers: bind(structure, numbers).build(7, 8, key=root_key(0))(TOKENS))
+    np.testing.assert_allclose(logits(numbers), forward(bind(*split(plain)).build(7, 8, key=root_key(0))), atol=1e-6)
+    assert np.abs(logits(numbers) - logits(others)).max() > 1e-2
+    assert logits._cache_size() == 1

@@ -1,0 +1,137 @@
+"""How layers are stacked, compiled or batched changes nothing; and a change in one place moves no parameter elsewhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
+from taetpu.nn import stack
+from taetpu.nn.lm import matrices, named_parameters, with_parameters
+from taetpu.nn.parts import join, trainable
+
+TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
+BASE = {"dim": 16, "num_layers": 3}
+
+
+@pytest.fixture(scope="module")
+def model(draw):
+    return draw(BASE)
+
+
+@pytest.fixture(scope="module")
+def parameters(model):
+    return named_parameters(model)
+
+
+def forward(model, key=None):
+    return jax.jit(lambda m, k: m(TOKENS, key=k))(model, key)
+
+
+def gradients(model):
+    params, rest = trainable(model)
+    grads = jax.jit(jax.grad(lambda p: join(p, rest)(TOKENS)[..., 0].sum()))(params)
+    return named_parameters(grads)
+
+
+def assert_same(a, b, but=()):
+    """Bit for bit, over the names that do not start as `but` does; and those others exist in one of them."""
+    shared = {name for name in a if not name.startswith(tuple(but))}
+    assert shared == {name for name in b if not name.startswith(tuple(but))}
+    assert len(shared) < len({*a, *b}) or not but
+    for name in shared:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_rolled_is_unrolled(draw, monkeypatch):
+    model = draw(BASE | {"dropout": 0.5})
+    key = root_key(3)
+    unrolled, slopes = forward(model, key), gradients(model)
+    monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
+    text = str(jax.make_jaxpr(lambda m: m(TOKENS))(model))
+    assert "unroll=1" in text
+    assert "unroll=3" not in text
+    np.testing.assert_allclose(forward(model, key), unrolled, atol=1e-6)
+    for name, slope in gradients(model).items():
+        np.testing.assert_allclose(slope, slopes[name], atol=1e-5, err_msg=name)
+
+
+CHANGES = {
+    "ffn of the last layer": ({"layers": {-1: {"ffn": "relu"}}}, ["layers.2.ffn."]),
+    "ffn of the middle one gone": ({"layers": {1: {"ffn": "none"}}}, ["layers.1.ffn"]),
+    "norm of the first": ({"layers": {"0": {"norm": "layer"}}}, ["layers.0.mixer_norm", "layers.0.ffn_norm"]),
+    "heads of a slice": (
+        {"layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "num_kv_heads": 1}}}},
+        ["layers.1.mixer.", "layers.2.mixer."],
+    ),
+    "ffn everywhere": ({"ffn": "gelu-erf"}, [f"layers.{i}.ffn." for i in range(3)]),
+    "embedding": ({"embedding": "untied"}, ["embedding.unembed"]),
+    "position": ({"position": "learned"}, ["position."]),
+    "biases": ({"bias": True}, [f"layers.{i}.{p}" for i in range(3) for p in ("mixer.b", "ffn.gate_", "ffn.up_", "ffn.down_")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_moves_no_parameter_that_it_leaves_alone(draw, parameters, change):
+    settings, touched = CHANGES[change]
+    assert_same(parameters, named_parameters(draw(BASE | settings)), but=touched)
+
+
+def test_another_residual_moves_nothing_and_another_seed_everything(draw, parameters):
+    assert_same(parameters, named_parameters(draw(BASE | {"residual": "none"})))
+    for name, array in named_parameters(draw(BASE, seed=1)).items():
+        assert "norm" in name or not np.array_equal(array, parameters[name])
+
+
+def test_no_two_weights_are_equal(parameters):
+    drawn = [np.asarray(a).ravel()[:16].tobytes() for name, a in parameters.items() if "norm" not in name]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_cutting_a_stack_changes_no_logit(draw, model):
+    """A layer that is stated otherwise but does the same stands in a stack of its own."""
+    cut = draw(BASE | {"layers": {1: {"ffn": {"kind": "swiglu", "hidden": 40}}}})
+    assert [s.size for s in model.stacks] == [3]
+    assert [s.size for s in cut.stacks] == [1, 1, 1]
+    assert_same(named_parameters(cut), named_parameters(model))
+    np.testing.assert_allclose(forward(cut), forward(model), atol=1e-6)
+
+
+def test_one_layer_of_a_stack_is_that_block(model, parameters):
+    np.testing.assert_array_equal(model.stacks[0].layer(2).mixer.wq, parameters["layers.2.mixer.wq"])
+
+
+def test_vmap_is_solo_and_jit_is_eager(draw, model):
+    other = draw(BASE, seed=1)
+    both = jax.tree.map(lambda *a: jnp.stack(a), model, other)
+    packed = jax.jit(jax.vmap(lambda m: m(TOKENS)))(both)
+    for row, solo in zip(packed, (model, other), strict=True):
+        np.testing.assert_allclose(row, forward(solo), atol=1e-6)
+    np.testing.assert_allclose(model(TOKENS), forward(model), atol=1e-6)
+
+
+def test_parameters_go_out_and_in(draw, model, parameters):
+    other = draw(BASE, seed=1)
+    assert jax.tree.all(jax.tree.map(np.array_equal, with_parameters(other, parameters), model))
+    assert sorted(parameters)[:2] == ["embedding.weight", "layers.0.ffn.down"]
+    assert sum(a.size for a in parameters.values()) == sum(a.size for a in jax.tree.leaves(trainable(model)[0]))
+
+
+def test_parameters_that_do_not_fit(model, parameters):
+    missing = {name: a for name, a in parameters.items() if name != "norm.weight"}
+    with pytest.raises(UserError, match="parameter 'norm.weight' is missing"):
+        with_parameters(model, missing)
+    with pytest.raises(UserError, match="parameter 'extra' is not in this model"):
+        with_parameters(model, parameters | {"extra": jnp.ones(1)})
+    with pytest.raises(UserError, match=r"parameter 'norm.weight' has shape \(3,\), not \(16,\)"):
+        with_parameters(model, parameters | {"norm.weight": jnp.ones(3)})
+
+
+def test_matrices_are_weights_and_tables_not_norms_nor_biases(draw):
+    model = draw(BASE | {"bias": True, "norm": "layer", "position": "learned"})
+    params, _ = trainable(model)
+    flags = jax.tree.unflatten(jax.tree.structure(params), [np.full(a.shape, f) for a, f in zip(
+        jax.tree.leaves(params), jax.tree.leaves(matrices(params)), strict=True)])  # fmt: skip
+    for name, flag in named_parameters(flags).items():
+        assert flag.all() == flag.any() == (flag.ndim == 2), name

@@ -1,0 +1,101 @@
+"""Made-up studies with everything that a report shows: values, learning curves, samples, an environment."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taetpu.stats.analyse import analyse
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+
+ARMS: dict[str, tuple[dict[str, Any], float | None]] = {
+    "baseline": ({}, 0.0),
+    "nope": ({"model.position": None}, 0.031),
+    "no-ffn": ({"model.ffn": None}, 0.145),
+    "no-mixer": ({"model.mixer": None}, 0.82),
+    "layernorm": ({"model.norm.kind": "layer"}, 0.001),
+    "one-head": ({"model.mixer.num_heads": 1}, 0.012),
+    "heads=8": ({"model.mixer.num_heads": 8}, -0.001),
+    "untied": ({"model.embedding": {"kind": "untied"}}, -0.022),
+    "no-norm": ({"model.norm": None}, None),
+}
+"""Each arm's change and its true effect; None diverges on every seed but one."""
+
+BASE = {
+    "task": {"kind": "text", "source": "python-docs", "tokenizer": {"kind": "char"}, "seq_len": 64},
+    "model": {
+        "dim": 64,
+        "num_layers": 4,
+        "mixer": {"kind": "attention", "num_heads": 4},
+        "position": {"kind": "rope"},
+        "norm": {"kind": "rms", "placement": "pre"},
+        "ffn": {"kind": "swiglu"},
+        "embedding": {"kind": "tied"},
+    },
+    "train": {"steps": 400, "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 3e-3}},
+}
+ENVIRONMENT = {"device": "cpu", "platform": "cpu", "python": "3.11.2", "versions": {"taetpu": "0.1.0", "jax": "0.10.2"}}
+
+
+@pytest.fixture
+def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
+    """A function that stores and analyses a study."""
+
+    def stored(
+        arms: Mapping[str, tuple[dict[str, Any], float | None]] = ARMS,
+        seeds: int = 3,
+        steps: int = 400,
+        root: Path = tmp_path,
+        sample: str = "    The loop is then run again, with the value that was\n    returned by the call.\n",
+    ) -> StudyFolder:
+        rng = np.random.default_rng(0)
+        folder = StudyFolder(open_store(root), "what-matters")
+        measure = {"primary": "val/loss", "direction": "min"}
+        study = {"study": "what-matters", "base": BASE, "arms": {name: diff for name, (diff, _) in arms.items()}}
+        folder.write_study({**study, "seeds": list(range(seeds)), "measure": measure})
+        shared = rng.normal(0, 0.012, seeds)
+        for i, (arm, (_, effect)) in enumerate(arms.items()):
+            for seed in range(seeds):
+                diverged = effect is None and seed != 1
+                offset = (0.3 if effect is None else effect) + shared[seed] + rng.normal(0, 0.006)
+                _write_run(folder, arm, seed, offset, diverged, steps, rng, 106_432 + 997 * i, sample)
+        analyse(folder)
+        return folder
+
+    return stored
+
+
+def _write_run(folder, arm, seed, offset, diverged, steps, rng, params, sample) -> None:
+    run = folder.run(arm, seed, f"{abs(hash_of(arm)) + seed:08x}")
+    run.start({"arm": arm, "seed": seed})
+    step = np.arange(1, steps + 1)
+    train = 1.9 + offset + 2.3 * np.exp(-step / (0.12 * steps)) + rng.normal(0, 0.02, steps)
+    evals = np.unique(np.linspace(0, steps, 21).round().astype(int))[1:]
+    val = 1.95 + offset + 2.3 * np.exp(-evals / (0.12 * steps)) + rng.normal(0, 0.001, len(evals))
+    if diverged:
+        train[steps // 3 :] = np.nan
+        val[evals >= steps // 3] = np.nan
+    series = {"train/loss": (step, train.astype(np.float32)), "val/loss": (evals, val.astype(np.float32))}
+    run.append(0, steps, series)
+    run.write_sample(steps, sample)
+    run.finish(
+        {
+            "outcome": "diverged" if diverged else "finished",
+            "diverged_at": steps // 3 if diverged else None,
+            "steps": steps,
+            "metrics": {"val/loss": float(val[-1]), "train/loss": float(train[-1])},
+            "params": params,
+            "flops": 6 * params * 16 * 64 * steps,
+            "tokens": 16 * 64 * steps,
+            "pack": {"id": "3f2a", "width": 8, "devices": 2},
+            "environment": ENVIRONMENT,
+        }
+    )
+
+
+def hash_of(name: str) -> int:
+    """A number that is the same in every process."""
+    return int.from_bytes(name.encode(), "big") % 2**28

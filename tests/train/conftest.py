@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from taetpu.core.config import active, load, split
+from taetpu.data.batches import Source
+from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.train.pack import Program, stack_numbers
+
+COPY = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6}
+
+
+def settings(task=COPY, model=(), **train) -> ResolvedConfig:
+    """A resolved run config, small unless told otherwise."""
+    data = {
+        "task": task,
+        "model": {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, **dict(model)},
+        "train": {"steps": 12, "batch_size": 4, "schedule": {"kind": "cosine", "warmup": 3}, "sample": None, **train},
+    }
+    return load(RunConfig, data).resolve()
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory) -> tuple[dict, Source]:
+    """A text task over a small file, and its source."""
+    folder = tmp_path_factory.mktemp("text")
+    words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat", "and", "ate"], 800)
+    (folder / "words.txt").write_text(" ".join(words) + "\n")
+    task = {"kind": "text", "source": str(folder / "words.txt"), "seq_len": 16, "val": 0.1, "test": 0.1}
+    return task, settings(task).task.prepare(folder)
+
+
+class Trainer:
+    """A pack of equal configs on several seeds, driven by hand."""
+
+    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8):
+        live = frozenset().union(*(active(c) for c in configs))
+        parts = [split(c, live) for c in configs]
+        self.structure, self.source = parts[0][0], source
+        self.width = width or len(configs)
+        steps = configs[0].train.total_steps(source.num_windows)
+        self.program = Program(self.structure, source, steps=steps, width=self.width, devices=devices, chunk=chunk)
+        fill = [0] * (self.width - len(configs))
+        order = [*range(len(configs)), *fill]
+        self.numbers = self.program.place(stack_numbers([parts[i][1] for i in order]))
+        self.seed_list = [(seeds or list(range(len(configs))))[i] for i in order]
+        self.seeds = self.program.place(np.array(self.seed_list, np.int32))
+        self.state = self.program.init(self.numbers, self.seeds)
+        self.step = 0
+
+    def advance(self, *sizes) -> dict[str, np.ndarray]:
+        """Take steps in dispatches of these sizes; returns the metrics, `(width, steps)`."""
+        found = []
+        for size in sizes:
+            batch = self.structure.train.batch_size
+            rows = np.zeros((self.width, self.program.chunk, batch), np.int32)
+            for i, seed in enumerate(self.seed_list):
+                rows[i, :size] = self.source.rows(seed, self.step, size, batch)
+            self.state, metrics = self.program.advance(
+                self.state, self.numbers, self.seeds, rows, np.int32(size), self.program.arrays
+            )
+            found.append({name: np.asarray(v)[:, :size] for name, v in metrics.items()})
+            self.step += size
+        return {name: np.concatenate([f[name] for f in found], 1) for name in found[0]}
+
+
+@pytest.fixture(scope="session")
+def make():
+    return settings
+
+
+@pytest.fixture(scope="session")
+def trainer():
+    return Trainer

@@ -1,0 +1,35 @@
+"""Counts agree with counting by hand."""
+
+from taetpu.core.config import load
+from taetpu.core.tree import count
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.parts import trainable
+from taetpu.train.count import flops_per_token, num_params
+
+VOCAB, SEQ, DIM = 7, 8, 16
+
+
+def resolved(**settings):
+    return load(ModelConfig, {"dim": DIM, "num_layers": 2, **settings}).resolve()
+
+
+def test_parameters_are_those_of_the_built_model(draw):
+    settings = {"dim": DIM, "num_layers": 2, "bias": True, "embedding": "untied", "position": "learned"}
+    model = draw(settings, vocab=VOCAB, seq=SEQ)
+    assert num_params(load(ModelConfig, settings).resolve(), VOCAB, SEQ) == count(trainable(model)[0])
+
+
+def test_flops_are_six_per_weight_and_the_attention_products():
+    plain = resolved(ffn={"kind": "relu"})
+    weights = 2 * (4 * DIM * DIM + 2 * 4 * DIM * DIM) + DIM * VOCAB
+    scores = 2 * 2 * 2 * SEQ * DIM  # layers, two products, multiply and add
+    assert flops_per_token(plain, VOCAB, SEQ) == 6 * weights + 3 * scores
+
+
+def test_a_rolled_stack_counts_every_layer(monkeypatch):
+    deep = resolved(num_layers=4)
+    unrolled = flops_per_token(deep, VOCAB, SEQ)
+    monkeypatch.setattr("taetpu.nn.stack.UNROLL_UP_TO", 1)
+    flops_per_token.cache_clear()
+    assert flops_per_token(deep, VOCAB, SEQ) == unrolled
+    flops_per_token.cache_clear()

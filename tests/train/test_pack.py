@@ -1,0 +1,84 @@
+"""A pack trains each of its runs as if it were alone, wherever its dispatches are cut."""
+
+import jax
+import numpy as np
+import pytest
+
+from taetpu.train.pack import compute_dtype
+
+
+@pytest.fixture(scope="module")
+def configs(make, text):
+    """Runs that share a program: another rate, a dropped head, a dropped layer."""
+    task, _ = text
+    return [
+        make(task),
+        make(task, optimizer={"kind": "adamw", "lr": 0.01, "weight_decay": 0.5}),
+        make(task, {"mixer": {"kind": "attention", "num_heads": 2, "drop_heads": [1]}}),
+        make(task, {"layers": {1: {"drop": ["layer"]}}}),
+    ]
+
+
+def test_packed_agrees_with_solo(trainer, configs, text):
+    packed = trainer(configs, text[1], seeds=[5, 6, 7, 8]).advance(8, 4)["train/loss"]
+    for i, config in enumerate(configs):
+        solo = trainer([config], text[1], seeds=[5 + i]).advance(8, 4)["train/loss"][0]
+        np.testing.assert_allclose(packed[i], solo, atol=2e-6)
+    assert len({tuple(row) for row in packed}) == 4  # the four really differ
+
+
+def test_cutting_dispatches_elsewhere_changes_no_bit(trainer, configs, text):
+    whole, cut = (trainer(configs, text[1]) for _ in range(2))
+    one, other = whole.advance(8, 4), cut.advance(1, 3, 2, 5, 1)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(cut.state), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_two_devices_agree_with_one(trainer, configs, text):
+    one = trainer(configs, text[1]).advance(8)["train/loss"]
+    two = trainer(configs, text[1], devices=2).advance(8)["train/loss"]
+    np.testing.assert_allclose(one, two, atol=2e-6)
+
+
+def test_padding_moves_no_run(trainer, configs, text):
+    """Two runs filled up to four are the same bits as the first two of four others at that width."""
+    padded = trainer(configs[:2], text[1], width=4).advance(8)["train/loss"]
+    first = trainer([configs[0], configs[1], configs[0], configs[1]], text[1], seeds=[0, 1, 2, 3]).advance(8)["train/loss"]
+    np.testing.assert_array_equal(padded[:2], first[:2])
+
+
+def test_one_compile_serves_every_chunk_length(trainer, configs, text):
+    run = trainer(configs, text[1])
+    run.advance(8, 1, 3)
+    assert run.program.advance._cache_size() == 1
+
+
+def test_a_diverged_run_leaves_its_neighbours_alone(trainer, make, text):
+    task, source = text
+    calm, wild = make(task), make(task, optimizer={"kind": "adamw", "lr": 1e20}, clip=None)
+    alone = trainer([make(task, clip=None)] * 2, source).advance(8)["train/loss"]
+    pack = trainer([make(task, clip=None), wild], source)
+    both = pack.advance(8)["train/loss"]
+    np.testing.assert_array_equal(alone[0], both[0])
+    diverged = np.asarray(pack.state.diverged_at)
+    assert diverged[0] == -1
+    assert diverged[1] == np.flatnonzero(~(both[1] <= calm.train.loss_bound))[0]
+
+
+def test_every_run_of_a_pack_evaluates_as_it_would_alone(trainer, configs, text):
+    pack = trainer(configs, text[1])
+    windows = pack.program.evaluation_set("val")
+    sums = {k: np.asarray(v) for k, v in pack.program.evaluate(pack.state.model, windows).items()}
+    split = text[1].evaluation("val")
+    assert sums["weight"].tolist() == [split.weights.sum()] * 4  # the whole split, padding not counted
+    model = jax.tree.map(lambda a: a[2], pack.state.model)
+    logits = model(split.tokens)
+    nll = -jax.nn.log_softmax(logits)[np.arange(len(split.tokens))[:, None], np.arange(16)[None], split.targets]
+    np.testing.assert_allclose(sums["nll"][2], (nll * split.weights).sum(), rtol=1e-5)
+
+
+def test_precision_follows_the_device():
+    assert compute_dtype("auto") == "float32"  # this machine's device is a CPU
+    assert compute_dtype("bfloat16") == "bfloat16"

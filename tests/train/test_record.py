@@ -1,0 +1,60 @@
+"""Metric windows depend on steps alone."""
+
+import math
+
+import numpy as np
+import pytest
+
+from taetpu.train.record import Recorder, checkpoint_steps, derived
+
+
+def recorded(cuts, every=4, start=0, flush_at=()):
+    recorder = Recorder(2, every, start)
+    values = np.arange(40, dtype=np.float32).reshape(2, 20)
+    at, out = 0, []
+    for size in cuts:
+        recorder.add_steps({"train/loss": values[:, at : at + size]})
+        at += size
+        if at in flush_at:
+            out.append(recorder.flush())
+    return [*out, recorder.flush()]
+
+
+def test_windows_do_not_depend_on_dispatches():
+    assert recorded([20]) == recorded([1, 2, 3, 5, 9]) == recorded([7, 7, 6])
+
+
+def test_a_window_is_the_mean_of_its_steps_and_is_named_by_its_last():
+    (start, end, points), = recorded([10])
+    assert (start, end) == (0, 10)
+    assert points[0]["train/loss"] == ([4, 8, 10], [1.5, 5.5, 8.5])
+    assert points[1]["train/loss"][1][0] == 21.5
+
+
+def test_a_flush_ends_a_window():
+    first, second = recorded([6, 4], flush_at=(6,))
+    assert first[:2] == (0, 6)
+    assert second[:2] == (6, 10)
+    assert first[2][0]["train/loss"] == ([4, 6], [1.5, 4.5])
+    assert second[2][0]["train/loss"] == ([8, 10], [6.5, 8.5])
+
+
+def test_a_lost_number_is_not_hidden_by_the_mean():
+    recorder = Recorder(1, 4, 0)
+    recorder.add_steps({"train/loss": np.array([[1.0, np.nan, 1.0, 1.0]], np.float32)})
+    assert math.isnan(recorder.flush()[2][0]["train/loss"][1][0])
+
+
+def test_bits_per_byte_counts_bytes_and_not_tokens():
+    found = derived({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", 16)
+    assert found["val/bits_per_byte"] == pytest.approx(0.5)
+    assert found["val/loss"] == pytest.approx(2 * math.log(2))
+    assert found["val/accuracy"] == 0.25
+    assert "val/bits_per_byte" not in derived({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"), [(4, [4, 8, 10]), ("log", [1, 2, 4, 8, 10]), ("eval", [5, 10]), ("end", [10])]
+)
+def test_checkpoint_rules(rule, steps):
+    assert checkpoint_steps(10, rule, [5, 10]) == steps
