@@ -107,7 +107,7 @@ def without_rows(model, layer):
     return eqx.tree_at(lambda m: m.stacks[0].block.mixer.wo, model, replace_fn=lambda wo: wo.at[layer].set(0.0))
 
 
-@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("layer", [0, LAYERS - 1])
 def test_an_edit_of_one_layer_is_surgery_on_its_weights(model, layer):
     edited, _ = read(model, [], [Edit("mixer.out", lambda x, _: jnp.zeros_like(x), layer=layer)])
     operated = jax.jit(lambda model: model(TOKENS))(without_rows(model, layer))

@@ -10,7 +10,7 @@ from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
 HEADS = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
-BASE = {"dim": 16, "num_layers": 2, "mixer": HEADS, "init": "fan-in"}
+BASE = {"dim": 16, "num_layers": 2, "mixer": HEADS}
 
 
 @jax.jit
@@ -35,19 +35,15 @@ def test_a_dropped_branch_before_a_residual_is_no_branch(draw, part, residual):
     """Without a residual a branch that writes nothing leaves nothing: the mask then is not the absent branch."""
     dropped = draw(BASE | {"residual": residual, "layers": {0: {"drop": [part]}}})
     absent = draw(BASE | {"residual": residual, "layers": {0: {part: "none"}}})
-    names = named_parameters(absent)
-    absent = with_parameters(absent, {name: a for name, a in named_parameters(dropped).items() if name in names})
     same = np.allclose(forward(dropped), forward(absent), atol=1e-6)
     assert same == (residual == "standard")
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_dropped_layer_is_skipped(draw, placement):
-    norm = {"kind": "layer", "placement": placement}
+def test_a_dropped_layer_is_skipped(draw):
+    """After the sum too, where switching both branches off would still leave two norms."""
+    norm = {"kind": "layer", "placement": "post"}
     dropped = draw(BASE | {"norm": norm, "layers": {1: {"drop": ["layer"]}}})
     shallow = draw(BASE | {"norm": norm, "num_layers": 1})
-    names = named_parameters(shallow)
-    shallow = with_parameters(shallow, {name: a for name, a in named_parameters(dropped).items() if name in names})
     np.testing.assert_allclose(forward(dropped), forward(shallow), atol=1e-6)
 
 
@@ -57,10 +53,10 @@ def test_what_is_dropped_learns_nothing(draw):
     assert not grads["layers.0.ffn.up"].any()
     assert not grads["layers.1.mixer.wq"].reshape(16, 4, 4)[:, 1].any()
     assert grads["layers.0.mixer.wo"].all()
-    assert grads["layers.1.mixer.wq"].reshape(16, 4, 4)[1:, 0].any()
+    assert grads["layers.1.mixer.wq"].reshape(16, 4, 4)[:, 0].any()
 
 
-def test_a_mask_and_no_mask_share_a_program_when_told_so():
+def test_a_mask_and_no_mask_share_a_program_when_told_so(draw):
     plain = load(ModelConfig, BASE).resolve()
     masked = load(
         ModelConfig, BASE | {"layers": {1: {"drop": ["mixer"], "mixer": HEADS | {"drop_heads": [3]}}}}
@@ -68,7 +64,12 @@ def test_a_mask_and_no_mask_share_a_program_when_told_so():
     live = active(plain) | active(masked)
     (structure, numbers), (other, others) = split(plain, live), split(masked, live)
     assert structure == other
-    logits = jax.jit(lambda numbers: bind(structure, numbers).build(7, 8, key=root_key(0))(TOKENS))
-    np.testing.assert_allclose(logits(numbers), forward(bind(*split(plain)).build(7, 8, key=root_key(0))), atol=1e-6)
-    assert np.abs(logits(numbers) - logits(others)).max() > 1e-2
+    whole = draw(BASE)
+
+    @jax.jit
+    def logits(numbers, parameters):
+        return with_parameters(bind(structure, numbers).build(7, 8, key=root_key(0)), parameters)(TOKENS)
+
+    np.testing.assert_allclose(logits(numbers, named_parameters(whole)), forward(whole), atol=1e-5)
+    assert np.abs(logits(numbers, named_parameters(whole)) - logits(others, named_parameters(whole))).max() > 1e-2
     assert logits._cache_size() == 1

@@ -47,7 +47,7 @@ def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
-    from taetpu.spec.schema import load_study
+    from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.preview import preview
@@ -121,7 +121,7 @@ def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) ->
     from rich.console import Console
 
     from taetpu.core.errors import FailedRuns
-    from taetpu.spec.schema import load_study
+    from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.progress import StudyProgress

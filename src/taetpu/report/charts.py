@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specs, built with Altair from plain data. Colours that depend on light or dark are in `THEMES`."""
+"""Charts as Vega-Lite specs, built with Altair from plain data. What depends on light or dark is in `THEMES`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,39 +47,63 @@ THEMES = {
 
 
 def forest(results: Mapping[str, Any]) -> Spec | None:
-    """Every arm's effect with its 95 % interval, the seeds it comes from, and the baseline's noise. None without arms."""
+    """Every arm's effect with its interval and its seeds, and the baseline's noise. None for a baseline alone."""
     base, *arms = results["arms"]
     if not arms:
         return None
+    rows, seeds = [_forest_row(arm) for arm in arms], _differences(arms, base)
+    values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
+    values += [seed["difference"] for seed in seeds]
+    scale, ticks = _scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
+    axis = alt.Axis(title=_forest_title(results, bool(ticks)), **({"values": ticks, "format": "~g"} if ticks else {}))
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
-    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10, grid=False))
-    rows = [_forest_row(arm) for arm in arms]
-    seeds = _differences(arms, base)
-    extent = [value for row in rows for value in (row["effect"], row["low"], row["high"]) if value is not None]
-    extent += [seed["difference"] for seed in seeds]
-    scale, ticks = _scale(extent, [arm["ci95"] for arm in arms if arm["ci95"]])
-    better = "\u2190 better \u00b7 worse \u2192" if results["direction"] == "min" else "\u2190 worse \u00b7 better \u2192"
-    title = [f"{words.metric(results['primary'])}: arm minus baseline", *(["logarithmic outside the noise"] if ticks else [])]
-    title.append("\u2190 better \u00b7 worse \u2192" if results["direction"] == "min" else "\u2190 worse \u00b7 better \u2192")
-    axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=6)
+    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    verdicts = list(SHAPES)
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=verdicts, range=[COLOURS[v] for v in verdicts]), legend=None)
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=verdicts, range=list(SHAPES.values())), legend=None)
-    table = alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
-    estimated = table.transform_filter("datum.effect !== null").encode(y=y, x=x, color=colour)
-    tooltip = [alt.Tooltip("arm:N"), alt.Tooltip("evidence:N")]
-    layers = [
-        estimated.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
-        estimated.mark_point(filled=True, size=110, opacity=1).encode(shape=shape, tooltip=tooltip),
-        table.transform_filter("datum.effect === null")
-        .mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
-        .encode(y=y, x=alt.datum(0)),
-    ]
-    dots = alt.Chart(alt.Data(values=seeds)).mark_circle(size=26, opacity=0.45, yOffset=8)  # pyright: ignore
-    layers.append(dots.encode(y=y, x="difference:Q", color=colour, tooltip=["arm:N", "seed:N", "difference:Q"]))
-    zero = alt.Chart(alt.Data(values=[{}])).mark_rule(style="zero").encode(x=alt.datum(0))  # pyright: ignore
-    return _spec(alt.layer(*_noise_band(results), zero, *layers).properties(height=ROW * len(arms)))
+    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y)]
+    return _spec(alt.layer(*layers).properties(height=ROW * len(arms)))
+
+
+def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
+    lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
+    lines = [f"{words.metric(results['primary'])}: arm minus baseline"]
+    if logarithmic:
+        lines.append("logarithmic outside the noise")
+    return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]
+
+
+def _reference(results: Mapping[str, Any]) -> list[alt.Chart]:
+    """The line of no effect, before a band of one standard deviation of the baseline over its seeds."""
+    zero = _chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))
+    sd = results["noise_floor"]["sd"]
+    if not sd:
+        return [zero]
+    return [_chart([{"from": -sd, "to": sd}]).mark_rect(style="noise").encode(x="from:Q", x2="to:Q"), zero]
+
+
+def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Interval and point of each arm, or a note in place of both."""
+    table = _chart(rows).encode(y=y, color=_by_verdict())
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    known = table.transform_filter("datum.effect !== null")
+    interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    point = known.mark_point(filled=True, size=110, opacity=1)
+    unknown = _chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
+    note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
+    return [interval, point.encode(x=x, shape=shape, tooltip=["arm:N", "evidence:N"]), note]
+
+
+def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:
+    dots = _chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
+    return dots.encode(y=y, x="difference:Q", color=_by_verdict(), tooltip=["arm:N", "seed:N", "difference:Q"])
+
+
+def _by_verdict() -> alt.Color:
+    scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
+    return alt.Color("verdict:N", scale=scale, legend=None)
+
+
+def _chart(rows: list[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
 
 
 def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
@@ -124,20 +148,14 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
     return alt.Scale(type="symlog", constant=inner, padding=8, nice=False), sorted(signed)
 
 
-def _noise_band(results: Mapping[str, Any]) -> list[alt.Chart]:
-    sd = results["noise_floor"]["sd"]
-    if not sd:
-        return []
-    data = alt.Data(values=[{"from": -sd, "to": sd}])  # pyright: ignore[reportArgumentType]
-    return [alt.Chart(data).mark_rect(style="noise").encode(x="from:Q", x2="to:Q")]
-
-
 def curve(curves: Curves) -> Spec:
-    """One arm's learning curve with the baseline's. It lacks its data: `datasets.arm`, `datasets.baseline` and the values
-    of the parameters `colour`, `low` and `high` (the vertical range) are filled in where it is drawn, so that the
-    baseline's points are stored once.
+    """One arm's learning curve with the baseline's, without its data.
+
+    `datasets.arm`, `datasets.baseline` and the values of the parameters `colour`, `low` and `high` (the vertical range)
+    are filled in where it is drawn, so that the baseline's points are stored once.
     """
-    x = alt.X("step:Q", axis=alt.Axis(tickCount=4, format="~s", grid=False), title="step")
+    thousands = "datum.value < 1000 ? datum.value : datum.value / 1000 + 'k'"
+    x = alt.X("step:Q", axis=alt.Axis(tickCount=4, labelExpr=thousands, grid=False), title="step")
     scale = alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False)
     title, axis = words.metric(curves.metric), alt.Axis(tickCount=4, domain=False, ticks=False)
     mean, low = (alt.Y(f"{name}:Q", scale=scale, axis=axis, title=title) for name in ("mean", "low"))
@@ -154,7 +172,7 @@ def curve(curves: Curves) -> Spec:
     return _spec(alt.layer(*layers).add_params(colour, *bounds).properties(height=150))
 
 
-def _spec(chart: alt.LayerChart) -> Spec:
+def _spec(chart: Any) -> Spec:
     """The spec, as wide as its place on the page; colours come from the page's theme."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}

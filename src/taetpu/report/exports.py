@@ -47,7 +47,9 @@ def table_text(results: Results) -> str:
     rule = tuple("-" * width for width in widths)
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     text = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
-    return "\n".join([*(textwrap.fill(line, COLUMNS) for line in text), "", *lines, "", textwrap.fill(words.noise(results), COLUMNS)])
+    return "\n".join(
+        [*(textwrap.fill(line, COLUMNS) for line in text), "", *lines, "", textwrap.fill(words.noise(results), COLUMNS)]
+    )
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

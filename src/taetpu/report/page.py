@@ -55,7 +55,6 @@ def html(results: Results, background: Background) -> str:
         words=words,
         background=background,
         arms=[arm["name"] for arm in results["arms"][1:]],
-        verdicts={arm["name"]: arm["verdict"] for arm in results["arms"]},
         style=Markup(_resource("page.css")),
         vega=Markup(vega),
         script=Markup(script),
@@ -84,7 +83,7 @@ def _embedded(data: Any) -> str:
 @functools.cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
 
 
 @functools.cache

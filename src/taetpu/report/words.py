@@ -1,4 +1,4 @@
-"""What a report says in words and figures, the same in HTML, Markdown and the terminal. All of it is from the results."""
+"""What a report says in words and figures, the same in HTML, Markdown and the terminal: all from the results."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Results = Mapping[str, Any]
 """The content of `results.json`."""
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
-MARKS = {"better": "\u25c6", "worse": "\u25a0", "inconclusive": "\u25cb", "baseline": ""}
+MARKS = {"better": "\u25c6", "worse": "\u25a0", "inconclusive": "\u25cf", "baseline": ""}
 """A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
 
 
@@ -100,13 +100,15 @@ def notices(results: Results) -> list[str]:
     if not results["complete"]:
         found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
     if results["label"] == "screening":
-        found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects. Confirm what matters with more seeds.")
+        found.append(
+            f"Screening: {_count(seeds, 'seed')} an arm find large effects. Confirm what matters with more seeds."
+        )
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         found.append(f"Diverged runs: {worst}. Means and effects are over the runs that finished.")
     noisy = results["model"]["noisy"]
     if noisy:
-        found.append(f"Noisier than the other arms: {', '.join(noisy)}. Effects that involve them are judged more cautiously.")
+        found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
     return found
 
 

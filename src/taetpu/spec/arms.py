@@ -26,7 +26,7 @@ class Candidate:
 
     name: str
     overrides: dict[str, Any]
-    origins: dict[str, Where]
+    origins: Mapping[str, Where]
     crossed: bool = False
     grid: bool = False
 

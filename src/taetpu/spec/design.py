@@ -1,19 +1,19 @@
 """A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import to_data
+from taetpu.core.config import load, to_data
 from taetpu.core.errors import UserError, Where
 from taetpu.data.batches import Source
-from taetpu.nn.lm import selected
 from taetpu.spec.document import Document
 from taetpu.spec.identity import SCHEMA, canonical, run_id
+from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import BASELINE, Measure, ResolvedConfig, RunConfig
+from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 
 Diff = dict[str, tuple[Any, Any]]
 
@@ -42,24 +42,17 @@ class Arm:
     name: str
     overrides: dict[str, Any]
     config: ResolvedConfig
-    diff: Diff = field(default_factory=dict)
-    origins: dict[str, Where] = field(default_factory=dict)
+    diff: Diff
+    origins: Origins
 
-    def place(self, path: Where) -> Where:
-        """Where in the study file the cause of an error stands, given the error's path in the config.
+    @property
+    def change(self) -> str:
+        """What the arm changes, on one line; empty for the baseline."""
+        return ", ".join(f"{path}: {_brief(old)} -> {_brief(new)}" for path, (old, new) in self.diff.items())
 
-        An override's own path may stand first instead of a config path. What no override touches is blamed on the arm
-        as a whole, or on its only override; in the baseline it is what the file says, or `--set`.
-        """
-        if path and path[0] in self.origins:
-            return (*self.origins[str(path[0])], *path[1:])
-        for override, origin in self.origins.items():
-            rest = _touched(override, path, len(self.config.model.layers))
-            if rest is not None:
-                return (*origin, *rest)
-        if self.name == BASELINE:
-            return ("base", *path)
-        return next(iter(self.origins.values())) if len(self.origins) == 1 else ("arms", self.name)
+    def explain(self, error: UserError) -> UserError:
+        """An error met in this arm's config, seen from the study file."""
+        return self.origins.explain(error, len(self.config.model.layers))
 
 
 class Sources:
@@ -73,13 +66,10 @@ class Sources:
         self.folder, self._known = folder, dict[str, Source]()
 
     def of(self, config: ResolvedConfig) -> Source:
-        """The task of a run. Raises `UserError`, with a config path, when its data cannot be used."""
+        """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
         key = canonical(to_data(config.task))
         if key not in self._known:
-            try:
-                self._known[key] = config.task.prepare(self.folder)
-            except UserError as error:
-                raise error.at("task") from None
+            self._known[key] = config.task.prepare(self.folder)
         return self._known[key]
 
 
@@ -108,47 +98,31 @@ class Study:
         """The prepared tasks; nothing is read before it is asked for."""
         return Sources(self.folder)
 
-    def runs(self) -> list[RunSpec]:
+    def runs(self, source_of: Callable[[ResolvedConfig], Source] | None = None) -> list[RunSpec]:
         """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
+
+        Args:
+            source_of: where prepared tasks come from; `sources.of` by default.
 
         Raises:
             UserError: a task's data cannot be used, or training on it cannot be as long as asked.
         """
         found = []
         for arm in self.arms:
+            source = self.source(arm, source_of or self.sources.of)
             try:
-                source = self.sources.of(arm.config)
-                self._check_length(arm.config, source)
+                arm.config.train.total_steps(source.num_windows)
             except UserError as error:
-                raise relocated(error, arm, self.document) from None
+                raise arm.explain(error.at("train")) from None
             found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, source.fingerprint)) for s in self.seeds]
         return found
 
-    def _check_length(self, config: ResolvedConfig, source: Source) -> None:
+    def source(self, arm: Arm, source_of: Callable[[ResolvedConfig], Source]) -> Source:
+        """An arm's prepared task. Raises `UserError` with its place in the study file."""
         try:
-            config.train.total_steps(source.num_windows)
+            return source_of(arm.config)
         except UserError as error:
-            raise error.at("train") from None
-
-
-def relocated(error: UserError, arm: Arm, document: Document) -> UserError:
-    """An error met in an arm's config, seen from the study file."""
-    there = UserError(
-        error.problem, path=arm.place(error.path), file=error.file, line=error.line, remedy=error.remedy
-    )
-    return document.located(there)
-
-
-def _touched(override: str, path: Where, num_layers: int) -> Where | None:
-    """What of a config path lies below an override, () when the override lies below the path; None when they part."""
-    parts: list[Any] = override.split(".")
-    if parts[:2] == ["model", "layers"] and len(parts) > 2:
-        if path[:2] == ("model", "layers") and len(path) > 2 and path[2] in selected(parts[2], num_layers):
-            parts[2] = path[2]
-    elif path[:2] == ("model", "layers") and len(path) > 2 and parts[:2] != ["model", "layers"]:
-        path = ("model", *path[3:])
-    shared = min(len(parts), len(path))
-    return path[len(parts) :] if shared and tuple(parts[:shared]) == path[:shared] else None
+            raise arm.explain(error.at("task")) from None
 
 
 # --- what an arm changes ---------------------------------------------------------------------------------------------
@@ -174,22 +148,21 @@ def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any
     return [change for name in a for change in _changes(a[name], b[name], (*path, name))]
 
 
+def _brief(value: Any) -> str:
+    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else show(value)
+
+
 # --- what is frozen --------------------------------------------------------------------------------------------------
 
 
 def frozen(study: Study) -> dict[str, Any]:
     """What a study's folder keeps of its study, as plain data. The baseline has its defaults written out, so that a
     later version with other defaults cannot change it unseen. Prepares the baseline's task."""
-    baseline = study.arms[0]
-    try:
-        fingerprint = study.sources.of(baseline.config).fingerprint
-    except UserError as error:
-        raise relocated(error, baseline, study.document) from None
     return {
         "study": study.name,
         "schema": SCHEMA,
         "base": to_data(study.baseline),
-        "data": fingerprint,
+        "data": study.source(study.arms[0], study.sources.of).fingerprint,
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
@@ -221,14 +194,16 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
 
 
 def _refuse_change(old: Any, new: Any, part: str, study: Study) -> None:
-    changed = _leaves(old, (part,)) | {}
+    changed = _leaves(old, (part,))
     now = _leaves(new, (part,))
     for path in sorted(set(changed) | set(now)):
         before, after = changed.get(path, "not there"), now.get(path, "not there")
         # Where data is read from may change; the data may not, and has an entry of its own.
         if before == after or path == ("base", "task", "source"):
             continue
-        what = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}.get(part, "the format")
+        what = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}.get(
+            part, "the format"
+        )
         change = "" if part == "data" else f": {'.'.join(path)} was {show(before)}, and is {show(after)} now"
         raise _refused(
             f"{what} is not that of the study {study.name!r} in this folder{change}",
@@ -252,8 +227,6 @@ def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
     """Do stored overrides come to the same config? They may be written differently."""
     if dict(overrides) == arm.overrides:
         return True
-    from taetpu.core.config import load
-
     try:
         return load(RunConfig, apply(study.base, overrides)).resolve() == arm.config
     except UserError:

@@ -43,12 +43,12 @@ def read(file: Path) -> Document:
     try:
         node = _yaml().compose(text)
         lines: dict[Where, int] = {}
-        _walk(node, (), lines, file)
+        _walk(node, (), lines, file, ())
         data = _yaml().load(text)
     except MarkedYAMLError as error:
         raise _syntax(error, text, file) from None
-    except YAMLError as error:
-        raise UserError(f"not valid YAML: {error}", file=file) from None
+    except (YAMLError, ValueError) as error:  # a ValueError: a date or number that cannot be
+        raise UserError(f"not valid YAML: {error}", file=file, remedy="quote what is meant as text") from None
     if data is None:
         raise UserError("the file is empty", file=file, remedy="`taetpu new NAME` writes a study to start from")
     if not isinstance(data, dict):
@@ -66,7 +66,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         return _yaml().load(text)
-    except YAMLError:
+    except (YAMLError, ValueError):
         raise UserError(f"{text!r} is not a YAML value", remedy="quote it, e.g. a.b='{kind: relu}'") from None
 
 
@@ -90,27 +90,25 @@ def _text(file: Path) -> str:
         raise UserError(f"cannot read: {error.strerror}", file=file) from None
 
 
-def _walk(node: Any, path: Where, lines: dict[Where, int], file: Path) -> None:
-    """Note the line of every key and item below `node`, which the parser leaves in no particular form of Python."""
+def _walk(node: Any, path: Where, lines: dict[Where, int], file: Path, above: tuple[Any, ...]) -> None:
+    """Note the line of every key and item below `node`. Duplicate keys are found here, for the lines of both."""
+    if any(node is outer for outer in above):
+        line = lines.get(path)
+        raise UserError("an alias of what it stands in", path=path, file=file, line=line, remedy="write it out")
     if isinstance(node, MappingNode):
         seen: dict[Any, int] = {}
         for key, value in node.value:
             name, line = _key(key), key.start_mark.line + 1
+            here = (*path, name)
             if name in seen and name != "<<":
-                raise UserError(
-                    f"the key {name!r} is given twice, here and in line {seen[name]}",
-                    path=path,
-                    file=file,
-                    line=line,
-                    remedy="remove one, or give it another name",
-                )
-            seen[name] = line
-            lines[*path, name] = line
-            _walk(value, (*path, name), lines, file)
+                problem = f"the key {name!r} is given twice, here and in line {seen[name]}"
+                raise UserError(problem, path=here, file=file, line=line, remedy="remove one or rename it")
+            seen[name] = lines[here] = line
+            _walk(value, here, lines, file, (*above, node))
     elif isinstance(node, SequenceNode):
         for i, item in enumerate(node.value):
             lines[*path, i] = item.start_mark.line + 1
-            _walk(item, (*path, i), lines, file)
+            _walk(item, (*path, i), lines, file, (*above, node))
 
 
 def _key(node: Any) -> Any:

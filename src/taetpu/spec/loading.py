@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import load, to_data
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import UserError, suggest
 from taetpu.spec.arms import Candidate, candidates
-from taetpu.spec.design import Arm, Study, difference, relocated
+from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
 from taetpu.spec.identity import canonical
+from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, check_primary, load_spec
+from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
 
 
 def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
@@ -23,28 +24,19 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     Raises:
         UserError: with the file, the line and the path of what is wrong.
     """
-    file = Path(file)
-    document = read(file)
+    document = read(Path(file))
     try:
-        return _study(document, list(sets))
+        spec = load_spec(document.data)
+        base, baseline, first = _baseline(spec.base, list(sets), document)
+        arms = [first]
+        for candidate in candidates(spec, base):
+            arm = _arm(candidate, base, first, document)
+            if arm is not None:
+                arms.append(arm)
+        _check_primary(spec.measure.primary, arms)
+        _refuse_twins(arms)
     except UserError as error:
         raise document.located(error) from None
-
-
-def _study(document: Document, sets: list[str]) -> Study:
-    spec = load_spec(document.data)
-    base, baseline, first = _baseline(spec.base, sets, document)
-    check_primary(spec.measure.primary, first.config.metrics())
-    arms = [first]
-    for candidate in candidates(spec, base):
-        arm = _arm(candidate, base, first.config, document)
-        if arm is not None:
-            arms.append(arm)
-    for arm in arms[1:]:
-        if spec.measure.primary not in arm.config.metrics():
-            problem = f"arm {arm.name!r} does not measure {spec.measure.primary}, which arms are compared by"
-            raise UserError(problem, path=arm.place(("task",)), remedy="change measure.primary or the arm")
-    _refuse_twins(arms)
     return Study(
         name=spec.study,
         file=document.file,
@@ -58,13 +50,115 @@ def _study(document: Document, sets: list[str]) -> Study:
     )
 
 
+def _resolved(data: Mapping[str, Any]) -> tuple[RunConfig, ResolvedConfig]:
+    config = load(RunConfig, data)
+    resolved = config.resolve()
+    resolved.check()
+    return config, resolved
+
+
+def _num_layers(data: Mapping[str, Any]) -> Any:
+    model = data.get("model")
+    return model.get("num_layers") if isinstance(model, Mapping) else None
+
+
+# --- the baseline ----------------------------------------------------------------------------------------------------
+
+
 def _baseline(data: dict[str, Any], sets: list[str], document: Document) -> tuple[dict[str, Any], RunConfig, Arm]:
-    overrides, origins = _parse_sets(sets)
+    overrides = _parse_sets(sets)
+    origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
+    base: dict[str, Any] = data
     try:
-        base = apply(data, overrides)
-        baseline = load(RunConfig, base)
-        config = baseline.resolve()
-        config.check()
+        base = apply(data, {path: value for path, (_, value) in overrides.items()})
+        config, resolved = _resolved(base)
     except UserError as error:
-        raise _relocated_by_hand(error, origins, document) from None
-    return base, baseline, Arm(BASELINE, {}, config, {}, origins)
+        raise origins.explain(error, _num_layers(base)) from None
+    return base, config, Arm(BASELINE, {}, resolved, {}, origins)
+
+
+def _parse_sets(sets: list[str]) -> dict[str, tuple[str, Any]]:
+    """`{path: (as written, value)}`."""
+    found: dict[str, tuple[str, Any]] = {}
+    for text in sets:
+        path, equals, value = text.partition("=")
+        path, place = path.strip(), (f"--set {text}",)
+        if not equals or not path or not value.strip():
+            raise UserError(f"{text!r} is not of the form path=value", path=place, remedy="e.g. train.steps=200")
+        if path in found:
+            raise UserError(f"{path} is set twice", path=place, remedy="keep one of them")
+        try:
+            found[path] = text, parse_value(value)
+        except UserError as error:
+            raise error.at(*place) from None
+    return found
+
+
+# --- arms ------------------------------------------------------------------------------------------------------------
+
+
+def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm | None:
+    """The arm, resolved; None for the cell of a grid that is the baseline itself."""
+    origins = Origins(document, candidate.name, candidate.origins)
+    data: Mapping[str, Any] = base
+    try:
+        data = apply(base, candidate.overrides)
+        _, resolved = _resolved(data)
+    except UserError as error:
+        raise origins.explain(error, _num_layers(data)) from None
+    if candidate.grid and resolved == baseline.config:
+        return None
+    idle = _idle(candidate, base, resolved)
+    if idle is not None:
+        many = len(candidate.overrides) > 1
+        raise UserError(
+            f"{'part of ' if many else ''}arm {candidate.name!r} changes nothing: "
+            f"{idle} is already {show(candidate.overrides[idle])}",
+            path=candidate.origins[idle],
+            remedy="remove it, or change what the baseline says",
+        )
+    return Arm(candidate.name, candidate.overrides, resolved, difference(baseline.config, resolved), origins)
+
+
+def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> str | None:
+    """An override without which the arm would be the same.
+
+    In a product of several lists single values may be the baseline's, as long as one of them is not.
+    """
+    if candidate.crossed:
+        same = load(RunConfig, base).resolve() == resolved
+        return next(iter(candidate.overrides)) if same else None
+    for path in candidate.overrides:
+        others = {other: value for other, value in candidate.overrides.items() if other != path}
+        try:
+            if load(RunConfig, apply(base, others)).resolve() == resolved:
+                return path
+        except UserError:
+            continue  # the others do not stand without it, so it does something
+    return None
+
+
+def _check_primary(metric: str, arms: list[Arm]) -> None:
+    """Every run must yield what arms are compared by."""
+    known = arms[0].config.metrics()
+    if metric not in known:
+        problem = f"no run of this task measures {metric!r}"
+        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
+    for arm in arms[1:]:
+        has = arm.config.metrics()
+        if metric not in has:
+            problem = f"no run of arm {arm.name!r} measures {metric!r}, which arms are compared by"
+            raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}"))
+
+
+def _refuse_twins(arms: list[Arm]) -> None:
+    seen: dict[str, str] = {}
+    for arm in arms:
+        key = canonical(to_data(arm.config))
+        if key in seen:
+            raise UserError(
+                f"arms {seen[key]!r} and {arm.name!r} are the same",
+                path=next(iter(arm.origins.places.values())),
+                remedy="remove one",
+            )
+        seen[key] = arm.name

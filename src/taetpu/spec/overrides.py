@@ -124,10 +124,10 @@ def _concrete(data: Mapping[str, Any], path: str) -> list[Parts]:
         raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
 
-def _spread_layers(data: dict[str, Any], path: str) -> dict[int, Any]:
+def _spread_layers(data: dict[str, Any], path: str) -> dict[Any, Any]:
     """Rewrite the layers' own settings as one mapping for each layer, by number."""
     model = data["model"]
-    spread: dict[int, Any] = {}
+    spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
             raise UserError(f"{settings!r} is not a mapping of settings", path=("model", "layers", where))
@@ -143,22 +143,20 @@ def _spread_layers(data: dict[str, Any], path: str) -> dict[int, Any]:
 
 def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: str) -> Spot:
     """Walk down to the mapping that holds the last of `parts`."""
-    done: tuple[str, ...] = tuple(path.split("."))[: -len(parts)]
+    done = tuple(path.split("."))[: -len(parts)]
     while True:
         name, *parts = parts
-        may_be_kind = issubclass(cls, Component) and name == "kind"
-        if not may_be_kind and name not in cls.model_fields:
+        if issubclass(cls, Component) and name == "kind" and not parts:
+            return Spot(cls, data, name)
+        if name not in cls.model_fields:
             raise _unknown(cls, name, done, path)
+        slot, inner = slot_of(cls, name), config_of(cls, name)
         if not parts:
-            if not may_be_kind and cls.model_fields[name].is_required() and config_of(cls, name):
-                raise UserError(
-                    f"{name} is a section, not one setting",
-                    path=(path,),
-                    remedy=f"override its fields, e.g. {path}.{next(iter(config_of(cls, name).model_fields))}: ...",
-                )
+            if slot is None and inner is not None and cls.model_fields[name].is_required():
+                example = f"{path}.{next(iter(inner.model_fields))}"
+                raise UserError(f"{path} is a section of settings", path=(path,), remedy=f"name one, e.g. {example}")
             return Spot(cls, data, name)
         done = (*done, name)
-        slot, inner = (None, None) if may_be_kind else (slot_of(cls, name), config_of(cls, name))
         if slot is not None:
             data[name] = _filled(cls, data, name, done)
             data, cls = data[name], kinds(slot)[data[name]["kind"]]
@@ -167,10 +165,8 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
                 data[name] = {}
             data, cls = data[name], inner
         else:
-            raise UserError(
-                f"{path!r} matches nothing: {dotted(done)} holds a value, with nothing inside", path=(path,),
-                remedy=f"override {dotted(done)} itself",
-            )  # fmt: skip
+            problem = f"{path!r} matches nothing: {dotted(done)} is a single value"
+            raise UserError(problem, path=(path,), remedy=f"override {dotted(done)}")
 
 
 def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark, load
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.errors import UserError, Where
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
@@ -104,8 +104,8 @@ class StudySpec(Config):
     study: Annotated[str, Field(description="the name of the study")]
     base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
     seeds: Annotated[Any, Field(description="how many, or a list of them")] = 3
-    arms: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, Any] = Field(default_factory=dict)
+    arms: dict[Any, Any] = Field(default_factory=dict)
+    grid: dict[Any, Any] = Field(default_factory=dict)
     measure: Measure = Measure()
 
     @field_validator("base", "arms", "grid", mode="before")
@@ -168,13 +168,6 @@ def check_name(name: str, what: str, path: Where) -> str:
         path=path,
         remedy=f"letters, digits and = . , + _ -, at most 100, a letter or digit first{hint}",
     )
-
-
-def check_primary(metric: str, known: list[str]) -> None:
-    """Raise `UserError` when no run yields `metric`."""
-    if metric not in known:
-        problem = f"no run of this task measures {metric!r}"
-        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
 
 
 def _yes(value: bool) -> str:

@@ -1,11 +1,12 @@
 """What a study would train, before any of it: arms, differences, sizes, packs. Reads the store, writes nothing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from taetpu.core.config import to_data
-from taetpu.spec.design import Arm, RunSpec, Study, check_frozen
+from taetpu.spec.design import Arm, Diff, RunSpec, Sources, Study, check_frozen
+from taetpu.spec.overrides import show
 from taetpu.store.study import StudyFolder
-from taetpu.study.run import Sources
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.plan import PackPlan, plan_packs
 
@@ -21,8 +22,7 @@ def preview(study: Study, folder: StudyFolder) -> dict[str, Any]:
     """
     if folder.exists():
         check_frozen(folder.read_study(), study)
-    sources = Sources(study.folder)
-    runs = study.runs(sources.of)
+    sources, runs = study.sources, study.runs()
     done = {run.id for run in runs if folder.run(run.arm, run.seed, run.id).status() == "done"}
     missing = [run for run in runs if run.id not in done]
     packs = _packs(missing, folder, sources)
@@ -53,13 +53,22 @@ def _arm(arm: Arm, runs: list[RunSpec], done: set[str], sources: Sources) -> dic
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
     return {
         "name": arm.name,
-        "change": arm.change,
+        "change": in_words(arm.diff),
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }
+
+
+def in_words(diff: Diff) -> str:
+    """`model.norm: rms -> layer; ...`: what differs, a component by its kind."""
+    return "; ".join(f"{path}: {_word(old)} -> {_word(new)}" for path, (old, new) in diff.items())
+
+
+def _word(value: Any) -> str:
+    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else show(value)
 
 
 def _flops(run: RunSpec, sources: Sources) -> int:

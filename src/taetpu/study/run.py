@@ -1,21 +1,18 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
-import json
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from taetpu.core.config import load, split, to_data
 from taetpu.core.errors import UserError
-from taetpu.data.batches import Source
 from taetpu.report.build import build
-from taetpu.spec.design import RunSpec, Study, check_frozen, frozen
+from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.stats.analyse import analyse
 from taetpu.store.runs import RunFolder
@@ -57,21 +54,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-class Sources:
-    """The prepared tasks of a study, each read once."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.known: dict[str, Source] = {}
-
-    def of(self, config: ResolvedConfig) -> Source:
-        """The prepared task of a run."""
-        key = json.dumps(to_data(config.task), sort_keys=True)
-        if key not in self.known:
-            self.known[key] = config.task.prepare(self.folder)
-        return self.known[key]
-
-
 def run_study(study: Study, folder: StudyFolder, watcher: Watcher) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
@@ -95,8 +77,8 @@ def freeze(study: Study, folder: StudyFolder) -> None:
 
 def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[Failure]:
     """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then."""
-    sources = Sources(study.folder)
-    plans = planned(study, folder, sources)
+    sources = study.sources
+    plans = planned(study, folder)
     open_plans = [plan for plan in plans if not all(_run(folder, names).status() == "done" for names in plan.runs)]
     members = {plan.id: [stored_run(folder, names) for names in plan.runs] for plan in open_plans}
     watcher.begun(*workload([run for runs in members.values() for run in runs], sources))
@@ -121,15 +103,15 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[F
     return failed
 
 
-def planned(study: Study, folder: StudyFolder, sources: Sources) -> list[PackPlan]:
+def planned(study: Study, folder: StudyFolder) -> list[PackPlan]:
     """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
     old = [PackPlan.from_data(data) for data in (folder.read_plan() or {"packs": []})["packs"]]
     known = {names for plan in old for names in plan.runs}
-    new = [run for run in study.runs(sources.of) if (run.arm, run.seed, run.id) not in known]
+    new = [run for run in study.runs() if (run.arm, run.seed, run.id) not in known]
     for run in new:
         described = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
         folder.run(run.arm, run.seed, run.id).start(described)
-    plans = [*old, *plan_packs(new, [sources.of(run.config) for run in new])]
+    plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new])]
     folder.write_plan({"packs": [asdict(plan) for plan in plans]})
     return plans
 

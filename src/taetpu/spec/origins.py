@@ -1,0 +1,77 @@
+"""Where in a study file the cause of an error stands, when the error was met in a resolved config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taetpu.core.errors import UserError, Where
+from taetpu.nn.lm import selected
+from taetpu.spec.document import Document
+from taetpu.spec.schema import BASELINE
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The places of one arm's overrides.
+
+    Attributes:
+        places: `{override: path in the study file}`; for the baseline those of `--set`.
+    """
+
+    document: Document
+    arm: str
+    places: Mapping[str, Where] = field(default_factory=dict)
+
+    def explain(self, error: UserError, num_layers: Any = 0) -> UserError:
+        """The error with file, line and path of its cause. Its path leads into the config, or starts with an override.
+
+        What no override touches is blamed on the arm as a whole, or on its only override; in the baseline it is what
+        the file says.
+        """
+        there = self._place(error.path, num_layers if type(num_layers) is int else 0)
+        moved = UserError(error.problem, path=there, file=error.file, line=error.line, remedy=error.remedy)
+        return self.document.located(moved)
+
+    def _place(self, path: Where, num_layers: int) -> Where:
+        if path and path[0] in self.places:
+            return (*self.places[str(path[0])], *path[1:])
+        for override, place in self.places.items():
+            rest = _below(override, path, num_layers)
+            if rest is not None:
+                return (*place, *rest)
+        if self.arm == BASELINE:
+            return ("base", *self._in_baseline(path, num_layers))
+        return next(iter(self.places.values())) if len(self.places) == 1 else ("arms", self.arm)
+
+    def _in_baseline(self, path: Where, num_layers: int) -> Where:
+        """A path into one resolved layer as the file has it: under that layer's own settings, or model-wide."""
+        if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
+            return path
+        own = self.document.data["base"]["model"].get("layers") or {}
+        for where, settings in own.items():
+            if _selects(where, path[2], num_layers) and (len(path) == 3 or path[3] in settings):
+                return ("model", "layers", where, *path[3:])
+        return ("model", *path[3:])
+
+
+def _below(override: str, path: Where, num_layers: int) -> Where | None:
+    """What of a config path lies below an override, () when the override lies below the path; None when they part."""
+    parts: list[Any] = override.split(".")
+    layered = parts[:2] == ["model", "layers"] and len(parts) > 2
+    if layered and _in_layer(path) and _selects(parts[2], path[2], num_layers):
+        parts[2] = path[2]
+    elif _in_layer(path) and not layered:
+        path = ("model", *path[3:])
+    shared = min(len(parts), len(path))
+    return path[len(parts) :] if shared and tuple(parts[:shared]) == path[:shared] else None
+
+
+def _in_layer(path: Where) -> bool:
+    return path[:2] == ("model", "layers") and len(path) > 2
+
+
+def _selects(where: Any, layer: Any, num_layers: int) -> bool:
+    try:
+        return layer in selected(where, num_layers)
+    except UserError:
+        return False

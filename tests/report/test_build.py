@@ -1,0 +1,134 @@
+"""The report as files: what it says is what the results say, it needs no network, and it escapes everything."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.report import words
+from taetpu.report.build import build
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """Tags, their attributes and the text in them."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.cells: list[str] = []
+        self.scripts: list[str] = []
+        self.inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br", "link"):
+            self.inside.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag) -> None:
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if {"td", "th"} & set(self.inside):
+            self.cells[-1] += data
+        if "script" in self.inside:
+            self.scripts[-1] += data
+
+
+def page_of(folder: StudyFolder) -> tuple[str, Page]:
+    text = Path(build(folder)["html"]).read_text()
+    return text, Page(text)
+
+
+def test_page_shows_the_results(store_study) -> None:
+    folder = store_study()
+    _, page = page_of(folder)
+    results = folder.read_results()
+    cells = [cell.strip() for cell in page.cells]
+    for row in words.rows(results):
+        at = next(i for i, cell in enumerate(cells) if cell.startswith(row.arm))
+        assert cells[at + 1 : at + 5] == [row.mean, row.effect, row.interval, row.p]
+        assert cells[at + 5].endswith(row.verdict)
+        assert cells[at + 6 : at + 8] == [row.params, row.flops]
+    data = json.loads(page.scripts[0])
+    drawn = data["forest"]["layer"][2]["data"]["values"]  # after band and zero line come the estimates
+    expected = [(arm["name"], arm["effect"], arm["ci95"], arm["verdict"]) for arm in results["arms"][1:]]
+    assert [(row["arm"], row["effect"], [row["low"], row["high"]], row["verdict"]) for row in drawn] == expected
+    assert data["verdicts"] == {arm["name"]: arm["verdict"] for arm in results["arms"]}
+
+
+def test_page_loads_nothing_from_elsewhere(store_study) -> None:
+    text, page = page_of(store_study())
+    loading = [value for _, attrs in page.tags for name, value in attrs.items() if name in ("src", "href", "srcset")]
+    assert loading == []
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_policy_allows_the_pages_own_scripts_alone(store_study) -> None:
+    _, page = page_of(store_study())
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    running = page.scripts[1:]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in running]
+    assert re.findall(r"'sha256-(\S+)'", policy) == digests
+
+
+def test_everything_from_users_is_escaped(store_study) -> None:
+    name = "<img onerror=x>|`a`*b*"
+    folder = store_study({"baseline": ({}, 0.0), name: ({"model.note": HOSTILE}, 0.1)}, sample=HOSTILE)
+    text, page = page_of(folder)
+    assert HOSTILE not in text
+    assert len(page.scripts) == 3
+    assert not [tag for tag, _ in page.tags if tag == "img"]
+    assert any(cell.startswith(name) and HOSTILE in cell for cell in page.cells)
+    assert name in json.loads(page.scripts[0])["curves"][0]["arms"]
+
+
+def test_same_results_give_the_same_files(store_study) -> None:
+    folder = store_study()
+    first = {name: Path(path).read_bytes() for name, path in build(folder).items()}
+    assert {name: Path(path).read_bytes() for name, path in build(folder).items()} == first
+
+
+def test_size(store_study) -> None:
+    """Twenty arms with long curves stay far below 5 MB."""
+    arms = {"baseline": ({}, 0.0), **{f"arm{i}": ({"model.dim": i}, 0.01 * i) for i in range(19)}}
+    text, _ = page_of(store_study(arms, seeds=2, steps=1500))
+    assert len(text) < 2_500_000
+
+
+def test_samples_and_origin_are_shown(store_study) -> None:
+    text, _ = page_of(store_study(sample="ROMEO: wherefore"))
+    assert "ROMEO: wherefore" in text
+    assert "<dt>versions.jax</dt><dd>0.10.2</dd>" in text
+    assert "<dt>model.mixer.num_heads</dt><dd>4</dd>" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_few_seeds_and_a_lone_baseline(store_study, tmp_path: Path, seeds: int) -> None:
+    for name, arms in (("alone", {"baseline": ({}, 0.0)}), ("two", {"baseline": ({}, 0.0), "gone": ({}, None)})):
+        text, _ = page_of(store_study(arms, seeds=seeds, root=tmp_path / name))
+        assert "NaN" not in text.split('id="data">')[1].split("</script>")[0]
+
+
+def test_no_results(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        build(StudyFolder(open_store(tmp_path), "empty"))
+    assert "study 'empty' has no results to report" in str(error.value)
+    assert "remedy: run the study first" in str(error.value)

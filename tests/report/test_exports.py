@@ -1,0 +1,53 @@
+"""Markdown and plain text: they parse, fit, and have the figures of the results."""
+
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+
+from taetpu.report import words
+from taetpu.report.exports import markdown, table_text
+
+
+def cells(text: str) -> list[str]:
+    """The text of every cell of the tables in a Markdown document."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    within = [after for before, after in pairwise(tokens) if before.type in ("td_open", "th_open")]
+    return ["".join(child.content for child in token.children or []) for token in within]
+
+
+def test_markdown_table_is_the_results(store_study) -> None:
+    results = store_study().read_results()
+    found = cells(markdown(results))
+    table = [found[i : i + 9] for i in range(0, len(found), 9)]
+    for line, row in zip(table[1:], words.rows(results), strict=True):
+        assert line == [
+            row.arm, row.change, row.mean, row.effect, row.interval, row.p, row.verdict, row.params, row.flops,
+        ]  # fmt: skip
+
+
+def test_markdown_survives_hostile_names(store_study) -> None:
+    name = "a|b `c` *d* <script> [x](y) &amp; ~~z~~ $m$"
+    results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()
+    found = cells(markdown(results))
+    assert len(found) == 9 * 3
+    assert found[18:20] == [name, "note: one two | three"]
+
+
+def test_text_table_fits_a_terminal(store_study) -> None:
+    long = "a-name-that-goes-on-and-on-and-is-longer-than-any-terminal-would-like-it-to-be"
+    results = store_study(
+        {"baseline": ({}, 0.0), long: ({}, 0.1), "short": ({}, 0.0), "gone": ({}, None)}
+    ).read_results()
+    text = table_text(results)
+    assert max(map(len, text.splitlines())) <= 80
+    table = text.split("\n\n")[1].splitlines()
+    for line, row in zip(table[2:], words.rows(results), strict=True):
+        assert line.endswith(row.verdict)
+        assert f" {row.effect} " in line
+        assert f" {row.interval} " in line
+    assert ".." in table[3]
+    assert table[3].startswith("a-name-")
+
+
+def test_text_is_plain(store_study) -> None:
+    assert table_text(store_study().read_results()).isascii()

@@ -1,0 +1,78 @@
+"""Sentences of a report."""
+
+import pytest
+
+from taetpu.report import words
+
+
+def results(verdicts: list[str], seeds: int = 5) -> dict:
+    runs = [{"seed": seed, "id": "x", "outcome": "finished", "value": 1.0} for seed in range(seeds)]
+    common = {
+        "runs": runs,
+        "mean": 1.0,
+        "sd": 0.1,
+        "effect": None,
+        "ci95": None,
+        "p_holm": None,
+        "change": "",
+        "evidence": "",
+    }
+    common |= {"params": 1000, "flops": 1000, "diverged": 0, "more_seeds": None}
+    arms = [{"name": f"arm{i}", "verdict": verdict, **common} for i, verdict in enumerate(verdicts)]
+    return {
+        "primary": "val/loss",
+        "seeds": list(range(seeds)),
+        "complete": True,
+        "label": None,
+        "noise_floor": {"sd": 0.0123, "seeds": seeds},
+        "model": {"residual_sd": 0.0045, "noisy": []},
+        "arms": [{"name": "baseline", "verdict": None, **common}, *arms],
+    }
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "text"),
+    [
+        (["worse", "worse", "better", "inconclusive"],
+         "2 of 4 changes made val/loss worse, 1 made it better, and 1 could not be told from the baseline."),
+        (["better"], "1 of 1 change made val/loss better."),
+        (["worse", "inconclusive"], "1 of 2 changes made val/loss worse and 1 could not be told from the baseline."),
+        (["inconclusive"] * 3, "None of 3 changes could be told from the baseline in val/loss."),
+        ([], "The baseline alone: val/loss is 1.0000."),
+    ],
+)  # fmt: skip
+def test_headline(verdicts: list[str], text: str) -> None:
+    assert words.headline(results(verdicts)) == text
+
+
+def test_headline_of_one_seed() -> None:
+    text = "1 change on a single seed: effects without error bars, so no verdicts."
+    assert words.headline(results(["inconclusive"], seeds=1)) == text
+
+
+def test_notices() -> None:
+    found = results(["worse"], seeds=3)
+    found |= {"complete": False, "label": "screening"}
+    found["arms"][1] |= {"diverged": 1}
+    runs = [dict(run) for run in found["arms"][1]["runs"]]
+    runs[0]["outcome"], runs[1]["outcome"] = "diverged", "unfinished"
+    found["arms"][1]["runs"] = runs
+    found["model"]["noisy"] = ["baseline"]
+    text = "\n".join(words.notices(found))
+    assert "Not final: 1 of 6 runs have not ended." in text
+    assert "Screening: 3 seeds an arm" in text
+    assert "Diverged runs: arm0 1 of 3." in text
+    assert "judged more cautiously: baseline." in text
+    assert words.notices(results(["worse"])) == []
+
+
+def test_amounts_beside_the_baseline() -> None:
+    found = results(["worse"])
+    found["arms"][1]["params"] = 970
+    assert [row.params for row in words.rows(found)] == ["1.00k", "970 (-3%)"]
+
+
+def test_noise() -> None:
+    text = words.noise(results([]))
+    assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
+    assert "0.0045 once each seed's own effect is taken out" in text
