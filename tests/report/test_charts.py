@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import vl_convert
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.report import charts
@@ -17,6 +17,7 @@ def series(step, value) -> Series:
     return Series(np.array(step, np.int64), np.array(value, np.float64))
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 20_000), st.integers(2, 400))
 def test_thinning_keeps_first_and_last(length: int, points: int) -> None:
     kept = thinned(length, points)

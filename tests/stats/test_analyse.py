@@ -36,6 +36,7 @@ def test_same_runs_give_the_same_bytes(draw, table, store_study) -> None:
     one, two = store_study(values, name="one"), store_study(dict(values), name="two")
     analyse(one)
     analyse(two)
+    assert analyse(one) == one.read_results()
     first, second = (Path(folder.where, "results.json").read_text() for folder in (one, two))
     assert first == second.replace('"two"', '"one"')
     analyse(one)

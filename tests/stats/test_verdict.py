@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -14,6 +14,7 @@ from taetpu.stats.verdict import ALPHA, Count, decide, holm, more_seeds, sentenc
 CLEAR = Effect(0.4, (0.3, 0.5), 1e-6, 0.05, 16)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_keeps_order_and_never_helps(p: list[float]) -> None:
     named = {f"arm{i}": value for i, value in enumerate(p)}
@@ -69,6 +70,13 @@ def test_survivors_alone_win_nothing() -> None:
     assert "2 of 5 runs diverged, 0 of 5 of the baseline; the runs that finished are not a fair sample." in text
     swapped = weigh({"a": CLEAR}, {"baseline": Count(3, 2), "a": Count(5, 0)})["a"]
     assert decide(swapped, "min") == "inconclusive"
+
+
+def test_one_seed_each_shows_nothing() -> None:
+    found = weigh({"a": Effect()}, {"baseline": Count(1, 0), "a": Count(0, 1)})["a"]
+    assert (found.p, decide(found, "min")) == (None, "inconclusive")
+    text = "No run finished: 1 of 1 diverged, 0 of 1 of the baseline."
+    assert sentence(found, "min", "val/loss", 1) == text
 
 
 def test_everything_diverged() -> None:

@@ -4,7 +4,7 @@ import pytest
 from taetpu.core.config import active, load, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.train.pack import Program, stack_numbers
+from taetpu.train.pack import Program, stack_numbers, structure_key
 
 COPY = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6}
 
@@ -29,6 +29,17 @@ def text(tmp_path_factory) -> tuple[dict, Source]:
     return task, settings(task).task.prepare(folder)
 
 
+_PROGRAMS: dict[tuple, Program] = {}
+
+
+def program(structure, source, steps, width, devices, chunk) -> Program:
+    """Programs are shared between tests: compiling is what these tests spend their time on."""
+    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk)
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = Program(structure, source, steps=steps, width=width, devices=devices, chunk=chunk)
+    return _PROGRAMS[key]
+
+
 class Trainer:
     """A pack of equal configs on several seeds, driven by hand."""
 
@@ -38,7 +49,7 @@ class Trainer:
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)
         steps = configs[0].train.total_steps(source.num_windows)
-        self.program = Program(self.structure, source, steps=steps, width=self.width, devices=devices, chunk=chunk)
+        self.program = program(self.structure, source, steps, self.width, devices, chunk)
         fill = [0] * (self.width - len(configs))
         order = [*range(len(configs)), *fill]
         self.numbers = self.program.place(stack_numbers([parts[i][1] for i in order]))

@@ -6,6 +6,7 @@ alone share one compile. `split` takes those numbers out of a config tree, `bind
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -98,6 +99,8 @@ def config_of(cls: type[Config], field: str) -> type[Config] | None:
 def load(cls: type[C], data: Any, path: Where = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
 
+    `none` means None wherever a field may be None.
+
     Raises:
         UserError: unknown field or kind, wrong type, value out of range; its path says where, from `path` on.
     """
@@ -128,6 +131,9 @@ def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
     slot = slot_of(cls, name)
     if slot is not None:
         return component(slot, value, path)
+    allowed = get_args(cls.model_fields[name].annotation)
+    if value == "none" and NoneType in allowed and str not in allowed:
+        return None
     inner = config_of(cls, name)
     if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
         return load(inner, value, path)
@@ -150,7 +156,8 @@ def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserEr
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = message.replace("should be", "must be")
-    return UserError(f"{first['input']!r} is not allowed: {message}", path=(*path, *where))
+    given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
+    return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where))
 
 
 # --- plain data ------------------------------------------------------------------------------------------------------

@@ -63,9 +63,11 @@ class AttentionConfig(Component):
                 remedy=f"num_heads of {', '.join(map(str, sorted(near)))}, or set head_dim explicitly",
             )
         if self.num_heads % (self.num_kv_heads or 1):
+            fits = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
             raise UserError(
                 f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}",
                 path=("num_kv_heads",),
+                remedy=f"num_kv_heads of {', '.join(map(str, fits))}",
             )
         beyond = [h for h in self.drop_heads if h >= self.num_heads]
         if beyond:

@@ -15,6 +15,6 @@ def totals(
     """
     top = jax.lax.stop_gradient(logits.max(-1))
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    nll = jnp.log(jnp.exp(logits - top[..., None]).sum(-1)) + top - picked
+    nll = jnp.log(jnp.exp(logits - top[..., None]).sum(-1)) + (top - picked)
     hit = (picked >= top).astype(jnp.float32)
     return {"nll": (nll * weights).sum(), "correct": (hit * weights).sum(), "weight": weights.sum()}

@@ -36,9 +36,8 @@ def build(folder: StudyFolder) -> dict[str, str]:
 
 def background(folder: StudyFolder, results: Results) -> Background:
     """What the report shows beside the results: curves, samples, and where it all comes from."""
-    ended = [
-        folder.run(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"] if run["id"]
-    ]
+    runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
+    ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
     return Background(
         curves=read_curves(folder, results),
         samples=list(_samples(ended)),

@@ -55,7 +55,8 @@ def forest(results: Mapping[str, Any]) -> Spec | None:
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
     scale, ticks = _scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
-    axis = alt.Axis(title=_forest_title(results, bool(ticks)), **({"values": ticks, "format": "~g"} if ticks else {}))
+    title = _forest_title(results, bool(ticks))
+    axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=7)
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
     y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
@@ -89,7 +90,8 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
     point = known.mark_point(filled=True, size=110, opacity=1)
     unknown = _chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
     note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
-    return [interval, point.encode(x=x, shape=shape, tooltip=["arm:N", "evidence:N"]), note]
+    intervals = [interval] if any(row["low"] is not None for row in rows) else []
+    return [*intervals, point.encode(x=x, shape=shape, tooltip=["arm:N", "evidence:N"]), note]
 
 
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:

@@ -63,9 +63,8 @@ def over_seeds(runs: Sequence[Series]) -> Points:
     values = [dict(zip(run.step.tolist(), run.value.tolist(), strict=True)) for run in runs]
     for step in steps.tolist():
         here = [row[step] for row in values if np.isfinite(row.get(step, np.nan))]
-        points.append(
-            {"step": step, "mean": _short(float(np.mean(here))), "low": _short(min(here)), "high": _short(max(here))}
-        )
+        mean = sum(here) / len(here)
+        points.append({"step": step, "mean": _short(mean), "low": _short(min(here)), "high": _short(max(here))})
     return points
 
 

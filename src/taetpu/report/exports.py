@@ -46,10 +46,12 @@ def table_text(results: Results) -> str:
     widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
     rule = tuple("-" * width for width in widths)
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
-    text = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
-    return "\n".join(
-        [*(textwrap.fill(line, COLUMNS) for line in text), "", *lines, "", textwrap.fill(words.noise(results), COLUMNS)]
-    )
+    above = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
+    return "\n".join([*map(_filled, above), "", *lines, "", _filled(words.noise(results))])
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, COLUMNS)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

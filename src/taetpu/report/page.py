@@ -83,7 +83,7 @@ def _embedded(data: Any) -> str:
 @functools.cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
-    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
 
 
 @functools.cache

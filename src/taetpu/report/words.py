@@ -30,7 +30,6 @@ class Row:
     params: str
     flops: str
     evidence: str
-    diverged: int
     more_seeds: int | None
 
 
@@ -53,7 +52,6 @@ def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
         params=_beside(arm["params"], base["params"]),
         flops=_beside(arm["flops"], base["flops"]),
         evidence=arm["evidence"],
-        diverged=arm["diverged"],
         more_seeds=arm["more_seeds"],
     )
 
@@ -100,9 +98,7 @@ def notices(results: Results) -> list[str]:
     if not results["complete"]:
         found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
     if results["label"] == "screening":
-        found.append(
-            f"Screening: {_count(seeds, 'seed')} an arm find large effects. Confirm what matters with more seeds."
-        )
+        found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects; confirm what matters with more.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         found.append(f"Diverged runs: {worst}. Means and effects are over the runs that finished.")
@@ -116,7 +112,7 @@ def noise(results: Results) -> str:
     """The noise floor in one sentence."""
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
-        return "One seed shows no noise floor."
+        return "The baseline has fewer than two finished runs, so its noise is unknown."
     text = f"Over {_count(floor['seeds'], 'seed')}, the baseline's {results['primary']} has a standard deviation of"
     text = f"{text} {floor['sd']:.2g}"
     if not model["residual_sd"]:

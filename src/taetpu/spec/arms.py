@@ -9,7 +9,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError, Where, dotted
 from taetpu.spec.overrides import apply, show, takes_list
-from taetpu.spec.schema import BASELINE, StudySpec, check_name
+from taetpu.spec.schema import BASELINE, LONGEST_NAME, StudySpec, check_name
 
 LONGEST_LABEL = 40
 
@@ -84,7 +84,7 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
         values = {path: value for path, (_, value) in chosen.items()}
         title = f"{name}={label(*values.values())}" if len(lists) == 1 else f"{name}-{_cell_name(values)}"
         origins = {path: (*place, path, chosen[path][0]) if path in chosen else (*place, path) for path in overrides}
-        yield Candidate(title, {**overrides, **values}, origins, crossed=len(lists) > 1)
+        yield Candidate(_bounded(title), {**overrides, **values}, origins, crossed=len(lists) > 1)
 
 
 def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
@@ -117,7 +117,7 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
         chosen = dict(zip(spec.grid, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}
         origins = {path: ("grid", path, number) for path, (number, _) in chosen.items()}
-        yield Candidate(_cell_name(values), values, origins, crossed=True, grid=True)
+        yield Candidate(_bounded(_cell_name(values)), values, origins, crossed=True, grid=True)
 
 
 def _check_paths(overrides: Mapping[Any, Any], place: Where) -> None:
@@ -158,10 +158,14 @@ def _plain(value: Any) -> str:
 
 def _cell_name(values: Mapping[str, Any]) -> str:
     """`num_heads=8,dim=64`; names are cut to what tells the paths apart."""
-    name = ",".join(f"{short}={label(values[path])}" for path, short in _short(list(values)).items())
-    if len(name) <= 100:
+    return ",".join(f"{short}={label(values[path])}" for path, short in _short(list(values)).items())
+
+
+def _bounded(name: str) -> str:
+    """A long name cut to what a folder's may have, and kept apart from others by a hash."""
+    if len(name) <= LONGEST_NAME:
         return name
-    return f"{name[:90]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _short(paths: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import load, to_data
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import UserError
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
 from taetpu.spec.identity import SCHEMA, canonical, run_id
@@ -16,6 +16,9 @@ from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 
 Diff = dict[str, tuple[Any, Any]]
+
+# What of a study may never change once it is frozen, and how it is called.
+FIXED = {"schema": "the format", "base": "the baseline", "measure": "what is measured", "data": "the task's data"}
 
 
 @dataclass(frozen=True)
@@ -143,13 +146,13 @@ def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
 
 
 def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any, Any]]]:
-    if not (isinstance(a, dict) and isinstance(b, dict)) or a.get("kind") != b.get("kind"):
+    if not (isinstance(a, Mapping) and isinstance(b, Mapping)) or a.get("kind") != b.get("kind"):
         return [] if a == b else [(".".join(path), (a, b))]
-    return [change for name in a for change in _changes(a[name], b[name], (*path, name))]
+    return [change for name in {**a, **b} for change in _changes(a.get(name), b.get(name), (*path, str(name)))]
 
 
 def _brief(value: Any) -> str:
-    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else show(value)
+    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else show(value)
 
 
 # --- what is frozen --------------------------------------------------------------------------------------------------
@@ -178,55 +181,38 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
         UserError: the folder belongs to another baseline, measure or data, or an arm has come to mean something else.
     """
     new = frozen(study)
-    for part in ("schema", "base", "measure", "data"):
-        _refuse_change(stored.get(part), new[part], part, study)
+    for part, what in FIXED.items():
+        for path, (before, after) in _changes(stored.get(part), new[part], (part,)):
+            # Where data is read from may change; the data may not, and has an entry of its own.
+            if path != "base.task.source":
+                change = "" if part == "data" else f": {path} was {_brief(before)}, and is {_brief(after)} now"
+                raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
     for arm in study.arms:
-        if arm.name in stored["arms"] and not _same_arm(stored["arms"][arm.name], arm, study):
-            before, after = stored["arms"][arm.name], arm.overrides
+        before = stored["arms"].get(arm.name)
+        if before is not None and not _same_arm(before, arm, study):
             raise _refused(
-                f"arm {arm.name!r} was {show(before)} when it was first run, and is {show(after)} now",
-                ("arms", arm.name),
-                "give the changed arm a name of its own",
                 study,
+                f"arm {arm.name!r} was {show(before)} when it was first run, and is {show(arm.overrides)} now",
+                f"arms.{arm.name}",
+                "give the changed arm a name of its own, or ",
             )
+    added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
-    return {**new, "base": stored["base"], "seeds": seeds, "arms": {**stored["arms"], **new["arms"]}}
+    return {**stored, "seeds": seeds, "arms": {**stored["arms"], **added}}
 
 
-def _refuse_change(old: Any, new: Any, part: str, study: Study) -> None:
-    changed = _leaves(old, (part,))
-    now = _leaves(new, (part,))
-    for path in sorted(set(changed) | set(now)):
-        before, after = changed.get(path, "not there"), now.get(path, "not there")
-        # Where data is read from may change; the data may not, and has an entry of its own.
-        if before == after or path == ("base", "task", "source"):
-            continue
-        what = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}.get(
-            part, "the format"
-        )
-        change = "" if part == "data" else f": {'.'.join(path)} was {show(before)}, and is {show(after)} now"
-        raise _refused(
-            f"{what} is not that of the study {study.name!r} in this folder{change}",
-            ("base", "task") if part == "data" else path,
-            "nothing was changed there: give the study another name, or another --root",
-            study,
-        )
-
-
-def _refused(problem: str, path: Where, remedy: str, study: Study) -> UserError:
-    return study.document.located(UserError(problem, path=path, remedy=remedy))
-
-
-def _leaves(data: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
-    if not isinstance(data, Mapping) or not data:
-        return {path: data}
-    return {k: v for name, value in data.items() for k, v in _leaves(value, (*path, str(name))).items()}
+def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:
+    first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
+    error = UserError(problem, path=tuple(rest), remedy=f"{remedy}give the study another name, or another --root")
+    if first == "base":
+        return study.arms[0].explain(error)
+    if first == "data":
+        return study.arms[0].explain(UserError(problem, path=("task",), remedy=error.remedy))
+    return study.document.located(error.at(first))
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
     """Do stored overrides come to the same config? They may be written differently."""
-    if dict(overrides) == arm.overrides:
-        return True
     try:
         return load(RunConfig, apply(study.base, overrides)).resolve() == arm.config
     except UserError:

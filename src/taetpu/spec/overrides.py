@@ -68,7 +68,7 @@ def _write(data: dict[str, Any], path: str, value: Any) -> None:
 def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: str) -> None:
     """Fill the slot with another kind, keeping the fields that were set."""
     known = kinds(old.slot)
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise UserError(f"unknown {old.slot} kind {kind!r}", path=(path,), remedy=suggest(str(kind), known))
     set_before = {name: value for name, value in data.items() if name != "kind"}
     kept = {name: value for name, value in set_before.items() if name in known[kind].model_fields}
@@ -100,9 +100,10 @@ def _spots(data: dict[str, Any], path: str) -> list[Spot]:
     parts = path.split(".")
     if not _layered(path):
         return [_descend(RunConfig, data, parts, path)]
-    layers = _spread_layers(data, path)
+    targets = _concrete(data, path)
+    layers = _spread_layers(data["model"])
     found = []
-    for _, _, number, *rest in _concrete(data, path):
+    for _, _, number, *rest in targets:
         if not rest:
             found.append(Spot(None, layers, number))
             continue
@@ -124,9 +125,8 @@ def _concrete(data: Mapping[str, Any], path: str) -> list[Parts]:
         raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
 
-def _spread_layers(data: dict[str, Any], path: str) -> dict[Any, Any]:
+def _spread_layers(model: dict[str, Any]) -> dict[Any, Any]:
     """Rewrite the layers' own settings as one mapping for each layer, by number."""
-    model = data["model"]
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
@@ -161,8 +161,10 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             data[name] = _filled(cls, data, name, done)
             data, cls = data[name], kinds(slot)[data[name]["kind"]]
         elif inner is not None:
-            if not isinstance(data.get(name), dict):
+            if data.get(name) in (None, "none"):
                 data[name] = {}
+            if not isinstance(data[name], dict):
+                raise UserError(f"{data[name]!r} is not a mapping of settings", path=done)
             data, cls = data[name], inner
         else:
             problem = f"{path!r} matches nothing: {dotted(done)} is a single value"
@@ -178,7 +180,8 @@ def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) ->
             raise UserError(f"{name!r} is missing", path=at[:-1], remedy=f"add {name}: ...")
         return {"kind": default.kind, **{f: getattr(default, f) for f in sorted(default.model_fields_set)}}
     filled = dict(value) if isinstance(value, Mapping) else {"kind": "none" if value is None else value}
-    if filled.get("kind") not in kinds(slot):
+    kind = filled.get("kind")
+    if not isinstance(kind, str) or kind not in kinds(slot):
         component(slot, value, at)  # says what is wrong with it
     return filled
 

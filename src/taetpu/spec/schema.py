@@ -12,7 +12,8 @@ from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
 MAX_SEED = 2**31 - 1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=.,+_-]{0,99}")
+LONGEST_NAME = 100
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
 NOT_YET = (
     "tune",
@@ -161,12 +162,12 @@ def check_name(name: str, what: str, path: Where) -> str:
     """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
     if NAME.fullmatch(name):
         return name
-    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:100].strip("-.")
+    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("-.")
     hint = f", e.g. {safe}" if NAME.fullmatch(safe) else ""
     raise UserError(
         f"{what} name {name!r} cannot be a folder's name",
         path=path,
-        remedy=f"letters, digits and = . , + _ -, at most 100, a letter or digit first{hint}",
+        remedy=f"letters, digits and = . , + _ -, at most {LONGEST_NAME}, a letter or digit first{hint}",
     )
 
 

@@ -46,11 +46,6 @@ class TrainConfig(Config):
     sample: SampleConfig | None = SampleConfig()
     loss_bound: PositiveFloat = 1e3
 
-    @field_validator("clip", "eval_every", "sample", mode="before")
-    @classmethod
-    def _none(cls, value: Any) -> Any:
-        return None if value == "none" else value
-
     @field_validator("checkpoint", mode="before")
     @classmethod
     def _known_rule(cls, value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.stats import model, verdict
 from taetpu.stats.verdict import Count
+from taetpu.store.documents import finite
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -69,6 +70,7 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
         },
         "arms": [_arm(arm, study, cells[arm], values[arm], judged.get(arm, _BASELINE)) for arm in study["arms"]],
     }
+    results = finite(results)
     folder.write_results(results)
     return results
 

@@ -107,7 +107,7 @@ def sentence(evidence: Evidence, direction: Direction, metric: str, seeds: int) 
     notes = []
     if evidence.by_divergence:
         text = f"No run finished: {count.diverged} of {seeds} diverged, {base.diverged} of {seeds} of the baseline"
-        return f"{text} (exact test, Holm p {numbers.p_value(evidence.p_holm)})."
+        return f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {numbers.p_value(evidence.p_holm)})."
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {seeds} finished runs."
     text = _difference(effect, metric)
@@ -155,8 +155,8 @@ def _divergence_p(arm: Count, baseline: Count) -> float | None:
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
     """
-    if not baseline.ended or baseline.diverged == baseline.ended:
-        return None
+    if min(arm.ended, baseline.ended) < 2 or baseline.diverged == baseline.ended:
+        return None  # one run each can show nothing; if all of both diverged there is nothing to compare
     table = [[arm.diverged, baseline.diverged], [arm.finished, baseline.finished]]
     return float(stats.boschloo_exact(table).pvalue)
 

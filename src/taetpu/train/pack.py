@@ -61,7 +61,8 @@ class Program:
             f = jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
-        return jax.jit(mapped, donate_argnums=tuple(donate))
+        # Said outright, because on one device jax may call it unsharded, and would then compile for both.
+        return jax.jit(mapped, donate_argnums=tuple(donate), out_shardings=NamedSharding(self.mesh, RUNS))
 
     def place(self, tree: Any) -> Any:
         """Put host arrays with a leading run axis on the pack's devices."""

@@ -1,0 +1,82 @@
+"""A model that cannot be built says which setting, where, and what would be right."""
+
+import pytest
+
+from taetpu.core.config import load
+from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
+from taetpu.nn.lm import ModelConfig, build
+
+BASE = {"dim": 16, "num_layers": 3}
+CASES = {
+    "heads do not divide": (
+        {"mixer": {"kind": "attention", "num_heads": 3}},
+        "dim=16 is not divisible by num_heads=3\n  where:  layers.0.mixer.num_heads\n"
+        "  remedy: num_heads of 1, 2, 4, or set head_dim explicitly",
+    ),
+    "key-value heads do not divide": (
+        {"layers": {2: {"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 3}}}},
+        "num_heads=4 is not divisible by num_kv_heads=3\n  where:  layers.2.mixer.num_kv_heads\n"
+        "  remedy: num_kv_heads of 1, 2, 4",
+    ),
+    "no such head": (
+        {"mixer": {"kind": "attention", "drop_heads": [1, 4]}},
+        "head 4 does not exist\n  where:  layers.0.mixer.drop_heads\n  remedy: heads are 0 to 3",
+    ),
+    "no such part": (
+        {"layers": {-1: {"drop": ["mixr"]}}},
+        "a layer has no part 'mixr' to drop\n  where:  layers.2.drop\n"
+        "  remedy: did you mean 'mixer'? known: ffn, layer, mixer",
+    ),
+    "no such layer": (
+        {"layers": {3: {"ffn": "none"}}},
+        "no layer '3' in a model of 3 layers\n  where:  layers.3\n"
+        "  remedy: 0 to 2, or -1 to -3 from the end, or a slice such as 0:3",
+    ),
+    "a slice of nothing": ({"layers": {"2:1": {"ffn": "none"}}}, "no layer '2:1' in a model of 3 layers\n"),
+    "not a layer": ({"layers": {"last": {"ffn": "none"}}}, "no layer 'last' in a model of 3 layers\n"),
+    "not settings": ({"layers": {0: "none"}}, "'none' is not a mapping of settings\n  where:  layers.0"),
+    "no such slot of a layer": (
+        {"layers": {1: {"embedding": "tied"}}},
+        "unknown field 'embedding'\n  where:  layers.1.embedding\n  remedy: ",
+    ),
+    "no such kind in a layer": (
+        {"layers": {1: {"ffn": "relo"}}},
+        "unknown ffn kind 'relo'\n  where:  layers.1.ffn.kind\n",
+    ),
+    "odd sinusoids": (
+        {"dim": 5, "mixer": "none", "position": "sinusoidal"},
+        "sinusoidal positions need an even dim, got 5\n",
+    ),
+    "odd rotations": (
+        {"dim": 12},
+        "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: another",
+    ),
+    "no layers": ({"num_layers": 0}, "0 is not allowed: must be greater than 0\n  where:  num_layers"),
+    "all dropped": ({"dropout": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  dropout"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case):
+    settings, text = CASES[case]
+    with pytest.raises(UserError) as caught:
+        build(load(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("where", "layers"),
+    [(1, [1]), (-1, [2]), ("-3", [0]), ("0:2", [0, 1]), ("::2", [0, 2]), ("-2:", [1, 2]), (":", [0, 1, 2])],
+)
+def test_layers_are_named_as_python_indexes(where, layers):
+    config = load(ModelConfig, BASE | {"layers": {where: {"ffn": "none"}}}).resolve()
+    assert [i for i, layer in enumerate(config.layers) if layer.ffn.kind == "none"] == layers
+
+
+def test_later_overrides_of_a_layer_win_slot_by_slot():
+    config = load(
+        ModelConfig, BASE | {"layers": {":": {"ffn": "none", "norm": "layer"}, -1: {"ffn": "relu"}}}
+    ).resolve()
+    assert [layer.ffn.kind for layer in config.layers] == ["none", "none", "relu"]
+    assert {layer.norm.kind for layer in config.layers} == {"layer"}

@@ -1,0 +1,95 @@
+"""Arms: what a list, a grid and a name become."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.spec.arms import candidates, label
+from taetpu.spec.schema import NAME, load_spec
+
+BASE = {
+    "task": {"kind": "copy", "seq_len": 8},
+    "model": {"dim": 16, "num_layers": 4},
+    "train": {"steps": 10},
+}
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=60)
+values = scalars | st.lists(scalars, min_size=1, max_size=3) | st.dictionaries(st.text(min_size=1), scalars, min_size=1)
+
+
+def arms(**parts):
+    return candidates(load_spec({"study": "s", "base": BASE, **parts}), BASE)
+
+
+@given(st.lists(values, min_size=1, max_size=6), st.text(max_size=5))
+def test_generated_names_are_path_safe_and_unique(listed, suffix):
+    parts = {"arms": {"x": {"model.ffn": [*listed]}}, "grid": {"model.ffn": [*listed], "model.dim": [1, suffix]}}
+    written = {label(value).casefold() for value in listed}
+    if len(written) < len(listed) or suffix == "1":  # such as 1 and '1': refused rather than renamed
+        with pytest.raises(UserError, match=r"two arms are called|listed twice"):
+            arms(**parts)
+        return
+    made = arms(**parts)
+    names = [arm.name.casefold() for arm in made]
+    assert all(NAME.fullmatch(name) for name in names)
+    assert len(set(names)) == len(names) == 3 * len(listed)
+
+
+@given(st.text(), st.text())
+def test_different_texts_have_different_labels(a, b):
+    assert (label(a) == label(b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (8, "8"), (1e-3, "0.001"), (1e-5, "1e-05"), (-1, "-1"), (True, "true"), (None, "none"),
+        ("gelu-tanh", "gelu-tanh"), ([0, 1], "0+1"), ({"kind": "swiglu", "mult": 2}, "swiglu+mult=2"),
+    ],
+)  # fmt: skip
+def test_labels_read_like_the_study_file(value, expected):
+    assert label(value) == expected
+
+
+def test_a_list_makes_an_arm_of_each_value():
+    made = arms(arms={"heads": {"model.mixer.num_heads": [1, 2, 8]}})
+    assert [arm.name for arm in made] == ["heads=1", "heads=2", "heads=8"]
+    assert [arm.overrides for arm in made] == [{"model.mixer.num_heads": n} for n in (1, 2, 8)]
+    assert made[2].origins == {"model.mixer.num_heads": ("arms", "heads", "model.mixer.num_heads", 2)}
+
+
+def test_a_list_is_one_value_where_a_list_is_wanted():
+    one, *each = arms(arms={"a": {"model.mixer.drop_heads": [0, 1]}, "b": {"model.mixer.drop_heads": [[0], [0, 1]]}})
+    assert (one.name, one.overrides) == ("a", {"model.mixer.drop_heads": [0, 1]})
+    assert [(arm.name, arm.overrides["model.mixer.drop_heads"]) for arm in each] == [("b=0", [0]), ("b=0+1", [0, 1])]
+
+
+def test_a_list_is_read_by_the_kind_that_the_arm_chooses():
+    made = arms(arms={"a": {"model.norm.kind": "layer", "model.norm.bias": [True, False]}})
+    assert [arm.name for arm in made] == ["a=true", "a=false"]
+
+
+def test_several_lists_are_crossed():
+    made = arms(arms={"x": {"model.mixer.num_heads": [1, 2], "model.bias": True, "model.dim": [8, 32]}})
+    assert [arm.name for arm in made] == [f"x-num_heads={n},dim={d}" for n in (1, 2) for d in (8, 32)]
+    assert made[1].overrides == {"model.mixer.num_heads": 1, "model.bias": True, "model.dim": 32}
+
+
+def test_a_grid_names_its_cells_and_tells_like_paths_apart():
+    made = arms(grid={"model.mixer.bias": [True], "model.ffn.bias": [True, False], "model.norm.kind": ["layer"]})
+    assert [arm.name for arm in made] == [f"mixer.bias=true,ffn.bias={b},model.norm=layer" for b in ("true", "false")]
+
+
+def test_the_baselines_own_cell_of_a_grid_is_no_arm(study):
+    loaded = study("grid: {model.dim: [16, 32], model.num_layers: [2, 4]}\n")
+    assert [a.name for a in loaded.arms] == [
+        "baseline", "dim=16,num_layers=2", "dim=32,num_layers=2", "dim=32,num_layers=4",
+    ]  # fmt: skip
+
+
+def test_a_long_name_is_cut_to_what_a_folder_may_have_and_stays_apart():
+    one, two = arms(arms={"x" * 95: {"model.dim": [123456, 123457]}})
+    assert NAME.fullmatch(one.name)
+    assert NAME.fullmatch(two.name)
+    assert one.name != two.name

@@ -1,0 +1,98 @@
+"""What a study's folder keeps: added arms and seeds are taken, a changed baseline or measure is refused."""
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.spec.design import check_frozen, frozen
+from taetpu.store.documents import from_yaml, to_yaml
+
+PARTS = "seeds: 2\narms:\n  nope: {model.position: none}\n  heads: {model.mixer.num_heads: [1, 2]}\n"
+
+
+@pytest.fixture
+def stored(study):
+    return from_yaml(to_yaml(frozen(study(PARTS))), "study.yaml")
+
+
+def test_the_same_study_changes_nothing(study, stored):
+    assert check_frozen(stored, study(PARTS)) == stored == frozen(study(PARTS))
+
+
+def test_the_baseline_comes_first_and_has_its_defaults_written_out(stored):
+    assert list(stored["arms"]) == ["baseline", "nope", "heads=1", "heads=2"]
+    assert stored["base"]["train"]["batch_size"] == 32
+    assert stored["measure"] == {"primary": "val/loss", "direction": "min"}
+
+
+def test_added_arms_and_seeds_are_taken_and_missing_ones_stay(study, stored):
+    merged = check_frozen(
+        stored, study("seeds: [1, 7]\narms:\n  nope: {model.position: none}\n  new: {model.dim: 32}\n")
+    )
+    assert merged["seeds"] == [0, 1, 7]
+    assert merged["arms"] == {**stored["arms"], "new": {"model.dim": 32}}
+    assert {k: v for k, v in merged.items() if k not in ("seeds", "arms")} == {
+        k: v for k, v in stored.items() if k not in ("seeds", "arms")
+    }
+
+
+def test_what_is_written_differently_and_means_the_same_is_taken(study, stored):
+    again = study(
+        PARTS.replace("model.position: none", "model.position: {kind: none}"),
+        (),
+        ("steps: 10", "steps: 10, batch_size: 32"),
+    )
+    assert check_frozen(stored, again) == stored
+
+
+def refused(stored, study) -> str:
+    with pytest.raises(UserError) as caught:
+        check_frozen(stored, study)
+    return str(caught.value).replace(f"{study.folder}/", "")
+
+
+OTHER = "give the study another name, or another --root"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change", "line"),
+    [
+        ("steps: 10", "steps: 20", "base.train.steps was 10, and is 20 now", 5),
+        ("lr: 1e-2", "lr: 1e-3", "base.train.optimizer.lr was 0.01, and is 0.001 now", 5),
+        ("num_layers: 4", "num_layers: 4, norm: layer", "base.model.norm was rms, and is layer now", 4),
+        ("num_layers: 4", "num_layers: 4, layers: {0: {ffn: none}}",
+         "base.model.layers.0 was none, and is {ffn: none} now", 4),
+    ],
+)  # fmt: skip
+def test_a_changed_baseline_is_refused(old, new, change, line, study, stored):
+    text = refused(stored, study(PARTS, (), (old, new)))
+    place = f"  where:  s.yaml:{line} at {change.split()[0]}\n"
+    assert text == f"the baseline is not that of study 's' in this folder: {change}\n{place}  remedy: {OTHER}"
+
+
+def test_a_baseline_changed_on_the_command_line_is_refused_there(study, stored):
+    assert "was 10, and is 20 now\n  where:  --set train.steps=20\n" in refused(
+        stored, study(PARTS, ("train.steps=20",))
+    )
+
+
+def test_a_changed_measure_is_refused(study, stored):
+    text = refused(stored, study(PARTS + "measure: {primary: val/accuracy}\n"))
+    assert text.startswith("what is measured is not that of study 's' in this folder: measure.")
+    assert "val/accuracy" in text
+
+
+def test_changed_data_is_refused_and_moved_data_is_not(study, stored, folder):
+    (folder / "moved.txt").write_bytes((folder / "text.txt").read_bytes())
+    assert check_frozen(stored, study(PARTS, (), ("text.txt", "moved.txt"))) == stored
+    (folder / "text.txt").write_text("hello there. " * 40)
+    assert refused(stored, study(PARTS)) == (
+        f"the task's data is not that of study 's' in this folder\n  where:  s.yaml:3 at base.task\n  remedy: {OTHER}"
+    )
+
+
+def test_an_arm_that_means_something_else_is_refused(study, stored):
+    text = refused(stored, study(PARTS.replace("model.position: none", "model.position: learned")))
+    assert text == (
+        "arm 'nope' was {model.position: none} when it was first run, and is {model.position: learned} now\n"
+        f"  where:  s.yaml:8 at arms.nope\n  remedy: give the changed arm a name of its own, or {OTHER}"
+    )

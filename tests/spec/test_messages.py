@@ -1,0 +1,70 @@
+"""Bad input, and the whole message that each gets: what is wrong, where it stands, what would be right."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.spec.schema import NOT_YET
+
+CASES = YAML(typ="safe", pure=True).load(Path(__file__).with_name("messages.yaml"))
+
+
+def message(file: Path, sets: tuple[str, ...] = ()) -> str:
+    with pytest.raises(UserError) as caught:
+        load_study(file, sets).runs()
+    return str(caught.value).replace(f"{file.parent}/", "")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: " ".join(str(v) for k, v in c.items() if k != "message")[:60])
+def test_a_mistake_gets_its_message(case: dict[str, Any], folder: Path, study) -> None:
+    written, sets = case.get("file"), tuple(case.get("sets", ()))
+    if written is not None:
+        (folder / "s.yaml").write_bytes(written.encode("latin-1"))
+        assert message(folder / "s.yaml") == case["message"].rstrip("\n")
+        return
+    added = f"arms:\n  x: {case['arm']}\n" if "arm" in case else case.get("added", "")
+    replaced = [(case["old"], case["new"])] if "old" in case else []
+    with pytest.raises(UserError) as caught:
+        study(added, sets, *replaced)
+    assert str(caught.value).replace(f"{folder}/", "") == case["message"].rstrip("\n")
+    assert caught.value.line is not None or sets
+
+
+def test_a_missing_file_names_what_is_there(folder: Path) -> None:
+    (folder / "other.yaml").write_text("")
+    assert message(folder / "s.yaml") == "no such file\n  where:  s.yaml\n  remedy: YAML files there: other.yaml"
+
+
+def test_a_folder_is_no_study(folder: Path) -> None:
+    assert message(folder).startswith("this is a folder, not a study's file\n")
+
+
+@pytest.mark.parametrize("key", NOT_YET)
+def test_keys_of_later_versions_are_refused_by_name(key: str, study) -> None:
+    with pytest.raises(UserError, match=f"'{key}' is not there yet in this version"):
+        study(f"{key}: 1\n")
+
+
+DATA = [
+    (("text.txt", "texts.txt"), "", "no file or folder 'texts.txt'", "base.task.source", 3),
+    (("seq_len: 8", "seq_len: 500"), "", "seq_len 500 is longer than the train split", "base.task.seq_len", 3),
+    (("dim: 16", "dim: 16"), "arms:\n  x: {task.seq_len: 500}\n", "seq_len 500 is longer", "arms.x.task.seq_len", 7),
+    (("steps: 10", "epochs: 1, schedule: {kind: cosine, warmup: 9}"),
+     "", "warmup=9 is not shorter than the 2 steps", "base.train.schedule.warmup", 5),
+    (("kind: text, source: text.txt, seq_len: 8, split: order", "kind: copy, seq_len: 8, eval_size: 4"),
+     "arms:\n  x: {train.steps: none, train.epochs: 2}\n", "epochs=2.0, but this task draws", "arms.x.train.epochs", 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("replace", "added", "problem", "path", "line"), DATA)
+def test_what_the_data_refuses_is_found_before_training(replace, added, problem, path, line, study) -> None:
+    loaded = study(added, (), replace)
+    with pytest.raises(UserError) as caught:
+        loaded.runs()
+    error = caught.value
+    assert error.problem.startswith(problem)
+    assert (".".join(map(str, error.path)), error.line, Path(str(error.file)).name) == (path, line, "s.yaml")

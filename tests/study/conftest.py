@@ -1,0 +1,58 @@
+import pytest
+
+from taetpu.spec.loading import load_study
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.run import run_study
+from taetpu.train.watch import Watcher
+
+STUDY = """
+study: small
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 20, batch_size: 4, eval_every: 10, log_every: 4, sample: {tokens: 4}}
+seeds: 2
+arms:
+  low-lr: {train.optimizer.lr: 1e-4}
+"""
+
+
+class Interrupting(Watcher):
+    """Raises at the moment an observer is told of it, as Ctrl-C would."""
+
+    def __init__(self, event: str, step: int = 0):
+        self.event, self.step, self.trained = event, step, 0
+
+    def advanced(self, step, loss):
+        self.trained += 1
+        if self.event == "advanced" and step >= self.step:
+            raise KeyboardInterrupt
+
+    def evaluated(self, step, run, values):
+        if self.event == "evaluated" and step >= self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def study(tmp_path):
+    """`study(yaml=STUDY, root="root", watcher=None) -> (Outcome, StudyFolder)`: one call of `taetpu run`."""
+
+    def run(text=STUDY, root="root", watcher=None):
+        file = tmp_path / "study.yaml"
+        file.write_text(text)
+        loaded = load_study(file)
+        folder = StudyFolder(open_store(tmp_path / root), loaded.name)
+        return run_study(loaded, folder, watcher or Watcher()), folder
+
+    return run
+
+
+@pytest.fixture
+def text():
+    return STUDY
+
+
+@pytest.fixture
+def interrupting():
+    return Interrupting

@@ -1,0 +1,127 @@
+"""A study trains what is missing and nothing else, whatever happened before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import UserError
+
+
+def stored(folder) -> dict[str, bytes]:
+    """Everything that must not depend on when and how often a study was stopped."""
+    root = Path(folder.where)
+    files = [p for p in root.rglob("*") if p.is_file() and "times" not in p.parts and p.name not in ("times.json", "lock")]
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(files)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    from taetpu.spec.loading import load_study
+    from taetpu.store.backend import open_store
+    from taetpu.store.study import StudyFolder
+    from taetpu.study.run import run_study
+    from taetpu.train.watch import Watcher
+    from tests.study.conftest import STUDY
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "study.yaml").write_text(STUDY)
+    loaded = load_study(folder / "study.yaml")
+    study = StudyFolder(open_store(folder / "root"), loaded.name)
+    return run_study(loaded, study, Watcher()), stored(study)
+
+
+def test_a_study_ends_with_results_report_and_models(undisturbed):
+    outcome, files = undisturbed
+    assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr"]
+    assert outcome.results["complete"] is True
+    baseline = outcome.results["arms"][0]
+    values = [run["value"] for run in baseline["runs"]]
+    assert len(set(values)) == 2  # two seeds, two numbers
+    assert baseline["mean"] == pytest.approx(sum(values) / 2)
+    assert {"report/index.html", "report/report.md", "results.json", "study.yaml", "plan.json"} <= set(files)
+    for run in baseline["runs"]:
+        at = f"runs/baseline/{run['seed']}-{run['id']}"
+        result = json.loads(files[f"{at}/result.json"])
+        assert result["metrics"]["val/loss"] == run["value"]
+        assert result["steps"] == 20
+        assert f"{at}/model/model.safetensors" in files
+    assert not any(name.startswith("packs/") for name in files)  # the resume state goes when its runs are done
+
+
+@pytest.mark.parametrize(("event", "step"), [("advanced", 1), ("evaluated", 10), ("advanced", 12), ("evaluated", 20)])
+def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, undisturbed, event, step):
+    with pytest.raises(KeyboardInterrupt):
+        study(watcher=interrupting(event, step))
+    _, folder = study()
+    assert stored(folder) == undisturbed[1]
+
+
+def test_a_finished_study_trains_nothing(study, interrupting, undisturbed):
+    study()
+    watcher = interrupting("never")
+    _, folder = study(watcher=watcher)
+    assert watcher.trained == 0
+    assert stored(folder) == undisturbed[1]
+
+
+def test_added_arms_and_seeds_train_alone(study, text, undisturbed):
+    _, folder = study()
+    more = text.replace("seeds: 2", "seeds: 3") + "  no-ffn: {model.ffn: none}\n"
+    before = stored(folder)
+    outcome, folder = study(more)
+    after = stored(folder)
+    assert {name: after[name] for name in before if name.startswith("runs/")} == {
+        name: data for name, data in before.items() if name.startswith("runs/")
+    }
+    assert {arm["name"]: len(arm["runs"]) for arm in outcome.results["arms"]} == {"baseline": 3, "low-lr": 3, "no-ffn": 3}
+    assert outcome.results["complete"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("batch_size: 4", "batch_size: 8", "base.train.batch_size was 4, and is 8 now"),
+        ("lr: 1e-4", "lr: 1e-5", "arm 'low-lr' was"),
+        ("seeds: 2", "seeds: 2\nmeasure: {primary: val/accuracy}", "what is measured is not that of the study"),
+    ],
+)
+def test_another_study_of_the_same_name_is_refused_and_nothing_changes(study, text, undisturbed, old, new, says):
+    _, folder = study()
+    with pytest.raises(UserError, match="") as error:
+        study(text.replace(old, new))
+    assert says in str(error.value)
+    assert stored(folder) == undisturbed[1]
+
+
+def test_a_diverged_run_is_an_outcome(study, text):
+    wild = text.replace("lr: 1e-4", "lr: 1e25").replace("low-lr", "wild")
+    outcome, folder = study(wild)
+    arm = outcome.results["arms"][1]
+    assert outcome.failed == []
+    assert [run["outcome"] for run in arm["runs"]] == ["diverged"] * 2
+    assert arm["mean"] is None
+    assert arm["verdict"] == "inconclusive"  # two of two lost is not yet proof
+    assert outcome.results["arms"][0]["diverged"] == 0
+
+
+def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
+    """The program of one structure cannot be built: its runs fail, the others are trained, and a rerun heals."""
+    from taetpu.nn.ffn import MLPConfig
+
+    more = text + "  relu: {model.ffn: relu}\n"
+    with monkeypatch.context() as broken:
+        broken.setattr(MLPConfig, "init", lambda *a, **k: 1 / 0)
+        from taetpu.train.count import flops_per_token, num_params
+
+        flops_per_token.cache_clear()
+        num_params.cache_clear()
+        broken.setattr("taetpu.train.plan.num_params", lambda *a: 1)
+        outcome, _ = study(more)
+    assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]
+    assert {run.arm for run in outcome.failed[0].runs} == {"relu"}
+    assert outcome.results["complete"] is False
+    assert all(run["outcome"] == "finished" for run in outcome.results["arms"][0]["runs"])
+    outcome, _ = study(more)
+    assert outcome.failed == []
+    assert outcome.results["complete"] is True
