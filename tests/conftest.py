@@ -2,13 +2,17 @@
 
 import os
 import zlib
+from pathlib import Path
 
 import pytest
 
-# Before jax is imported: the CPU, as two devices, and no programs kept from one session to the next.
+# Before jax is imported: the CPU, as two devices. Compiled programs are kept, found again by their text alone: tests
+# spend most of their time compiling.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "programs")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 @pytest.fixture(scope="session")

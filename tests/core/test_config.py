@@ -81,9 +81,11 @@ def test_what_is_refused_is_told_with_place_and_remedy(case):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "0.1", None])
-def test_a_rate_is_a_finite_number(value):
+def test_a_number_is_finite(value):
     with pytest.raises(UserError, match=r"is not allowed: .*\n  where:  rate"):
         load(Inner, {"rate": value})
+    with pytest.raises(UserError, match=r"is not allowed: .*\n  where:  lr"):
+        load(Outer, {"path": "a", "lr": value})
 
 
 def test_an_integer_is_a_float_and_a_list_a_tuple():

@@ -252,6 +252,16 @@ def test_bfloat16_keeps_the_softmax_and_the_logits_precise(draw):
     assert stream["residual"].dtype == jnp.bfloat16
 
 
+def test_every_layer_has_noise_of_its_own(draw):
+    """Branches that all write ones show their dropout masks in what the stream gains."""
+    model = draw({"dim": 16, "num_layers": 3, "mixer": "none", "dropout": 0.5})
+    ones = Edit("ffn.out", lambda x, _: jnp.ones_like(x))
+    run = jax.jit(lambda m: capture(lambda t: m(t, key=root_key(0)), ["residual"], [ones])(TOKENS))
+    gains = np.diff(run(model)[1]["residual"], axis=0)
+    np.testing.assert_allclose(gains, 2.0 * (gains > 1), atol=1e-5)
+    assert not np.array_equal(gains[0] > 1, gains[1] > 1)
+
+
 def test_no_residual_and_no_norm_leave_the_last_branch_alone(draw):
     model = draw({"dim": 16, "num_layers": 1, "residual": "none", "norm": "none"})
     edit = Edit("ffn.out", lambda x, _: jnp.ones_like(x))

@@ -46,7 +46,7 @@ def test_two_devices_agree_with_one(trainer, configs, text):
 def test_padding_moves_no_run(trainer, configs, text):
     """Two runs filled up to four are the same bits as the first two of four others at that width."""
     padded = trainer(configs[:2], text[1], width=4).advance(8)["train/loss"]
-    first = trainer([configs[0], configs[1], configs[0], configs[1]], text[1], seeds=[0, 1, 2, 3]).advance(8)["train/loss"]
+    first = trainer(configs[:2] * 2, text[1], seeds=[0, 1, 2, 3]).advance(8)["train/loss"]
     np.testing.assert_array_equal(padded[:2], first[:2])
 
 

@@ -25,7 +25,7 @@ def test_windows_do_not_depend_on_dispatches():
 
 
 def test_a_window_is_the_mean_of_its_steps_and_is_named_by_its_last():
-    (start, end, points), = recorded([10])
+    ((start, end, points),) = recorded([10])
     assert (start, end) == (0, 10)
     assert points[0]["train/loss"] == ([4, 8, 10], [1.5, 5.5, 8.5])
     assert points[1]["train/loss"][1][0] == 21.5

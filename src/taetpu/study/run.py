@@ -49,7 +49,7 @@ def environment() -> dict[str, Any]:
         "platform": device.platform,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
+        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
         "versions": {name: version(name) for name in names},
     }
 

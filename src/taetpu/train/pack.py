@@ -106,6 +106,7 @@ class Program:
     def sample(self) -> Callable[..., jax.Array]:
         """`(model, seeds, step, prompt) -> tokens`, `(width, prompt + length)`."""
         settings = self.structure.train.sample
+        assert settings is not None  # otherwise nobody asks
 
         def one(model: Any, seed: Any, step: Any, prompt: Any) -> Any:
             key = named(root_key(seed), "sample", step)
@@ -127,8 +128,8 @@ class Program:
         def batched(a: np.ndarray) -> np.ndarray:
             return np.pad(a, ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
-        windows = Batch(batched(data.tokens), batched(data.targets), batched(data.weights))
-        return jax.device_put(windows, NamedSharding(self.mesh, SHARED))
+        parts = (batched(a) for a in (data.tokens, data.targets, data.weights))
+        return Batch(*jax.device_put(tuple(parts), NamedSharding(self.mesh, SHARED)))
 
 
 def stack_numbers(numbers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -61,12 +61,13 @@ def train_step(
     grads, sums = gradients(params, rest, batch, noise, accumulate=config.train.accumulate, dtype=dtype)
     rule, lr = optimizer(config.train, params, state.step, steps)
     updates, opt = rule.update(grads, state.opt, params)
+    params = eqx.apply_updates(params, updates)
     loss = sums["nll"] / sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "train/accuracy": sums["correct"] / sums["weight"], "lr": lr}
     return (
         TrainState(
-            model=join(optax.apply_updates(params, updates), rest),
+            model=join(params, rest),
             opt=opt,
             step=state.step + 1,
             diverged_at=jnp.where(bad, state.step, state.diverged_at),

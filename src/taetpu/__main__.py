@@ -1,0 +1,5 @@
+"""`python -m taetpu`."""
+
+from taetpu.cli.main import main
+
+main()
