@@ -6,23 +6,32 @@ The names below are imported when they are first used, so that importing the pac
 from importlib import import_module
 from typing import Any
 
-_WHERE = {
-    "FailedRuns": "taetpu.core.errors",
-    "UserError": "taetpu.core.errors",
-    "from_huggingface": "taetpu.interop.huggingface",
-    "load_folder": "taetpu.interop.huggingface",
-    "load_study": "taetpu.spec.loading",
-    "register": "taetpu.core.registry",
-    "run_study": "taetpu.study.run",
-    "to_huggingface": "taetpu.interop.huggingface",
-}
+__all__ = [
+    "FailedRuns",
+    "UserError",
+    "from_huggingface",
+    "load_folder",
+    "load_study",
+    "register",
+    "run_study",
+    "to_huggingface",
+]
 
-__all__ = list(_WHERE)
+_WHERE = {
+    "FailedRuns": "core.errors",
+    "UserError": "core.errors",
+    "from_huggingface": "interop.huggingface",
+    "load_folder": "interop.huggingface",
+    "load_study": "spec.loading",
+    "register": "core.registry",
+    "run_study": "study.run",
+    "to_huggingface": "interop.huggingface",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

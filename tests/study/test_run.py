@@ -114,10 +114,6 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     more = text + "  relu: {model.ffn: relu}\n"
     with monkeypatch.context() as broken:
         broken.setattr(MLPConfig, "init", lambda *a, **k: 1 / 0)
-        from taetpu.train.count import flops_per_token, num_params
-
-        flops_per_token.cache_clear()
-        num_params.cache_clear()
         broken.setattr("taetpu.train.plan.num_params", lambda *a: 1)
         outcome, _ = study(more)
     assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]

@@ -1,13 +1,20 @@
 """`taetpu catalog`: what can be switched, with every field, default and reference."""
 
 import json
+import textwrap
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from taetpu.cli.tables import WIDTH, show_json
+
 if TYPE_CHECKING:
     from taetpu.core.config import Config
+
+
+INDENT = " " * 16
+REQUIRED = "required"
 
 
 def catalog(
@@ -26,7 +33,7 @@ def catalog(
     if kind:
         entries = {slot: {kind: entries[slot].get(kind) or _unknown(slot, kind, entries[slot])}}
     if as_json:
-        typer.echo(json.dumps(entries, indent=2))
+        show_json(entries)
         return
     for name, found in entries.items():
         typer.echo(f"{name}")
@@ -34,19 +41,33 @@ def catalog(
             _show(k, entry, fields=bool(slot))
     if not slot:
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
+    elif any(field["traced"] for found in entries.values() for entry in found.values() for field in entry["fields"]):
+        typer.echo("\ntraced: arms that differ in this field alone are trained in one program")
 
 
 def _show(kind: str, entry: dict[str, Any], fields: bool) -> None:
-    import textwrap
+    first, *others = entry["about"].split("\n\n")
+    typer.echo(_wrapped(first, f"  {kind:<14}"))
+    if not fields:
+        return
+    for paragraph in others:
+        typer.echo("\n" + _wrapped(paragraph, INDENT))
+    if entry["fields"]:
+        typer.echo("")
+    for field in entry["fields"]:
+        default = "required" if field["default"] == REQUIRED else f"= {_value(field['default'])}"
+        traced = "  (traced)" if field["traced"] else ""
+        typer.echo(_wrapped(f"{field['name']}: {field['type']} {default}{traced}", INDENT))
 
-    lines = entry["about"].splitlines()
-    typer.echo(textwrap.fill(f"{kind:<14}{lines[0]}", 80, initial_indent="  ", subsequent_indent=" " * 16))
-    if fields:
-        for line in lines[1:]:
-            typer.echo(f"{'':16}{line}" if line.strip() else "")
-        for field in entry["fields"]:
-            traced = "  (traced: arms may differ in it within one program)" if field["traced"] else ""
-            typer.echo(f"{'':16}{field['name']}: {field['type']} = {json.dumps(field['default'])}{traced}")
+
+def _wrapped(text: str, before: str) -> str:
+    """A paragraph of at most 80 columns, its lines under one another."""
+    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=before, subsequent_indent=INDENT)
+
+
+def _value(value: Any) -> str:
+    """A default as a study file would have it."""
+    return "none" if value is None else json.dumps(value)
 
 
 def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
@@ -66,7 +87,7 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
         {
             "name": name,
             "type": type_name(info.annotation, info.metadata),
-            "default": "required" if info.is_required() else to_data(info.get_default(call_default_factory=True)),
+            "default": REQUIRED if info.is_required() else to_data(info.get_default(call_default_factory=True)),
             "traced": name in traced,
         }
         for name, info in cls.model_fields.items()

@@ -4,17 +4,21 @@ Exit codes: 0 done, 2 the user's input is wrong, 3 finished with failed runs, 13
 """
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from taetpu.cli import inspect, results, studies
 
+if TYPE_CHECKING:
+    from taetpu.core.errors import UserError
+
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="taetpu",
     help="Transformer ablation studies: state a baseline and what to change, train every arm on every seed, get a "
     "verdict.\n\nTry it: taetpu demo",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -52,17 +56,35 @@ def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
     from taetpu.core.errors import FailedRuns, UserError
 
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        app()
+        code = app(arguments, prog_name="taetpu", standalone_mode=False)
+    except typer.TyperException as error:
+        _refuse(_misused(error))
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(UserError.exit_code)
+        _refuse(error)
     except FailedRuns as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(FailedRuns.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted: the same command goes on from the last checkpoint\n")
-        sys.exit(130)
+    if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
+        command = " goes on from the last checkpoint" if arguments[0] in ("run", "demo") else " can be given again"
+        sys.stderr.write(f"\ninterrupted: the same command{command}\n")
+    sys.exit(code)
+
+
+def _refuse(error: "UserError") -> NoReturn:
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(error.exit_code)
+
+
+def _misused(error: typer.TyperException) -> "UserError":
+    """A mistake in the command line itself, told as every other mistake is."""
+    from taetpu.core.errors import UserError
+
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "taetpu"
+    problem = error.format_message().rstrip(".")
+    return UserError(problem[:1].lower() + problem[1:], remedy=f"`{command} --help` shows how it is written")
 
 
 if __name__ == "__main__":

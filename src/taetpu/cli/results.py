@@ -1,14 +1,15 @@
 """`taetpu status`, `list` and `report`: what is stored, without touching it."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.tables import show_table
+from taetpu.cli.tables import show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
+    from taetpu.store.metrics import Series
+    from taetpu.store.study import StudyFolder
 
 Root = Annotated[str | None, typer.Option("--root", help="Where studies live; else TAETPU_ROOT, else ./runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -25,7 +26,7 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
     place = default_root(root)
     found = studies(place)
     if as_json:
-        typer.echo(json.dumps([_entry(e) for e in found], indent=2))
+        show_json([_entry(e) for e in found])
     elif not found:
         typer.echo(f"no studies under {place}")
     else:
@@ -51,13 +52,16 @@ def status(
 
     Example: taetpu status runs/quickstart
     """
+    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
     from taetpu.store.index import find_studies
 
-    place = folder or default_root(None)
+    place = folder or default_root()
     found = {study.name: _arms(study) for study in find_studies(place)}
+    if folder and not found:
+        raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        show_json(found)
     elif not found:
         typer.echo(f"no studies under {place}")
     else:
@@ -66,19 +70,19 @@ def status(
             show_table(rows)
 
 
-def _arms(study: Any) -> list[dict[str, Any]]:
-    """A row for each arm: runs done and started, steps, mean of the last training and validation loss."""
+def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
+    """A row for each arm: runs done, the step that all its runs have reached, means of their last losses."""
     frozen = study.read_study()
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
-        steps = [int(metrics["train/loss"].step[-1]) for _, metrics in own if "train/loss" in metrics]
+        steps = [int(metrics["train/loss"].step[-1]) if "train/loss" in metrics else 0 for _, metrics in own]
         rows.append(
             {
                 "arm": arm,
                 "done": f"{sum(status == 'done' for status, _ in own)}/{len(frozen['seeds'])}",
-                "step": min(steps) if steps else 0,
+                "step": min(steps, default=0),
                 "train/loss": _last(own, "train/loss"),
                 "val/loss": _last(own, "val/loss"),
             }
@@ -86,7 +90,7 @@ def _arms(study: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _last(own: list[Any], name: str) -> float | None:
+def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
     values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
     return round(sum(values) / len(values), 4) if values else None
 
@@ -95,7 +99,7 @@ def report(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Analyse what is there and write the report (HTML, Markdown, results.json).
+    """Analyse what is there and write report and results.json.
 
     Example: taetpu report runs/quickstart
     """
@@ -107,7 +111,7 @@ def report(
     results = analyse(study)
     written = build(study)
     if as_json:
-        typer.echo(json.dumps(results, indent=2))
+        show_json(results)
     else:
         show(results, written)
 

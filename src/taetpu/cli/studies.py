@@ -1,13 +1,12 @@
 """`taetpu new`, `plan`, `run` and `demo`: from a study file to its results."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from taetpu.cli.results import AsJson, Root, show
-from taetpu.cli.tables import show_table
+from taetpu.cli.tables import show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -24,23 +23,26 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml i
     from importlib.resources import files
 
     from taetpu.core.errors import UserError
-    from taetpu.store.backend import check_name
+    from taetpu.spec.schema import check_name
+    from taetpu.store.documents import to_yaml
 
-    check_name(name, "study")
+    check_name(name, "study", ())
     target = Path(f"{name}.yaml")
     template = files("taetpu.study").joinpath("templates/new.yaml").read_text()
+    header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     try:
         with target.open("x") as out:
-            out.write(template.format(name=name))
+            out.write(template.format(name=name, header=header))
     except FileExistsError:
         raise UserError("this file exists already", file=target, remedy="choose another name") from None
     except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", file=target) from None
+        remedy = "change to a folder that can be written to"
+        raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
     typer.echo(f"wrote {target}\nnext: taetpu plan {target}, then taetpu run {target}")
 
 
 def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:
-    """What would be trained: arms and what they change, parameters, FLOPs, packs. Trains nothing.
+    """What would be trained: arms, changes, sizes, packs. Trains nothing.
 
     Example: taetpu plan study.yaml
     """
@@ -55,7 +57,7 @@ def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson
     loaded = load_study(study, sets or [])
     found = preview(loaded, StudyFolder(open_store(default_root(root)), loaded.name))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        show_json(found)
     else:
         _show_plan(found)
 
@@ -103,7 +105,7 @@ def run(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson 
 
 
 def demo(root: Root = None) -> None:
-    """The quick study: which parts of a small Transformer matter on English text? A few minutes on two cores.
+    """The quick study: which parts of a small Transformer matter. A few minutes on two cores.
 
     Example: taetpu demo
     """
@@ -132,7 +134,7 @@ def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) ->
     with StudyProgress(Console(stderr=True)) as progress:
         outcome = run_study(loaded, folder, progress)
     if as_json:
-        typer.echo(json.dumps(outcome.results, indent=2))
+        show_json(outcome.results)
     else:
         show(outcome.results, outcome.report)
     if outcome.failed:

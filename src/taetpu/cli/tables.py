@@ -1,8 +1,18 @@
-"""Tables on a terminal: rows of plain values, at most 80 columns wide."""
+"""What commands print: tables of at most 80 columns, and JSON."""
 
+import json
 from typing import Any
 
+import typer
+
 WIDTH = 80
+
+
+def show_json(data: Any) -> None:
+    """Print plain data as strict JSON: null where a number is not finite."""
+    from taetpu.store.documents import finite
+
+    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def show_table(rows: list[dict[str, Any]]) -> None:

@@ -45,9 +45,6 @@ class Config(BaseModel):
         frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
-    def __hash__(self) -> int:
-        return hash((type(self), *(getattr(self, name) for name in type(self).model_fields)))
-
 
 class Component(Config):
     """What fills a slot. `@register(slot, kind)` names it; `check` refuses what does not fit the model's sizes."""

@@ -25,7 +25,7 @@ class Tied(eqx.Module):
         return self.weight[tokens]
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
-        return project(x, self.weight.T).astype(jnp.float32)
+        return project(x, self.weight.T, out=jnp.float32)
 
 
 @register("embedding", "untied")
@@ -47,4 +47,4 @@ class Untied(eqx.Module):
         return self.weight[tokens]
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
-        return project(x, self.unembed).astype(jnp.float32)
+        return project(x, self.unembed, out=jnp.float32)

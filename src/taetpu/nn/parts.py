@@ -75,15 +75,19 @@ def join(params: Any, rest: Any) -> Any:
 
 
 def project(
-    x: Float[Array, "*lead size_in"], w: Float[Array, "size_in size_out"], b: Float[Array, " size_out"] | None = None
+    x: Float[Array, "*lead size_in"],
+    w: Float[Array, "size_in size_out"],
+    b: Float[Array, " size_out"] | None = None,
+    *,
+    out: Any = None,
 ) -> Float[Array, "*lead size_out"]:
-    """`x @ w + b` as one rank-2 product in x's precision.
+    """`x @ w + b` as one rank-2 product in x's precision, accumulated and returned as `out` (x's unless given).
 
     Rank 2 because XLA's CPU backend fuses element-wise work into rank-3 gradients and leaves its fast path (measured:
     a whole train step took twice as long).
     """
-    y = x.reshape(-1, x.shape[-1]) @ w.astype(x.dtype)
-    y = y if b is None else y + b.astype(x.dtype)
+    y = jnp.matmul(x.reshape(-1, x.shape[-1]), w.astype(x.dtype), preferred_element_type=out or x.dtype)
+    y = y if b is None else y + b.astype(y.dtype)
     return y.reshape(*x.shape[:-1], w.shape[-1])
 
 

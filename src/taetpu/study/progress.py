@@ -14,30 +14,30 @@ from rich.text import Text
 from taetpu.spec.design import RunSpec
 from taetpu.train.watch import Watcher
 
-ROWS = 12  # arms shown at once, the last that moved
+ROWS = 12  # arms shown at once, those of the latest packs
 
 
 class StudyProgress(Watcher):
     """Follows a study on `console`. Use as a context manager round the run."""
 
     def __init__(self, console: Console):
-        self.console, self.tokens_per_step = console, 0
+        self.console = console
         self.bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=16),
             TaskProgressColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
         )
-        self.task = self.bars.add_task("preparing", total=None, rate="", left="")
+        self.bar = self.bars.add_task("preparing", total=None, rate="", left="")
+        self.pace = Pace()
         self.losses: dict[str, dict[int, float]] = {}
         self.evals: dict[str, dict[int, float]] = {}
         self.text = ""
         self.runs: Sequence[RunSpec] = ()
         self.step = 0
-        self.clock = 0.0
         self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "StudyProgress":
@@ -49,51 +49,63 @@ class StudyProgress(Watcher):
         if self.console.is_terminal:
             self.live.stop()
 
-    def begun(self, run_steps: int, tokens_per_step: int) -> None:
-        self.tokens_per_step = tokens_per_step
-        self.bars.update(self.task, total=run_steps)
+    def begun(self, run_steps: int) -> None:
+        self.bars.update(self.bar, total=run_steps)
 
     def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
-        arms = list(dict.fromkeys(run.arm for run in runs))
+        self.runs, self.step = runs, 0
+        self.pace.pack(of - number)
+        self.bars.update(self.bar, description=f"pack {number}/{of}", rate="compiling", left=self.left())
+        arms = self.arms()
         names = ", ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        self.runs, self.step, self.clock = runs, 0, time.monotonic()
-        self.bars.update(self.task, description=f"pack {number}/{of}", rate="compiling")
         self.say(f"pack {number} of {of}: {names} ({len(runs)} runs)")
 
     def resumed(self, step: int) -> None:
         self.step = step
-        self.bars.advance(self.task, step * len(self.runs))
+        self.bars.advance(self.bar, step * len(self.runs))
         if step:
             self.say(f"  going on from step {step}")
 
     def advanced(self, step: int, loss: np.ndarray) -> None:
         taken = (step - self.step) * len(self.runs)
-        now = time.monotonic()
-        rate = taken * self.tokens_per_step / max(now - self.clock, 1e-6)
-        self.step, self.clock = step, now
+        self.step = step
+        self.pace.trained(taken)
         for run, value in zip(self.runs, loss, strict=True):
             self.losses.setdefault(run.arm, {})[run.seed] = float(value)
-        self.bars.update(self.task, advance=taken, rate=f"{rate:,.0f} tokens/s", left=self.left(rate))
-
-    def left(self, rate: float) -> str:
-        """Time that the rest would take at this rate."""
-        bar = self.bars.tasks[0]
-        seconds = ((bar.total or 0) - bar.completed) * self.tokens_per_step / max(rate, 1e-6)
-        return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
+        self.bars.advance(self.bar, taken)
+        self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
+        self.pace.lap("evaluated")
         if "val/loss" in values:
             self.evals.setdefault(run.arm, {})[run.seed] = values["val/loss"]
         if run is self.runs[-1]:
-            arms = list(dict.fromkeys(r.arm for r in self.runs))
-            means = "  ".join(f"{arm} {_mean(self.evals.get(arm, {}))}" for arm in arms)
-            self.say(f"  step {step}: val/loss {means}")
+            means = "  ".join(f"{arm} {_mean(self.evals.get(arm, {}))}" for arm in self.arms())
+            pace = ", ".join(part for part in (self.rate(), self.left()) if part)
+            self.say(f"  step {step}: val/loss {means}" + (f"  ({pace})" if pace else ""))
 
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
+        self.pace.lap("sampled")
         self.text = f"{run.arm}: {text}"
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         self.console.print(Text(f"pack of {len(runs)} runs failed: {type(error).__name__}: {error}"), style="red")
+
+    def arms(self) -> list[str]:
+        """The arms of the pack that is trained."""
+        return list(dict.fromkeys(run.arm for run in self.runs))
+
+    def rate(self) -> str:
+        """`12,345 tokens/s`, of the pack's runs together; empty while nothing is known."""
+        train, task = self.runs[0].config.train, self.runs[0].config.task
+        steps = self.pace.steps_per_second()
+        return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
+
+    def left(self) -> str:
+        """`1:05 left`; empty while nothing is known."""
+        bar = self.bars.tasks[0]
+        seconds = self.pace.left((bar.total or 0) - bar.completed)
+        return "" if seconds is None else f"{_clock(seconds)} left"
 
     def say(self, line: str) -> None:
         """A line for logs; a terminal has the live table instead."""
@@ -110,6 +122,62 @@ class StudyProgress(Watcher):
             table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
         sample = Text(" ".join(self.text.split())[:200], style="dim italic")
         return Group(self.bars, table, sample)
+
+
+class Pace:
+    """How fast runs are trained, and how long the rest will take. Compiling is counted apart from training."""
+
+    def __init__(self) -> None:
+        self.clock = time.monotonic()
+        self.packs, self.packs_left = 0, 0
+        self.compiling = 0.0  # seconds, over all packs
+        self.working = 0.0  # seconds of everything else: steps, evaluations, checkpoints
+        self.steps = 0  # run-steps taken in `working`
+        self.begin()
+
+    def begin(self) -> None:
+        self.seen: set[str] = set()
+        self.pack_seconds, self.pack_steps = 0.0, 0
+
+    def pack(self, left: int) -> None:
+        """A pack begins, and `left` more come after it."""
+        self.packs, self.packs_left, self.clock = self.packs + 1, left, time.monotonic()
+        self.begin()
+
+    def lap(self, event: str) -> float:
+        """Seconds since the last event, 0 for the first of its kind in a pack: most of that one is compiling."""
+        now = time.monotonic()
+        took, self.clock = now - self.clock, now
+        first = event not in self.seen
+        self.seen.add(event)
+        if first:
+            self.compiling += took
+            return 0.0
+        self.working += took
+        return took
+
+    def trained(self, run_steps: int) -> None:
+        """The pack's runs have together taken so many more steps."""
+        if took := self.lap("trained"):
+            self.steps += run_steps
+            self.pack_steps += run_steps
+            self.pack_seconds += took
+
+    def steps_per_second(self) -> float | None:
+        """Run-steps a second of this pack, evaluations left out."""
+        return self.pack_steps / self.pack_seconds if self.pack_seconds else None
+
+    def left(self, run_steps: float) -> float | None:
+        """Seconds that so many more run-steps will take, with the compiling of the packs to come."""
+        if not self.steps:
+            return None
+        return run_steps * self.working / self.steps + self.packs_left * self.compiling / self.packs
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _mean(values: dict[int, float]) -> str:

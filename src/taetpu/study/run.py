@@ -81,7 +81,7 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[F
     plans = planned(study, folder)
     open_plans = [plan for plan in plans if not all(_run(folder, names).status() == "done" for names in plan.runs)]
     members = {plan.id: [stored_run(folder, names) for names in plan.runs] for plan in open_plans}
-    watcher.begun(*workload([run for runs in members.values() for run in runs], sources))
+    watcher.begun(sum(run_steps(run, sources) for runs in members.values() for run in runs))
     failed = []
     programs: dict[str, Program] = {}
     for number, plan in enumerate(open_plans, start=1):
@@ -138,11 +138,9 @@ def program_for(plan: PackPlan, runs: Sequence[RunSpec], sources: Sources, progr
     return programs[key]
 
 
-def workload(runs: Sequence[RunSpec], sources: Sources) -> tuple[int, int]:
-    """Optimizer steps of all runs together, and the tokens of the largest one's step."""
-    steps = [run.config.train.total_steps(sources.of(run.config).num_windows) for run in runs]
-    tokens = [run.config.train.batch_size * run.config.task.seq_len for run in runs]
-    return sum(steps), max(tokens, default=0)
+def run_steps(run: RunSpec, sources: Sources) -> int:
+    """Optimizer steps of a run."""
+    return run.config.train.total_steps(sources.of(run.config).num_windows)
 
 
 def record_time(folder: StudyFolder, plan: PackPlan, seconds: float) -> None:

@@ -1,14 +1,19 @@
 """The resume state of a pack, by Orbax: one folder a step, committed whole or not at all; the newest is kept."""
 
-import shutil
+import errno
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 
-from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
+from taetpu.store import disk
 
 MARGIN = 1 << 20  # bytes a checkpoint needs besides its arrays
 
@@ -16,10 +21,14 @@ State = TypeVar("State")
 
 
 class Checkpoints:
-    """Checkpoints of one pack in `folder`. Use as a context manager: leaving it waits for what is being written."""
+    """Checkpoints of one pack in `folder`. A context manager."""
 
     def __init__(self, folder: Path):
-        options = ocp.CheckpointManagerOptions(max_to_keep=1, cleanup_tmp_directories=True)
+        # Written in the foreground: the caller gives the arrays' memory away next, and a full disk is an error here
+        # rather than a traceback of a background thread.
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=1, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        )
         self.folder = folder
         self.manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -34,24 +43,17 @@ class Checkpoints:
         return self.manager.latest_step()
 
     def save(self, step: int, state: object) -> None:
-        """Write the state of `step` in the background; it counts only once it is whole.
+        """Write the state of `step`; it counts only once it is whole.
 
         Raises:
-            UserError: the disk has no room for it. Asked beforehand, because the writer's own error says less.
+            UserError: the disk has no room for it, or it cannot be written for another reason that lies in the disk.
         """
         arrays = leaves_by_path(state)
-        needed, free = sum(a.nbytes for a in arrays.values()), shutil.disk_usage(self.folder).free
-        if free < needed + MARGIN:
-            raise UserError(
-                f"no space left for a checkpoint: {needed + MARGIN:,} bytes are needed, {free:,} are free",
-                file=self.folder,
-                remedy="nothing was lost: free some space and run the same command again",
-            )
-        self.manager.save(step, args=ocp.args.StandardSave(arrays))
-
-    def wait(self) -> None:
-        """Return when everything is written."""
-        self.manager.wait_until_finished()
+        needed = sum(a.nbytes for a in arrays.values()) + MARGIN
+        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors():
+            if disk.free_bytes(self.folder) < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.manager.save(step, args=ocp.args.StandardSave(arrays))
 
     def restore(self, step: int, like: State) -> State:
         """The state of `step`, placed as `like` (arrays or their shapes with shardings) is."""
@@ -61,3 +63,22 @@ class Checkpoints:
         }
         arrays = self.manager.restore(step, args=ocp.args.StandardRestore(shapes))
         return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in shapes])
+
+
+@contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Raise TensorStore's failures to write a file, which are `ValueError`s, as the `OSError`s they were.
+
+    Orbax also logs the traceback of each of its threads that met one; what is raised here says it all.
+    """
+    log = logging.getLogger("absl")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    except ValueError as error:
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+    finally:
+        log.disabled = before

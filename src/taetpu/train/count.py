@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +18,27 @@ def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
     return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
 
 
-@lru_cache
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Trained numbers of the model, the embedding included."""
+    return _params(cast(Any, config), vocab_size, seq_len)
+
+
+@lru_cache
+def _params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     return count(jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0]))
 
 
-@lru_cache
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Matrix-product operations of training per token: the forward pass, times three for the gradients.
 
     Every product in the program is counted as it stands, loops by their length; element-wise work is not counted. The
     backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1).
     """
+    return _flops(cast(Any, config), vocab_size, seq_len)
+
+
+@lru_cache
+def _flops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
     traced = jax.make_jaxpr(lambda model, x: model(x))(shapes(config, vocab_size, seq_len), tokens)
     return 3 * products(traced.jaxpr) // seq_len

@@ -138,13 +138,11 @@ class PackTrainer:
             self.save(state, step, checkpoints)
 
     def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Write the resume state, and the models where they are kept. Returns when all is on disk: the next dispatch
-        gives the state's memory away."""
-        checkpoints.save(step, state)
+        """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""
         if self.train.keep_checkpoints and step < self.steps:
             for i, folder in enumerate(self.folders):
                 folder.write_checkpoint(step, self.model_files(state, i))
-        checkpoints.wait()
+        checkpoints.save(step, state)
 
     def evaluation(self, state: TrainState, split_name: str) -> list[dict[str, float]]:
         """The metrics of every run on a split; nothing where the task has no such split."""

@@ -83,7 +83,7 @@ def _quiet(config: ResolvedConfig) -> bool:
 
 def gradients(
     params: LM, rest: LM, batch: Batch, key: Key | None, *, accumulate: int, dtype: Any
-) -> tuple[LM, dict[str, Scalar]]:
+) -> tuple[Any, dict[str, Scalar]]:
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
 

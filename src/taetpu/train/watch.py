@@ -10,8 +10,8 @@ from taetpu.spec.design import RunSpec
 class Watcher:
     """Hears of everything that happens while a study trains, in the order of these methods."""
 
-    def begun(self, run_steps: int, tokens_per_step: int) -> None:
-        """Training begins; `run_steps` optimizer steps over all runs, of about `tokens_per_step` tokens each."""
+    def begun(self, run_steps: int) -> None:
+        """Training begins; `run_steps` optimizer steps over all runs."""
 
     def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
         """Pack `number` (from 1) begins; its first dispatch compiles the program."""
