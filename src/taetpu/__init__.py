@@ -4,7 +4,15 @@ The names below are imported when they are first used, so that importing the pac
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taetpu.core.errors import FailedRuns, UserError
+    from taetpu.core.registry import register
+    from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.spec.loading import load_study
+    from taetpu.study.run import run
+    from taetpu.train.saved import open_run
 
 __all__ = [
     "FailedRuns",
@@ -12,28 +20,24 @@ __all__ = [
     "from_huggingface",
     "load_folder",
     "load_study",
+    "open_run",
     "register",
-    "run_study",
+    "run",
     "to_huggingface",
 ]
 
-_WHERE = {
-    "FailedRuns": "core.errors",
-    "UserError": "core.errors",
-    "from_huggingface": "interop.huggingface",
-    "load_folder": "interop.huggingface",
-    "load_study": "spec.loading",
-    "register": "core.registry",
-    "run_study": "study.run",
-    "to_huggingface": "interop.huggingface",
+_HOMES = {
+    "core.errors": ("FailedRuns", "UserError"),
+    "core.registry": ("register",),
+    "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "spec.loading": ("load_study",),
+    "study.run": ("run",),
+    "train.saved": ("open_run",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 
 import numpy as np
@@ -102,10 +103,10 @@ class StudyProgress(Watcher):
         return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
 
     def left(self) -> str:
-        """`1:05 left`; empty while nothing is known."""
+        """`0:01:05 left`; empty while nothing is known."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
-        return "" if seconds is None else f"{_clock(seconds)} left"
+        return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
 
     def say(self, line: str) -> None:
         """A line for logs; a terminal has the live table instead."""
@@ -171,13 +172,9 @@ class Pace:
         """Seconds that so many more run-steps will take, with the compiling of the packs to come."""
         if not self.steps:
             return None
-        return run_steps * self.working / self.steps + self.packs_left * self.compiling / self.packs
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+        waiting = "trained" not in self.seen  # this pack is still to be compiled, too
+        compiling = (self.packs_left + waiting) * self.compiling / (self.packs - waiting)
+        return run_steps * self.working / self.steps + compiling
 
 
 def _mean(values: dict[int, float]) -> str:

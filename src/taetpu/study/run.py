@@ -2,9 +2,10 @@
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,8 +14,10 @@ from taetpu.core.config import load, split, to_data
 from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
+from taetpu.spec.loading import load_study
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.stats.analyse import analyse
+from taetpu.store.backend import default_root, open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.loop import PackTrainer
@@ -54,12 +57,32 @@ def environment() -> dict[str, Any]:
     }
 
 
+def run(
+    file: Path | str, sets: Iterable[str] = (), *, root: str | None = None, watcher: Watcher | None = None
+) -> Outcome:
+    """`taetpu run`: load a study file and run it under a root.
+
+    Args:
+        sets: changes of the baseline, `path=value` each.
+        root: where studies live; else `TAETPU_ROOT`, else `./runs`.
+        watcher: is told how training gets on.
+
+    Raises:
+        UserError: as `load_study` and `run_study`.
+    """
+    study = load_study(file, sets)
+    folder = StudyFolder(open_store(default_root(root)), study.name)
+    return run_study(study, folder, watcher or Watcher())
+
+
 def run_study(study: Study, folder: StudyFolder, watcher: Watcher) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Raises:
-        UserError: another process holds the study's folder, or the folder holds another study, or the disk is full.
+        UserError: an arm's data cannot be used (nothing is stored then), another process holds the study's folder,
+            the folder holds another study, or the disk is full.
     """
+    study.runs()
     with folder.claim():
         freeze(study, folder)
         failed = train_missing(study, folder, watcher)

@@ -1,6 +1,5 @@
 """The host's side of training a pack: from its plan to finished run folders, whenever it is killed in between."""
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -9,11 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save
 
-from taetpu.core.config import split, to_data
+from taetpu.core.config import split
 from taetpu.data.batches import Source
-from taetpu.nn.lm import named_parameters
 from taetpu.spec.design import RunSpec
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -22,6 +19,7 @@ from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.record import Recorder, checkpoint_steps, derived
+from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.watch import Watcher
 
@@ -59,6 +57,7 @@ class PackTrainer:
         every = self.train.eval_every or max(1, self.steps // 10)
         self.evals = sorted({*range(every, self.steps, every), self.steps})
         self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
+        self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
         self.dispatch, self.began = 1, time.monotonic()
         self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
 
@@ -125,10 +124,10 @@ class PackTrainer:
     def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
         if step in self.evals:
-            for i, values in enumerate(self.evaluation(state, "val")):
-                self.recorder.add_point(step, i, values)
-                if i < len(self.runs):
-                    self.watcher.evaluated(step, self.runs[i], values)
+            values = self.evaluation(state, "val")
+            for i, run in enumerate(self.runs):
+                self.recorder.add_point(step, i, {**values[i], **self.spent(run, step)})
+                self.watcher.evaluated(step, run, values[i])
             self.show_samples(state, step)
         start, end, points = self.recorder.flush()
         seconds = {"seconds": ([end], [time.monotonic() - self.began])}
@@ -155,6 +154,12 @@ class PackTrainer:
             for i in range(self.plan.width)
         ]
 
+    def spent(self, run: RunSpec, step: int) -> dict[str, float]:
+        """What a run has cost after `step` steps: tokens seen and training FLOPs."""
+        tokens = step * self.train.batch_size * self.source.seq_len
+        per_token = flops_per_token(run.config.model, self.source.vocab_size, self.source.seq_len)
+        return {"tokens": tokens, "flops": tokens * per_token}
+
     def show_samples(self, state: TrainState, step: int) -> None:
         """A continuation of the task's prompt from the first seed of every arm."""
         if self.train.sample is None or not self.runs[0].config.task.causal:
@@ -175,10 +180,10 @@ class PackTrainer:
         diverged = np.asarray(state.diverged_at)
         for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
             folder.write_model(self.model_files(state, i))
-            last = {name: float(series.value[-1]) for name, series in folder.metrics().items()}
+            spent = self.spent(run, self.steps)
+            series = folder.metrics()
+            last = {name: float(s.value[-1]) for name, s in series.items() if name not in spent}
             bad = int(diverged[i]) >= 0 or not all(math.isfinite(v) for v in last.values())
-            tokens = self.steps * self.train.batch_size * self.source.seq_len
-            per_token = flops_per_token(run.config.model, self.source.vocab_size, self.source.seq_len)
             folder.finish(
                 {
                     "outcome": "diverged" if bad else "finished",
@@ -186,26 +191,15 @@ class PackTrainer:
                     "steps": self.steps,
                     "metrics": {**last, **test[i]},
                     "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
-                    "flops": per_token * tokens,
-                    "tokens": tokens,
+                    **spent,
                     "pack": {"id": self.plan.id, "width": self.plan.width, "devices": self.plan.devices},
-                    "environment": self.environment,
+                    "environment": {**self.environment, "data": self.facts},
                 }
             )
 
     def model_files(self, state: TrainState, i: int) -> dict[str, bytes]:
-        """Weights by logical name, the architecture and the tokenizer of one run."""
+        """The model of one run as files."""
         model = jax.tree.map(lambda a: a[i], state.model)
-        weights = {name: np.asarray(a) for name, a in named_parameters(model).items()}
-        config = {
-            "format": "taetpu",
-            "model": to_data(self.runs[i].config.model),
-            "vocab_size": self.source.vocab_size,
-            "seq_len": self.source.seq_len,
-        }
-        files = {
-            "model.safetensors": save(weights),
-            "config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
-        }
-        tokenizer = self.source.tokenizer
-        return files if tokenizer is None else {**files, "tokenizer.json": tokenizer.to_json().encode()}
+        source = self.source
+        config = self.runs[i].config.model
+        return to_files(model, config, vocab_size=source.vocab_size, seq_len=source.seq_len, tokenizer=source.tokenizer)

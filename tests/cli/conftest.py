@@ -1,0 +1,144 @@
+"""Fixtures: the command in this process and in one of its own, a tiny study, and one that was trained."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+STUDY = """\
+study: small
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 20, batch_size: 4, eval_every: 10, log_every: 4, sample: {tokens: 4}}
+seeds: 2
+arms:
+  low-lr: {train.optimizer.lr: 1e-4}
+"""
+
+
+class Done(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self):
+        """Its output as strict JSON."""
+
+        def refuse(word):
+            raise AssertionError(f"{word} is no JSON")
+
+        assert self.code == 0, self.err
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "taetpu", *map(str, args)]
+
+
+@pytest.fixture(scope="session")
+def text() -> str:
+    """The tiny study's file."""
+    return STUDY
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """`contents(folder)`: every file below a folder, and every folder."""
+    return lambda folder: {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with `s.yaml` in it; no root is named by the environment, and terminals are 80 wide."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TAETPU_ROOT", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "s.yaml").write_text(STUDY)
+    return tmp_path
+
+
+@pytest.fixture
+def taetpu(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """`taetpu(*arguments) -> Done`: the entry point in this process, in `here`."""
+    from taetpu.cli.main import main
+
+    def call(*args: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["taetpu", *map(str, args)])
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(int(ended.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def process(here: Path) -> Callable[..., Done]:
+    """`process(*arguments, **environment) -> Done`: the command in a process of its own, in `here`."""
+
+    def call(*args: object, **environment: str) -> Done:
+        ended = subprocess.run(
+            command(*args),
+            cwd=here,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """A root with the study above, trained by the command in a process of its own; and what the command said."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "s.yaml").write_text(STUDY)
+    run = command("run", "s.yaml", "--root", "root")
+    ended = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return folder / "root", Done(0, ended.stdout, ended.stderr)
+
+
+@pytest.fixture
+def on_disk(here: Path) -> Callable[[str, str], Done]:
+    """`on_disk(options, script) -> Done`: a shell script that sees a tmpfs of these mount options at `here / "disk"`.
+
+    The disk is the default root, `$DISK` to the script. Skips the test where the machine lets nobody mount (see
+    tests/SKIPPED.md).
+    """
+    disk = here / "disk"
+    disk.mkdir()
+
+    def run(options: str, script: str) -> Done:
+        inside = f'mount -t tmpfs -o {options} tmpfs "$DISK" || exit 77; taetpu() {{ "$PYTHON" -m taetpu "$@"; }}\n'
+        try:
+            ended = subprocess.run(
+                ["unshare", "--mount", "--map-root-user", "sh", "-c", inside + script],
+                cwd=here,
+                env={**os.environ, "PYTHON": sys.executable, "DISK": str(disk), "TAETPU_ROOT": "disk"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=240,
+            )
+        except FileNotFoundError:
+            pytest.skip("no `unshare` to mount a small disk with")
+        if ended.returncode == 77 or ended.stderr.startswith("unshare:"):
+            pytest.skip(f"cannot mount a small disk: {ended.stderr.strip()}")
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    return run

@@ -1,0 +1,144 @@
+"""Bad input to the real command: exit code 2, one message with what, where and remedy, and an untouched disk."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Mistake(NamedTuple):
+    """`old` in the tiny study replaced by `new` (or `new` added at its end), and what is then said."""
+
+    old: str
+    new: str
+    problem: str
+    where: str
+    remedy: str = ""
+
+
+ARM = "{train.optimizer.lr: 1e-4}"
+TASK = "{kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}"
+MISTAKES = {
+    "an unknown kind": Mistake(
+        ARM, "{model.ffn: swigloo}", "unknown ffn kind 'swigloo'", "8 at arms.low-lr.model.ffn.kind",
+        "did you mean 'swiglu'?"),
+    "an unknown field": Mistake(
+        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "known: bias, dim,"),
+    "an override that matches nothing": Mistake(
+        ARM, "{model.mixr.num_heads: 1}", "'model.mixr.num_heads' matches nothing",
+        "8 at arms.low-lr.model.mixr.num_heads", "did you mean 'mixer'?"),
+    "an unknown task": Mistake(
+        "kind: copy", "kind: copi", "unknown task kind 'copi'", "3 at base.task.kind", "did you mean 'copy'?"),
+    "a missing file": Mistake(
+        TASK, "{kind: text, source: txet.txt, seq_len: 8}", "no file or folder 'txet.txt'", "3 at base.task.source",
+        "remedy:"),
+    "an empty corpus": Mistake(
+        TASK, "{kind: text, source: empty.txt, seq_len: 8}", "empty", "3 at base.task.source", "remedy:"),
+    "a sequence longer than the data": Mistake(
+        TASK, "{kind: text, source: text.txt, split: order, seq_len: 5000}", "seq_len 5000 is longer than",
+        "3 at base.task.seq_len", "remedy:"),
+    "heads that do not divide": Mistake(
+        "num_heads: 2", "num_heads: 3", "dim=16 is not divisible by num_heads=3", "4 at base.model.mixer.num_heads",
+        "num_heads of 1, 2, 4"),
+    "a wrong type": Mistake(
+        "steps: 20", "steps: ten", "'ten' is not allowed: must be a valid integer", "5 at base.train.steps"),
+    "negative steps": Mistake(
+        "steps: 20", "steps: -20", "-20 is not allowed: must be greater than 0", "5 at base.train.steps"),
+    "a YAML typo": Mistake("num_heads: 2}}", "num_heads: 2}", "not valid YAML", "5", "check colons"),
+    "a duplicate key": Mistake("", "seeds: 3", "the key 'seeds' is given twice", "9 at seeds", "remove one"),
+    "a duplicate arm": Mistake(
+        "", "  low-lr: {model.ffn: none}", "the key 'low-lr' is given twice", "9 at arms.low-lr", "rename"),
+    "an unknown primary metric": Mistake(
+        "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "did you mean 'val/loss'?"),
+    "a key of a later version": Mistake("", "tune: {}", "'tune' is not there yet", "9 at tune", "remove it"),
+}  # fmt: skip
+
+
+def refused(done, *said: str) -> None:
+    """One message and nothing else."""
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    for part in said:
+        assert part in done.err
+    others = done.err.splitlines()[1:]
+    assert [line for line in others if not re.match(r"  (where:  |remedy: )\S", line)] == []
+    assert len(others) <= 2
+
+
+@pytest.fixture
+def mistaken(here: Path, text: str) -> Callable[[Mistake], None]:
+    (here / "text.txt").write_text("hello world. " * 100)
+    (here / "empty.txt").write_text("")
+
+    def write(mistake: Mistake) -> None:
+        assert mistake.old in text
+        wrong = text.replace(mistake.old, mistake.new) if mistake.old else f"{text}{mistake.new}\n"
+        (here / "s.yaml").write_text(wrong)
+
+    return write
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_wrong_study_is_refused_before_anything_is_written(taetpu, here, contents, mistaken, command, mistake):
+    mistaken(mistake)
+    before = contents(here)
+    refused(taetpu(command, "s.yaml"), mistake.problem, f"  where:  s.yaml:{mistake.where}\n", mistake.remedy)
+    assert contents(here) == before
+
+
+def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, contents, mistaken):
+    mistaken(MISTAKES["heads that do not divide"])
+    before = contents(here)
+    assert process("run", "s.yaml") == taetpu("run", "s.yaml")
+    assert contents(here) == before
+
+
+ARGUMENTS = [
+    ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "YAML files there: s.yaml"),
+    ("run .", "this is a folder", "where:  .", "name the YAML file"),
+    ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
+    ("run s.yaml --root gs://b/r", "'gs://b/r' yet", "local folder"),
+    ("run s.yaml --root s.yaml", "is not a folder", "where:  s.yaml/small/lock", "choose another folder with --root"),
+    ("list --root s.yaml", "Not a directory", "where:  s.yaml", "choose another folder with --root"),
+    ("status nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
+    ("report nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
+    ("catalog mixr", "unknown slot 'mixr'", "did you mean 'mixer'?"),
+    ("catalog mixer/atention", "unknown mixer kind 'atention'", "did you mean 'attention'?"),
+    ("new a/b", "study name 'a/b'", "e.g. a-b"),
+    ("new s", "this file exists already", "where:  s.yaml", "another name"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), [(line, said) for line, *said in ARGUMENTS], ids=[a[0] for a in ARGUMENTS])
+def test_wrong_arguments_are_refused_and_nothing_is_written(taetpu, here, contents, line, said):
+    before = contents(here)
+    refused(taetpu(*line.split()), *said)
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("batch_size: 4", "batch_size: 8", ("base.train.batch_size was 4, and is 8 now", "s.yaml:5 at base.train")),
+        ("symbols: 5", "symbols: 6", ("base.task.symbols was 5", "s.yaml:3 at base.task.symbols")),
+        ("lr: 1e-4", "lr: 1e-5", ("arm 'low-lr' was", "s.yaml:8 at arms.low-lr")),
+    ],
+)
+def test_the_folder_of_another_study_is_left_as_it_is(taetpu, here, text, contents, trained, command, old, new, said):
+    root, _ = trained
+    (here / "s.yaml").write_text(text.replace(old, new))
+    before = contents(root)
+    refused(taetpu(command, "s.yaml", "--root", root), *said, "another --root")
+    signed = {"small/lock": (root / "small/lock").read_bytes()}  # by each who asks
+    assert contents(root) == {**before, **signed}
+
+
+def test_a_root_that_cannot_be_written_to(on_disk):
+    """A read-only disk rather than a folder's mode, which does not stop root."""
+    done = on_disk("ro", "taetpu run s.yaml; echo code $?")
+    assert done.out == "code 2\n"
+    refused(done._replace(code=2, out=""), "cannot write: Read-only file system", "where:  disk/small", "--root")

@@ -1,0 +1,82 @@
+"""Before anything happens: how quickly the command answers, its help, and mistakes in the command line itself."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMANDS = ("new", "plan", "run", "demo", "status", "list", "report", "catalog")
+HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
+
+
+@pytest.mark.parametrize("start", ["import taetpu", "import taetpu.cli.main", "HELP"])
+def test_starting_imports_nothing_heavy(start):
+    show_help = (
+        "import taetpu.cli.main as m, sys; sys.argv = ['taetpu', '--help']\ntry: m.main()\nexcept SystemExit: pass"
+    )
+    code = show_help if start == "HELP" else start
+    script = f"{code}\nimport sys; sys.stderr.write(' '.join(m for m in {HEAVY} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("args", [("-c", "import taetpu"), ("-m", "taetpu", "--help")])
+def test_starting_takes_less_than_a_third_of_a_second(args):
+    def seconds():
+        began = time.monotonic()
+        subprocess.run([sys.executable, *args], capture_output=True, check=True)
+        return time.monotonic() - began
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+def test_help_lists_every_command(taetpu):
+    code, out, err = taetpu("--help")
+    assert (code, err) == (0, "")
+    listed = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
+    assert sorted(listed) == sorted(COMMANDS)
+    assert "..." not in out.partition("Commands:\n")[2]  # a summary that was cut
+    assert taetpu().out == out  # no command at all shows the same
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_an_example(taetpu, name):
+    code, out, err = taetpu(name, "--help")
+    assert (code, err) == (0, "")
+    assert f"\n  Example: taetpu {name}" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_version(taetpu):
+    from importlib.metadata import version
+
+    assert taetpu("--version") == (0, f"taetpu {version('taetpu')}\n", "")
+
+
+MISUSED = [
+    (("staus",), "no such command 'staus'. Did you mean 'status'?", "taetpu --help"),
+    (("run",), "missing argument 'STUDY'", "taetpu run --help"),
+    (("run", "a.yaml", "b.yaml"), "got unexpected extra argument(s) (b.yaml)", "taetpu run --help"),
+    (("plan", "s.yaml", "--sett", "a=1"), "no such option: --sett", "taetpu plan --help"),
+    (("plan", "s.yaml", "--set"), "option '--set' requires an argument", "--help"),
+    (("--root", "x"), "no such option: --root", "taetpu --help"),
+]
+
+
+@pytest.mark.parametrize(("args", "problem", "remedy"), MISUSED, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_a_mistake_in_the_command_line_is_told_as_any_other(taetpu, args, problem, remedy):
+    code, out, err = taetpu(*args)
+    assert (code, out) == (2, "")
+    first, second = err.splitlines()
+    assert first.startswith(f"error: {problem}")
+    assert second.startswith("  remedy: ")
+    assert remedy in second
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(here):
+    """`taetpu catalog | head -1`"""
+    pipe = f"{sys.executable} -m taetpu catalog task | head -1"
+    done = subprocess.run(pipe, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout == "task\n"
+    assert done.stderr == ""

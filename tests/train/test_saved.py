@@ -1,0 +1,49 @@
+"""A stored model is the model that was trained."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.data.tokenizers import from_json
+from taetpu.nn.lm import named_parameters
+from taetpu.train.saved import from_files, open_run, to_files
+
+
+def files(draw, make, text, settings):
+    config = make(text[0], settings).model
+    model = draw({"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, **settings}, vocab=9)
+    return model, to_files(model, config, vocab_size=9, seq_len=8, tokenizer=text[1].tokenizer)
+
+
+def test_what_is_read_computes_what_was_written(draw, make, text, tmp_path):
+    settings = {"layers": {1: {"drop": ["ffn"]}}, "bias": True}
+    model, stored = files(draw, make, text, settings)
+    (tmp_path / "model").mkdir()
+    for name, data in stored.items():
+        (tmp_path / "model" / name).write_bytes(data)
+    opened = open_run(tmp_path)
+    tokens = jnp.arange(8)[None]
+    forward = jax.jit(lambda m, x: m(x))
+    np.testing.assert_array_equal(forward(model, tokens), forward(opened.model, tokens))
+    assert opened.tokenizer is not None
+    assert opened.tokenizer.decode(opened.tokenizer.encode("the cat")) == "the cat"
+    assert from_json(stored["tokenizer.json"].decode()).vocab_size == text[1].vocab_size
+
+
+def test_names_are_logical_and_layers_apart(draw, make, text):
+    model, _ = files(draw, make, text, {})
+    assert {"layers.0.mixer.wq", "layers.1.ffn.down", "embedding.weight"} <= set(named_parameters(model))
+
+
+def test_weights_of_another_model_are_refused(draw, make, text):
+    _, stored = files(draw, make, text, {})
+    config = json.loads(stored["config.json"])
+    config["model"]["dim"] = 32
+    with pytest.raises(UserError, match="has shape"):
+        from_files({**stored, "config.json": json.dumps(config).encode()})
+    with pytest.raises(UserError, match=r"no model\.safetensors is stored here"):
+        from_files({"config.json": stored["config.json"]}, "somewhere")
