@@ -27,8 +27,8 @@ def draw():
     import jax.numpy as jnp
     import numpy as np
 
-    from taetpu.core.config import load
     from taetpu.core.keys import root_key
+    from taetpu.core.loading import load
     from taetpu.nn.lm import ModelConfig, build, named_parameters, with_parameters
     from taetpu.nn.parts import join, trainable
 

@@ -89,6 +89,15 @@ def test_a_wrong_study_is_refused_before_anything_is_written(taetpu, here, conte
     assert contents(here) == before
 
 
+def test_an_arm_whose_data_cannot_be_used_is_not_frozen(taetpu, here, contents, mistaken):
+    mistaken(Mistake(TASK, "{kind: text, source: text.txt, split: order, seq_len: 8}", "", ""))
+    text = (here / "s.yaml").read_text()
+    (here / "s.yaml").write_text(text.replace(ARM, "{task.seq_len: 5000}"))
+    before = contents(here)
+    refused(taetpu("run", "s.yaml"), "seq_len 5000 is longer than", "s.yaml:8 at arms.low-lr.task.seq_len")
+    assert contents(here) == before
+
+
 def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, contents, mistaken):
     mistaken(MISTAKES["heads that do not divide"])
     before = contents(here)

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import pytest
 from pydantic import Field, PositiveInt
 
-from taetpu.core.config import Config, Hole, SlotMark, Traced, active, bind, load, replace, split, to_data
+from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load, replace
+from taetpu.core.traced import active, bind, split
 from taetpu.nn.lm import ModelConfig
 
 

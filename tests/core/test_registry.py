@@ -7,7 +7,8 @@ import pytest
 from taetpu.core import registry
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
-from taetpu.core.registry import component, kinds, register
+from taetpu.core.loading import component
+from taetpu.core.registry import kinds, register
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 from taetpu.data.batches import epoch_rows, permutation, train_windows, whole_split
 
 sizes = st.integers(1, 20)

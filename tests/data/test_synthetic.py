@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 from taetpu.data import decoys
 from taetpu.data.batches import Batch, Source
 

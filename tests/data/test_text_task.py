@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 from taetpu.data import corpora
 from taetpu.data.batches import Source
 from taetpu.data.text import bigram_loss

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 from taetpu.data.tokenizers import UNK, Tokenizer, from_json
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3

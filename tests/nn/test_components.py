@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.config import load
 from taetpu.core.keys import root_key
-from taetpu.core.registry import component
+from taetpu.core.loading import component, load
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count
 from taetpu.nn.lm import ModelConfig, build, named_parameters

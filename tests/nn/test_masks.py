@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from taetpu.core.config import active, bind, load, split
 from taetpu.core.keys import root_key
+from taetpu.core.loading import load
+from taetpu.core.traced import active, bind, split
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from taetpu.core.config import load
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.loading import load
 from taetpu.nn.lm import ModelConfig, build
 
 BASE = {"dim": 16, "num_layers": 3}

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.config import load
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.loading import load
 from taetpu.nn import stack
 from taetpu.nn.lm import ModelConfig, build, matrices, named_parameters, with_parameters
 from taetpu.nn.parts import trainable

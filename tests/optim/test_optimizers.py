@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taetpu.core.errors import UserError
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 from taetpu.nn.lm import matrices, named_parameters
 from taetpu.nn.parts import trainable
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.registry import component
+from taetpu.core.loading import component
 
 PEAK, STEPS = 2.0, 11
 

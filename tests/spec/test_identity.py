@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
 from taetpu.spec.design import difference
 from taetpu.spec.identity import canonical, run_id
 from taetpu.spec.schema import ResolvedConfig, RunConfig

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
 from taetpu.spec.overrides import apply, takes_list
 from taetpu.spec.schema import RunConfig
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from taetpu.core.config import load
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
 from taetpu.spec.train_config import TrainConfig
 
 

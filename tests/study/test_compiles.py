@@ -21,7 +21,7 @@ arms:
   clipped: {train.clip: 0.1}
 """
 
-# Counts, by jax's own monitoring, what the train step's function costs: traces, and compiles that found no program kept.
+# Counts by jax's own monitoring what the train step costs: its traces, and compiles that found no program kept.
 COUNT = """
 import json, sys
 from collections import Counter

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from taetpu.core.config import active, load, split
+from taetpu.core.loading import load
+from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.pack import Program, stack_numbers, structure_key

@@ -1,6 +1,6 @@
 """Counts agree with counting by hand."""
 
-from taetpu.core.config import load
+from taetpu.core.loading import load
 from taetpu.core.tree import count
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.parts import trainable

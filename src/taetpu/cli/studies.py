@@ -138,4 +138,5 @@ def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) ->
     else:
         show(outcome.results, outcome.report)
     if outcome.failed:
-        raise FailedRuns(f"{len(outcome.failed)} of the packs failed; the same command tries them again")
+        runs = sum(len(failure.runs) for failure in outcome.failed)
+        raise FailedRuns(f"{runs} runs failed, for the reason above; the same command tries them again")

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from taetpu.core.config import Component, load
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.config import Component
+from taetpu.core.errors import UserError, suggest
 
 C = TypeVar("C", bound=Component)
 
@@ -53,26 +53,3 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
     import_module(BUILTIN[slot])
     return _KINDS.get(slot, {})
-
-
-def component(slot: str, value: Any, path: Where = ()) -> Component:
-    """Build what fills a slot from `kind` or `{kind: ..., field: ...}`.
-
-    Raises:
-        UserError: no kind, an unknown kind, or fields that the kind refuses.
-    """
-    known = kinds(slot)
-    if isinstance(value, Component) and value.slot == slot:
-        return value
-    if value is None:
-        value = "none"
-    if isinstance(value, str):
-        value = {"kind": value}
-    if not isinstance(value, Mapping) or "kind" not in value:
-        raise UserError(
-            f"{slot} needs a kind, got {value!r}", path=path, remedy=f"write {{kind: ...}}; {suggest('', known)}"
-        )
-    kind = str(value["kind"])
-    if kind not in known:
-        raise UserError(f"unknown {slot} kind {kind!r}", path=(*path, "kind"), remedy=suggest(kind, known))
-    return load(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)

@@ -13,9 +13,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
+from taetpu.core.loading import load
 from taetpu.interop.families import FAMILIES, Family, Settings
 from taetpu.nn.lm import LM, LMConfig, ModelConfig, build, named_parameters, with_parameters
 

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import Field, PositiveInt
 
-from taetpu.core.config import Config, SlotMark, Traced, active, bind, load, split
+from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
+from taetpu.core.loading import load
 from taetpu.core.sites import site
+from taetpu.core.traced import active, bind, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import LayerConfig
@@ -112,7 +114,7 @@ class LMConfig(Config):
                 raise error.at(slot) from None
 
     def build(self, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-        """A freshly drawn model. Numbers in the config may be tracers (see `core.config.bind`)."""
+        """A freshly drawn model. Numbers in the config may be tracers (see `core.traced.bind`)."""
         dims = self.dims(vocab_size, seq_len)
         final = self.norm.placement == "pre"
         return LM(

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from taetpu.core.config import bind, split
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import note, owning
+from taetpu.core.traced import bind, split
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.parts import Context, Dims
 

@@ -6,8 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
 from taetpu.spec.identity import SCHEMA, canonical, run_id

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
+from taetpu.core.loading import load
 from taetpu.spec.arms import Candidate, candidates
 from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, get_args, get_origin
 
-from taetpu.core.config import Component, Config, config_of, load, slot_of
+from taetpu.core.config import Component, Config, config_of, slot_of
 from taetpu.core.errors import UserError, Where, dotted, suggest
-from taetpu.core.registry import component, kinds
+from taetpu.core.loading import component, load
+from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, selected
 from taetpu.spec.schema import RunConfig

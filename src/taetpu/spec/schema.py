@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from taetpu.core.config import Config, SlotMark, load
+from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import UserError, Where
+from taetpu.core.loading import load
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 

@@ -1,6 +1,7 @@
 """What a person sees while a study trains: a live table on a terminal, a line at each evaluation elsewhere."""
 
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -90,7 +91,10 @@ class StudyProgress(Watcher):
         self.text = f"{run.arm}: {text}"
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
-        self.console.print(Text(f"pack of {len(runs)} runs failed: {type(error).__name__}: {error}"), style="red")
+        trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
+        self.console.print(Text(trace), style="dim", soft_wrap=True)
+        told = f"pack of {len(runs)} runs failed: {type(error).__name__}: {error}"
+        self.console.print(Text(told), style="red", soft_wrap=True)
 
     def arms(self) -> list[str]:
         """The arms of the pack that is trained."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 
-from taetpu.core.config import load, split, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
+from taetpu.core.traced import split
 from taetpu.report.build import build
 from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
 from taetpu.spec.loading import load_study

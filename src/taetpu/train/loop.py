@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from taetpu.core.config import split
+from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.store.runs import RunFolder

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.config import bind, to_data
+from taetpu.core.config import to_data
 from taetpu.core.keys import named, root_key
+from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.sample import continue_tokens

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from taetpu.core.config import active, split
 from taetpu.core.runtime import cores
+from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.spec.schema import ResolvedConfig
@@ -30,7 +30,7 @@ class PackPlan:
         id: names the pack's folder.
         width: runs in the program; beyond `runs` it is filled up with repeats of the first.
         devices: how many devices the run axis is spread over.
-        live: fields traced though neutral in some runs (see `core.config.split`).
+        live: fields traced though neutral in some runs (see `core.traced.split`).
         runs: `(arm, seed, id)` of each run.
     """
 

@@ -10,9 +10,10 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from taetpu.core.config import load, to_data
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.loading import load
 from taetpu.data.tokenizers import Tokenizer, from_json
 from taetpu.nn.lm import LM, LMConfig, build, named_parameters, with_parameters
 

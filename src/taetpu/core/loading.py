@@ -1,0 +1,103 @@
+"""From plain data (as YAML gives it) to configs and components, with errors that say where and what would be right."""
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from taetpu.core.config import Component, Config, config_of, slot_of
+from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.registry import kinds
+
+C = TypeVar("C", bound=Config)
+
+
+def load(cls: type[C], data: Any, path: Where = ()) -> C:
+    """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
+
+    `none` means None wherever a field may be None.
+
+    Raises:
+        UserError: unknown field or kind, wrong type, value out of range; its path says where, from `path` on.
+    """
+    if isinstance(data, cls):
+        return data
+    if not isinstance(data, Mapping):
+        raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {names(cls)}")
+    values = {}
+    for key, value in data.items():
+        if key not in cls.model_fields:
+            raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
+        values[key] = _field(cls, key, value, (*path, key))
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        raise _explained(cls, error, path) from None
+    except UserError as error:  # a config's own check of its fields against each other
+        raise error.at(*path) from None
+
+
+def component(slot: str, value: Any, path: Where = ()) -> Component:
+    """Build what fills a slot from `kind` or `{kind: ..., field: ...}`.
+
+    Raises:
+        UserError: no kind, an unknown kind, or fields that the kind refuses.
+    """
+    known = kinds(slot)
+    if isinstance(value, Component) and value.slot == slot:
+        return value
+    if value is None:
+        value = "none"
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, Mapping) or "kind" not in value:
+        raise UserError(
+            f"{slot} needs a kind, got {value!r}", path=path, remedy=f"write {{kind: ...}}; {suggest('', known)}"
+        )
+    kind = str(value["kind"])
+    if kind not in known:
+        raise UserError(f"unknown {slot} kind {kind!r}", path=(*path, "kind"), remedy=suggest(kind, known))
+    return load(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)
+
+
+def replace(config: C, **fields: Any) -> C:
+    """A copy with other fields, validated."""
+    return load(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
+
+
+def names(cls: type[Config]) -> str:
+    return ", ".join(cls.model_fields)
+
+
+def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
+    slot = slot_of(cls, name)
+    if slot is not None:
+        return component(slot, value, path)
+    allowed = get_args(cls.model_fields[name].annotation)
+    if value == "none" and NoneType in allowed and str not in allowed:
+        return None
+    inner = config_of(cls, name)
+    if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
+        return load(inner, value, path)
+    if inner is not None and isinstance(value, list | tuple):
+        return tuple(load(inner, item, (*path, i)) for i, item in enumerate(value))
+    return _tuples(value) if isinstance(value, list) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserError:
+    first = error.errors()[0]
+    where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
+    if first["type"] == "missing":
+        given = cls.model_fields[str(where[0])]
+        hint = f" ({given.description})" if given.description else ""
+        return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"add {where[0]}: ...")
+    where = where[:1] if where and where[0] in cls.model_fields else ()
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = message.replace("should be", "must be")
+    given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
+    return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where))

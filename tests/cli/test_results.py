@@ -1,0 +1,115 @@
+"""`status`, `list`, `report` and `catalog`: what they find, and that looking changes nothing."""
+
+import shutil
+
+import pytest
+
+from taetpu.core.registry import BUILTIN, kinds
+
+
+def test_status_before_anything_is_trained(taetpu, here):
+    assert taetpu("status") == (0, "no studies under ./runs\n", "")
+    assert taetpu("status", "--json").json() == {}
+    assert taetpu("list") == (0, "no studies under ./runs\n", "")
+    assert taetpu("list", "--root", "nowhere", "--json").json() == []
+    assert [p.name for p in here.iterdir()] == ["s.yaml"]
+
+
+def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, trained, contents):
+    root = here / "root"
+    for name in ("small", "other"):
+        shutil.copytree(trained[0] / "small", root / name)
+    before = contents(root)
+    assert list(taetpu("status", root, "--json").json()) == ["other", "small"]
+    assert list(taetpu("status", root / "small", "--json").json()) == ["small"]
+    rows = taetpu("status", root / "small", "--json").json()["small"]
+    table = taetpu("status", root / "small").out.splitlines()
+    assert table[0] == "small"
+    assert table[1].split() == ["arm", "done", "step", "train/loss", "val/loss"]
+    for row, line in zip(rows, table[2:], strict=True):
+        assert line.split() == [str(value) for value in row.values()]
+        assert (row["done"], row["step"]) == ("2/2", 20)
+
+    found = taetpu("list", "--root", root, "--json").json()
+    assert [(entry["study"], entry["arms"], entry["seeds"], entry["runs"]) for entry in found] == [
+        ("other", 2, 2, "4/4"),
+        ("small", 2, 2, "4/4"),
+    ]
+    assert taetpu("list", "--root", root).out.splitlines()[1].split()[:4] == ["other", "2", "2", "4/4"]
+    assert contents(root) == before
+
+
+def test_a_diverged_run_is_shown_and_its_json_is_strict(taetpu, here, trained):
+    """One arm's last losses are NaN in the store."""
+    from taetpu.store.index import one_study
+
+    root = here / "root"
+    shutil.copytree(trained[0], root)
+    for run in one_study(root).runs():
+        if run.arm == "low-lr":
+            run.append(20, 21, {"train/loss": ([21], [float("nan")]), "val/loss": ([21], [float("inf")])})
+    row = taetpu("status", root, "--json").json()["small"][1]
+    assert (row["train/loss"], row["val/loss"]) == (None, None)
+    assert taetpu("status", root).out.splitlines()[3].split()[-2:] == ["nan", "inf"]
+
+
+def test_a_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
+    root = here / "root"
+    for name in ("small", "other"):
+        shutil.copytree(trained[0] / "small", root / name)
+    (root / "other/study.yaml").write_text("study: [")
+    found = taetpu("list", "--root", root, "--json").json()
+    assert [bool(entry["problem"]) for entry in found] == [True, False]
+    assert "not valid YAML" in found[0]["problem"]
+    assert taetpu("list", "--root", root).code == 0
+    done = taetpu("status", root)
+    assert done.code == 2
+    assert f"where:  {root}/other/study.yaml:1" in done.err
+
+
+def test_a_report_is_made_again_from_what_is_stored(taetpu, here, trained):
+    root = here / "root"
+    shutil.copytree(trained[0], root)
+    shutil.rmtree(root / "small/report")
+    (root / "small/results.json").unlink()
+    done = taetpu("report", root / "small")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == f"report: {root}/small/report/index.html"
+    for name in ("results.json", "report/index.html", "report/report.md"):
+        assert (root / "small" / name).read_bytes() == (trained[0] / "small" / name).read_bytes()
+
+
+def test_a_report_of_many_studies_asks_for_one(taetpu, here, trained):
+    for name in ("small", "other"):
+        shutil.copytree(trained[0] / "small", here / "root" / name)
+    done = taetpu("report", here / "root")
+    assert done.code == 2
+    assert "2 studies are stored here" in done.err
+    assert "name the folder of one of: other, small" in done.err
+
+
+def test_the_catalog_lists_every_kind(taetpu):
+    found = taetpu("catalog", "--json").json()
+    assert {slot: set(entries) for slot, entries in found.items()} == {slot: set(kinds(slot)) for slot in BUILTIN}
+    lines = taetpu("catalog").out.splitlines()
+    for slot in BUILTIN:
+        at = lines.index(slot)
+        for kind in kinds(slot):
+            assert any(line.startswith(f"  {kind} ") for line in lines[at:])
+
+
+@pytest.mark.parametrize("slot", ["", *BUILTIN])
+def test_the_catalog_fits_a_terminal(taetpu, slot):
+    code, out, err = taetpu("catalog", slot)
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
+    out = taetpu("catalog", "mixer/attention").out
+    for line in ("num_kv_heads: int > 0 or none = none", "drop_heads: list of int >= 0 = [] (traced)", "bias: "):
+        assert f"\n{'':16}{line}" in out
+    assert "Vaswani et al. 2017" in out
+    assert "\n  none " not in out
+    required = taetpu("catalog", "task/copy").out
+    assert f"\n{'':16}seq_len: int > 0 required\n" in required
