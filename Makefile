@@ -10,13 +10,13 @@ demo: .venv/.demo        ## run the quick study and say where its report is
 	$(BIN)/taetpu demo
 
 test: install            ## the default tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 slow: install            ## the tests that take longer
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n auto -m slow
 
 nightly: install         ## the tests that take minutes
-	$(BIN)/python -m pytest -m nightly
+	$(BIN)/python -m pytest -n auto -m nightly
 
 lint: install            ## ruff, pyright, import directions
 	$(BIN)/ruff check

@@ -64,7 +64,7 @@ MISUSED = [
 ]
 
 
-@pytest.mark.parametrize(("args", "problem", "remedy"), MISUSED, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+@pytest.mark.parametrize(("args", "problem", "remedy"), MISUSED)
 def test_a_mistake_in_the_command_line_is_told_as_any_other(taetpu, args, problem, remedy):
     code, out, err = taetpu(*args)
     assert (code, out) == (2, "")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,18 +11,14 @@ from pathlib import Path
 
 import pytest
 
-
-def run_text(tmp: Path, name: str) -> str:
-    return (tmp / f"{name}.yaml").read_text()
+from taetpu.spec.loading import load_study
 
 
 @pytest.mark.parametrize("name", ["my-idea", "a=b,c", "123", "1e3", "null", "2024-99-99"])
-def test_a_new_study_can_be_planned_under_its_name(taetpu, here, contents, name):
+def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
     code, out, err = taetpu("new", name)
     assert (code, err) == (0, "")
     assert f"wrote {name}.yaml\nnext: taetpu plan {name}.yaml" in out
-    from taetpu.spec.loading import load_study
-
     study = load_study(here / f"{name}.yaml")
     assert study.name == name
     assert len(study.arms) > 4
@@ -77,8 +74,6 @@ def test_a_run_ends_with_the_verdicts_and_the_path_of_its_report(trained):
 @pytest.mark.parametrize("where", ["option", "environment", "default"])
 def test_the_root(taetpu, here, monkeypatch, where, trained):
     """A finished study, moved to the root in question, is found there: nothing is trained."""
-    import shutil
-
     place = here / ("runs" if where == "default" else where)
     shutil.copytree(trained[0], place)
     if where == "environment":
@@ -131,7 +126,7 @@ def interrupted(here: Path, said: str) -> str:
     return heard
 
 
-def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(taetpu, here):
+def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
     heard = interrupted(here, "  step 100: ")
     assert heard.endswith("\ninterrupted: the same command goes on from the last checkpoint\n")
     assert "Traceback" not in heard
@@ -144,6 +139,10 @@ def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(taetpu, here):
         assert 0 < row["val/loss"] < 10
     assert taetpu("list", "--json").json()[0]["runs"] == "0/4"
 
+
+@pytest.mark.slow
+def test_after_ctrl_c_the_same_command_goes_on(here):
+    interrupted(here, "  step 100: ")
     heard = interrupted(here, "going on from step ")
     reached = int(heard.partition("going on from step ")[2].split()[0])
     assert reached >= 100

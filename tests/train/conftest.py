@@ -44,8 +44,8 @@ def program(structure, source, steps, width, devices, chunk) -> Program:
 class Trainer:
     """A pack of equal configs on several seeds, driven by hand."""
 
-    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8):
-        live = frozenset().union(*(active(c) for c in configs))
+    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=()):
+        live = frozenset(live).union(*(active(c) for c in configs))
         parts = [split(c, live) for c in configs]
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.traced import active
 from taetpu.train.pack import compute_dtype
 
 
@@ -21,9 +22,10 @@ def configs(make, text):
 
 
 def test_packed_agrees_with_solo(trainer, configs, text):
+    live = active(configs[2]) | active(configs[3])  # one solo program for all four
     packed = trainer(configs, text[1], seeds=[5, 6, 7, 8]).advance(8, 4)["train/loss"]
     for i, config in enumerate(configs):
-        solo = trainer([config], text[1], seeds=[5 + i]).advance(8, 4)["train/loss"][0]
+        solo = trainer([config], text[1], seeds=[5 + i], live=live).advance(8, 4)["train/loss"][0]
         np.testing.assert_allclose(packed[i], solo, atol=2e-6)
     assert len({tuple(row) for row in packed}) == 4  # the four really differ
 

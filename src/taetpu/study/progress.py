@@ -90,6 +90,9 @@ class StudyProgress(Watcher):
         self.pace.lap("sampled")
         self.text = f"{run.arm}: {text}"
 
+    def stored(self, step: int) -> None:
+        self.pace.lap("stored")
+
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
         self.console.print(Text(trace), style="dim", soft_wrap=True)
@@ -169,7 +172,7 @@ class Pace:
             self.pack_seconds += took
 
     def steps_per_second(self) -> float | None:
-        """Run-steps a second of this pack, evaluations left out."""
+        """Run-steps a second of this pack while it trains; evaluating and storing left out."""
         return self.pack_steps / self.pack_seconds if self.pack_seconds else None
 
     def left(self, run_steps: float) -> float | None:

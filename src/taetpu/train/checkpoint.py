@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,12 +70,20 @@ class Checkpoints:
 def as_os_errors() -> Iterator[None]:
     """Raise TensorStore's failures to write a file, which are `ValueError`s, as the `OSError`s they were.
 
-    Orbax also logs the traceback of each of its threads that met one; what is raised here says it all.
+    Orbax also logs the traceback of each of its threads that met one, and Python that of each write which fails after
+    the first has closed the event loop; what is raised here says it all.
     """
-    log = logging.getLogger("absl")
+    log, hook = logging.getLogger("absl"), sys.unraisablehook
     before, log.disabled = log.disabled, True
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    sys.unraisablehook = tell
     try:
         yield
+        sys.unraisablehook = hook  # after a failure it stays: other writes are still failing
     except ValueError as error:
         code = re.search(r"os_error_code='(\d+)'", str(error))
         if code is None:

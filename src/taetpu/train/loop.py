@@ -135,6 +135,7 @@ class PackTrainer:
             folder.append(start, end, series, seconds)
         if step in self.saves:
             self.save(state, step, checkpoints)
+        self.watcher.stored(step)
 
     def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""

@@ -28,5 +28,8 @@ class Watcher:
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         """A text that a run's model made."""
 
+    def stored(self, step: int) -> None:
+        """All that was measured up to `step` is on the disk, and the state where it is kept."""
+
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         """A pack raised; the study goes on with the next one."""

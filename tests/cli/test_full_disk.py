@@ -1,0 +1,66 @@
+"""A disk that fills up: in the middle of a checkpoint, and at every stage of a run."""
+
+import pytest
+
+CHECKPOINTS = """
+import os, sys
+from pathlib import Path
+import jax.numpy as jnp, numpy as np
+from taetpu.core.errors import UserError
+from taetpu.train import checkpoint
+
+disk, room = Path(sys.argv[1]), int(sys.argv[2])
+state = [jnp.asarray(np.random.default_rng(i).standard_normal((64, 1024), np.float32)) for i in range(4)]
+checkpoint.MARGIN = -2**30  # as when another process takes the space between asking for it and writing
+with checkpoint.Checkpoints(disk / "pack") as checkpoints:
+    checkpoints.save(1, state)
+    (disk / "ballast").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - room))
+    try:
+        checkpoints.save(2, state)
+    except UserError as error:
+        print(error)
+(disk / "ballast").unlink()
+with checkpoint.Checkpoints(disk / "pack") as checkpoints:
+    print("kept", checkpoints.latest())
+    again = checkpoints.restore(1, state)
+    assert all((a == b).all() for a, b in zip(again, state))
+    checkpoints.save(2, state)
+    print("then", checkpoints.latest())
+"""
+
+
+@pytest.mark.parametrize("room", [0, 40_000])  # for nothing at all, and for a part of the arrays
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written(here, on_disk, room):
+    (here / "checkpoints.py").write_text(CHECKPOINTS)
+    done = on_disk("size=4m", f'"$PYTHON" checkpoints.py "$DISK" {room}')
+    problem, where, remedy, kept, then = done.out.splitlines()
+    assert problem.startswith("cannot write a checkpoint: No space left on device (")
+    assert where == f"  where:  {here}/disk/pack"
+    assert remedy == "  remedy: nothing was lost: free some space and run the same command again"
+    assert (kept, then) == ("kept 1", "then 2")
+    assert done.err == ""  # no traceback of a thread, no log of a library
+    assert done.code == 0
+
+
+GROWING = """
+for size in 16k 64k 1100k 1400k 2100k; do
+    mount -o remount,size=$size "$DISK"
+    taetpu run s.yaml
+    echo code $?
+done
+cp disk/small/results.json grown.json
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_too_small_at_every_stage_loses_nothing(here, on_disk, trained):
+    """Too small for the runs' configs, then for a segment of metrics, the first checkpoint, the second; then enough."""
+    root, _ = trained
+    done = on_disk("size=16k", GROWING)
+    assert [line for line in done.out.splitlines() if line.startswith("code")] == ["code 2"] * 4 + ["code 0"]
+    for what in ("/config.json\n", "/metrics/0-10.json\n", "cannot write a checkpoint", "going on from step 10"):
+        assert what in done.err
+    assert done.err.count("error: ") == done.err.count("remedy: nothing was lost: free some space") == 4
+    for noise in ("Traceback", "ERROR", "Exception"):
+        assert noise not in done.err
+    assert (here / "grown.json").read_bytes() == (root / "small/results.json").read_bytes()

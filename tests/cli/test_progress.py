@@ -1,0 +1,139 @@
+"""What a person sees of a run: plain lines in a log, a live display on a terminal, and a time left to believe."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import numpy as np
+import pytest
+
+from taetpu.study import progress
+
+ESCAPES = r"\x1b\[[\d;?]*[A-Za-z]"
+
+
+def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
+    _, done = trained
+    assert "\x1b" not in done.err
+    first, *evaluations = done.err.splitlines()
+    assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
+    pattern = r"  step (\d+): val/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  \([\d,]+ tokens/s, 0:00:\d\d left\)"
+    found = [re.fullmatch(pattern, line) for line in evaluations]
+    assert [match and match[1] for match in found] == ["10", "20"]
+
+
+@pytest.fixture
+def screen(here):
+    """`screen(*arguments) -> str`: everything the command writes to a terminal of 80 x 24."""
+
+    def show(*args: str) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        command = [sys.executable, "-m", "taetpu", *args]
+        env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm-256color"}
+        with subprocess.Popen(command, cwd=here, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            os.close(theirs)
+            written = b""
+            try:
+                while part := os.read(ours, 4096):
+                    written += part
+            except OSError:  # how a terminal says that nobody is left at the other end
+                pass
+        os.close(ours)
+        assert process.returncode == 0, written.decode()
+        return written.decode()
+
+    return show
+
+
+def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
+    longer = text.replace("steps: 20,", "steps: 1500,").replace("eval_every: 10", "eval_every: 300")
+    (here / "s.yaml").write_text(longer)
+    written = screen("run", "s.yaml")
+    plain = re.sub(ESCAPES, "", written)
+    lines = re.split(r"[\r\n]+", plain)
+    assert max(map(len, lines)) <= 80
+    bars = [line.split() for line in lines if line.startswith("pack 1/1 ")]
+    assert any(bar[4:] == ["compiling", bar[5]] for bar in bars)  # no speed, no time left
+    pattern = r"pack 1/1 \S+ +\d+% [\d,]+ tokens/s 0:00:\d\d 0:0\d:\d\d left"
+    assert any(re.fullmatch(pattern, line.rstrip()) for line in lines)
+    assert any(re.fullmatch(r"arm +train loss +val loss", line.rstrip()) for line in lines)
+    for arm in ("baseline", "low-lr"):
+        assert any(re.fullmatch(rf"{arm} +\d\.\d{{3}} +\d\.\d{{3}}", line.rstrip()) for line in lines)
+    assert any(line.startswith(("baseline: <bos>", "low-lr: <bos>")) for line in lines)  # a sample
+    # The display goes when the run is done; the verdicts stay.
+    assert re.search(r"report: runs/small/report/index.html\s*$", plain)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is set by hand."""
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    found = Clock()
+    monkeypatch.setattr(progress, "time", found)
+    return found
+
+
+def test_compiling_counts_for_the_time_left_and_not_for_the_speed(clock):
+    pace = progress.Pace()
+    pace.pack(left=1)
+    assert pace.left(1000) is None
+    clock.now += 30  # the first dispatch compiles
+    pace.trained(1)
+    assert pace.steps_per_second() is None
+    clock.now += 2
+    pace.trained(20)
+    assert pace.steps_per_second() == 10
+    assert pace.left(100) == pytest.approx(100 / 10 + 30)  # another pack is to be compiled
+    clock.now += 6
+    pace.lap("evaluated")  # the first evaluation compiles, too
+    clock.now += 2
+    pace.trained(20)
+    clock.now += 1
+    pace.lap("evaluated")
+    assert pace.steps_per_second() == 10
+    assert pace.left(100) == pytest.approx(100 * 5 / 40 + 36)
+    pace.pack(left=0)
+    assert pace.steps_per_second() is None
+    assert pace.left(100) == pytest.approx(100 * 5 / 40 + 36)  # this one is still to be compiled
+    clock.now += 36
+    pace.trained(1)
+    assert pace.left(100) == pytest.approx(100 * 5 / 40)
+
+
+def test_the_display_fits_80_columns_whatever_it_has_to_show(clock, here, text):
+    """Long names, many arms, millions of tokens a second, days to go."""
+    from rich.console import Console
+
+    from taetpu.spec.loading import load_study
+
+    arms = "".join(
+        f"  an-arm-whose-name-does-not-know-how-to-end-{i}: {{train.optimizer.lr: 1e-{i}}}\n" for i in range(5, 9)
+    )
+    (here / "s.yaml").write_text(text.replace("seq_len: 16", "seq_len: 16000") + arms)
+    runs = load_study(here / "s.yaml").runs()
+    console = Console(width=80, height=24, force_terminal=True)
+    shown = progress.StudyProgress(console)
+    shown.begun(10**9)
+    shown.pack(10, 12, runs)
+    for step, seconds in ((1, 100.0), (1000, 100.0)):
+        clock.now += seconds
+        shown.advanced(step, np.full(len(runs), 12.3456, np.float32))
+    shown.sampled(1000, runs[0], "word " * 100)
+    with console.capture() as captured:
+        console.print(shown.render())
+    lines = [line.rstrip() for line in re.sub(ESCAPES, "", captured.get()).splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert re.fullmatch(r"pack 10/12 \S+ +0% [\d,]+ tokens/s \S+ \d+ days?, \S+ left", lines[0])
+    assert len(lines) < 24
