@@ -70,24 +70,27 @@ class Checkpoints:
 def as_os_errors() -> Iterator[None]:
     """Raise TensorStore's failures to write a file, which are `ValueError`s, as the `OSError`s they were.
 
-    Orbax also logs the traceback of each of its threads that met one, and Python that of each write which fails after
-    the first has closed the event loop; what is raised here says it all.
+    What is raised here says it all. But Orbax also logs the traceback of each of its threads that met one, asyncio
+    that of each further write, and Python that of each which fails after the event loop is closed. They are silenced,
+    and stay so after a failure, since they may come late.
     """
-    log, hook = logging.getLogger("absl"), sys.unraisablehook
-    before, log.disabled = log.disabled, True
+    logs, hook = [logging.getLogger(name) for name in ("absl", "asyncio")], sys.unraisablehook
 
     def tell(unraisable: "sys.UnraisableHookArgs") -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
             hook(unraisable)
 
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     sys.unraisablehook = tell
     try:
         yield
-        sys.unraisablehook = hook  # after a failure it stays: other writes are still failing
     except ValueError as error:
         code = re.search(r"os_error_code='(\d+)'", str(error))
         if code is None:
             raise
         raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
-    finally:
-        log.disabled = before
+    sys.unraisablehook = hook
+    for log, disabled in zip(logs, before, strict=True):
+        log.disabled = disabled
