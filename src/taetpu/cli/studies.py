@@ -123,16 +123,11 @@ def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) ->
     from rich.console import Console
 
     from taetpu.core.errors import FailedRuns
-    from taetpu.spec.loading import load_study
-    from taetpu.store.backend import default_root, open_store
-    from taetpu.store.study import StudyFolder
     from taetpu.study.progress import StudyProgress
-    from taetpu.study.run import run_study
+    from taetpu.study.run import run as run_file
 
-    loaded = load_study(file, sets)
-    folder = StudyFolder(open_store(default_root(root)), loaded.name)
     with StudyProgress(Console(stderr=True)) as progress:
-        outcome = run_study(loaded, folder, progress)
+        outcome = run_file(file, sets, root=root, watcher=progress)
     if as_json:
         show_json(outcome.results)
     else:

@@ -88,7 +88,8 @@ class StudyProgress(Watcher):
 
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         self.pace.lap("sampled")
-        self.text = f"{run.arm}: {text}"
+        self.text = f"{run.arm}: {' '.join(text.split())}"
+        self.say(f"  sample of {self.text}")
 
     def stored(self, step: int) -> None:
         self.pace.lap("stored")
@@ -128,7 +129,7 @@ class StudyProgress(Watcher):
         table.add_column("val loss", justify="right")
         for arm in list(self.losses)[-ROWS:]:
             table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
-        sample = Text(" ".join(self.text.split())[:200], style="dim italic")
+        sample = Text(self.text[:200], style="dim italic")
         return Group(self.bars, table, sample)
 
 

@@ -105,6 +105,9 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[F
     sources = study.sources
     plans = planned(study, folder)
     open_plans = [plan for plan in plans if not all(_run(folder, names).status() == "done" for names in plan.runs)]
+    for plan in plans:
+        if plan not in open_plans:  # an earlier process may have been killed just before it did this
+            folder.delete_pack(plan.id)
     members = {plan.id: [stored_run(folder, names) for names in plan.runs] for plan in open_plans}
     watcher.begun(sum(run_steps(run, sources) for runs in members.values() for run in runs))
     failed = []
