@@ -32,6 +32,12 @@ def start(folder: Path, root: str) -> subprocess.Popen:
     return subprocess.Popen(run, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def end(process: subprocess.Popen) -> tuple[str, str]:
+    """Wait for a process, killed or not, and read what it said."""
+    with process:
+        return process.communicate(timeout=300)
+
+
 def results(folder: Path, root: str) -> bytes:
     return (folder / root / "killed" / "results.json").read_bytes()
 
@@ -43,24 +49,24 @@ def reached(folder: Path, root: str, pattern: str) -> bool:
 @pytest.mark.slow
 def test_killed_at_three_moments_it_ends_with_the_same_results(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
-    out, err = start(tmp_path, "whole").communicate(timeout=300)
+    out, err = end(start(tmp_path, "whole"))
     assert "baseline" in out, err
 
     moments = (
         "killed/plan.json",  # before the first step
-        "killed/runs/baseline/*/metrics/000000000050-*",  # in the middle of the first pack
-        "killed/runs/no-ffn/*/metrics/*",  # in the second
+        "killed/runs/baseline/*/metrics/50-*",  # in the middle of the first pack
+        "killed/runs/no-ffn/*/metrics/50-*",  # in the second, past a checkpoint
     )
     for moment in moments:
         process = start(tmp_path, "cut")
         while not reached(tmp_path, "cut", moment):
-            assert process.poll() is None, process.communicate()[1]
+            assert process.poll() is None, end(process)[1]
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        end(process)
         assert not reached(tmp_path, "cut", "killed/results.json")
     process = start(tmp_path, "cut")
-    out, err = process.communicate(timeout=300)
+    _, err = end(process)
     assert process.returncode == 0, err
     assert "going on from step" in err
     assert results(tmp_path, "cut") == results(tmp_path, "whole")
@@ -71,15 +77,15 @@ def test_a_second_run_on_the_same_folder_says_who_holds_it(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     first = start(tmp_path, "root")
     while not reached(tmp_path, "root", "killed/plan.json"):
-        assert first.poll() is None, first.communicate()[1]
+        assert first.poll() is None, end(first)[1]
         time.sleep(0.01)
     second = start(tmp_path, "root")
-    _, refused = second.communicate(timeout=60)
+    _, refused = end(second)
     assert second.returncode == 2
     assert f"pid {first.pid}" in refused
     assert "Traceback" not in refused
     first.send_signal(signal.SIGINT)
-    _, err = first.communicate(timeout=60)
+    _, err = end(first)
     assert first.returncode == 130
     assert "the same command goes on" in err
     assert os.path.exists(tmp_path / "root/killed/plan.json")

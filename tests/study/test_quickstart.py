@@ -27,14 +27,16 @@ def test_the_quick_study(tmp_path):
     environ["TAETPU_CACHE"] = str(tmp_path / "cache")
     demo = [sys.executable, "-m", "taetpu", "demo", "--root", str(tmp_path / "root")]
     began = time.monotonic()
-    log = (tmp_path / "log").open("w")
-    process = subprocess.Popen(demo, env=environ, stdout=subprocess.PIPE, stderr=log, text=True)
     seen: set[str] = set()
-    while process.poll() is None:
-        seen |= set(children(process))
-        time.sleep(0.5)
-        assert time.monotonic() - began < 480, (tmp_path / "log").read_text()
-    out = process.stdout.read()
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(demo, env=environ, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        while process.poll() is None:
+            seen |= set(children(process))
+            time.sleep(0.5)
+            assert time.monotonic() - began < 480
+        out = process.stdout.read()
     assert process.returncode == 0, (tmp_path / "log").read_text()
     assert seen == set()
     print(f"quick study: {time.monotonic() - began:.0f} s")

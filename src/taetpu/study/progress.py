@@ -16,6 +16,7 @@ from rich.text import Text
 from taetpu.spec.design import RunSpec
 from taetpu.train.watch import Watcher
 
+WIDTH = 80  # columns that a sample's line takes at most
 ROWS = 12  # arms shown at once, those of the latest packs
 
 
@@ -89,7 +90,7 @@ class StudyProgress(Watcher):
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         self.pace.lap("sampled")
         self.text = f"{run.arm}: {' '.join(text.split())}"
-        self.say(f"  sample of {self.text}")
+        self.say(f"  sample of {self.text}"[:WIDTH])
 
     def stored(self, step: int) -> None:
         self.pace.lap("stored")
@@ -129,7 +130,7 @@ class StudyProgress(Watcher):
         table.add_column("val loss", justify="right")
         for arm in list(self.losses)[-ROWS:]:
             table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
-        sample = Text(self.text[:200], style="dim italic")
+        sample = Text(self.text[: 2 * WIDTH], style="dim italic")
         return Group(self.bars, table, sample)
 
 
