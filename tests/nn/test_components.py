@@ -80,7 +80,7 @@ def test_swiglu():
     np.testing.assert_allclose(run, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dim", "hidden"), [(96, 256), (16, 40), (128, 344), (1, 8)])
+@pytest.mark.parametrize(("dim", "hidden"), [(96, 256), (16, 40), (128, 344), (2, 8)])
 def test_swiglus_default_size_matches_a_four_times_mlp(dim, hidden):
     ffn = component("ffn", "swiglu").init(dims(dim, bias=False), key=root_key(0))
     assert ffn.up.shape == (dim, hidden)
@@ -114,13 +114,14 @@ def test_rope_scores_depend_on_distance_alone():
 
 
 def test_sinusoidal_is_the_papers_formula():
+    """Of embeddings times sqrt(dim) = 4."""
     position = component("position", "sinusoidal").at_input(dims(), key=root_key(0))
     expected = np.zeros((5, 16))
     for t in range(5):
         for i in range(8):
             expected[t, 2 * i] = np.sin(t / 10000 ** (2 * i / 16))
             expected[t, 2 * i + 1] = np.cos(t / 10000 ** (2 * i / 16))
-    np.testing.assert_allclose(position(jnp.zeros((1, 5, 16)), CTX)[0], expected, atol=1e-6)
+    np.testing.assert_allclose(position(jnp.asarray(X), CTX), 4 * X + expected, atol=1e-5)
 
 
 def test_learned_positions_are_rows_of_a_table():
@@ -175,6 +176,16 @@ def test_dropout_keeps_the_mean_and_drops_the_share():
     assert abs(float((y == 0).mean()) - 0.3) < 0.02
     assert set(np.unique(np.round(y, 4)).tolist()) == {0.0, np.float32(np.round(1 / 0.7, 4)).item()}
     assert Dropout(Fixed(0.3))(x, None) is x
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3])
+def test_dropout_in_bfloat16_drops_at_the_exact_rate(rate):
+    """The share within 5 standard errors, the mean within one rounding of a bfloat16."""
+    y = Dropout(Fixed(rate))(jnp.ones((1000, 1000), jnp.bfloat16), root_key(0))
+    assert y.dtype == jnp.bfloat16
+    y = np.asarray(y, np.float32)
+    assert abs((y == 0).mean() - rate) < 5e-3 * (rate * (1 - rate)) ** 0.5
+    assert abs(y.mean() - 1) < 2**-8
 
 
 def test_dropout_acts_only_with_a_key_and_by_it(draw):

@@ -31,20 +31,18 @@ def test_a_dropped_head_is_its_rows_of_the_output_projection_zeroed(draw):
 
 
 @pytest.mark.parametrize("part", ["mixer", "ffn"])
+def test_a_dropped_branch_is_no_branch(draw, part):
+    dropped = draw(BASE | {"layers": {0: {"drop": [part]}}})
+    absent = draw(BASE | {"layers": {0: {part: "none"}}})
+    np.testing.assert_allclose(forward(dropped), forward(absent), atol=1e-6)
+
+
 @pytest.mark.parametrize("residual", ["standard", "none"])
-def test_a_dropped_branch_before_a_residual_is_no_branch(draw, part, residual):
-    """Without a residual a branch that writes nothing leaves nothing: the mask then is not the absent branch."""
-    dropped = draw(BASE | {"residual": residual, "layers": {0: {"drop": [part]}}})
-    absent = draw(BASE | {"residual": residual, "layers": {0: {part: "none"}}})
-    same = np.allclose(forward(dropped), forward(absent), atol=1e-6)
-    assert same == (residual == "standard")
-
-
-def test_a_dropped_layer_is_skipped(draw):
-    """After the sum too, where switching both branches off would still leave two norms."""
-    norm = {"kind": "layer", "placement": "post"}
-    dropped = draw(BASE | {"norm": norm, "layers": {1: {"drop": ["layer"]}}})
-    shallow = draw(BASE | {"norm": norm, "num_layers": 1})
+def test_a_dropped_layer_is_skipped(draw, residual):
+    """After the sum too, where switching both branches off would still leave two norms; and without a residual."""
+    settings = BASE | {"norm": {"kind": "layer", "placement": "post"}, "residual": residual}
+    dropped = draw(settings | {"layers": {1: {"drop": ["layer"]}}})
+    shallow = draw(settings | {"num_layers": 1})
     np.testing.assert_allclose(forward(dropped), forward(shallow), atol=1e-6)
 
 

@@ -28,6 +28,39 @@ CASES = {
         "a layer has no part 'mixr' to drop\n  where:  layers.2.drop\n"
         "  remedy: did you mean 'mixer'? known: ffn, layer, mixer",
     ),
+    "a branch dropped without a residual": (
+        {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
+        "dropping the ffn of a layer without a residual connection makes its output zero\n  where:  layers.1.drop\n"
+        "  remedy: ffn: none takes the branch out; drop: [layer] skips the whole layer",
+    ),
+    "an empty mlp": (
+        {"ffn": {"kind": "relu", "mult": 0.03}},
+        "mult=0.03 times dim=16 rounds to an inner size of 0\n  where:  layers.0.ffn.mult\n"
+        "  remedy: mult of 0.0625 or more, or set hidden",
+    ),
+    "an empty swiglu": (
+        {"layers": {2: {"ffn": {"kind": "swiglu", "mult": 0.2}}}},
+        "mult=0.2 times dim=16 rounds to an inner size of 0\n  where:  layers.2.ffn.mult\n"
+        "  remedy: mult of 0.5 or more, or set hidden",
+    ),
+    "learned positions in a layer": (
+        {"layers": {1: {"position": "learned"}}},
+        "'learned' positions are added to the input embeddings, so a single layer cannot have them\n"
+        "  where:  layers.1.position\n  remedy: set model.position, or give the layer one of: none, rope",
+    ),
+    "other sinusoids in a layer": (
+        {"position": "sinusoidal", "layers": {1: {"position": {"kind": "sinusoidal", "base": 10.0}}}},
+        "'sinusoidal' positions are added to the input embeddings, so a single layer cannot have them\n",
+    ),
+    "no position in a layer that has none of its own": (
+        {"position": "learned", "layers": {-1: {"position": "none"}}},
+        "'none' changes nothing: learned positions act on the input embeddings, not in layer 2\n"
+        "  where:  layers.2.position\n  remedy: set model.position to none, or leave the layer's position out",
+    ),
+    "placement without a norm": (
+        {"norm": {"kind": "none", "placement": "post"}},
+        "unknown field 'placement'\n  where:  norm.placement\n",
+    ),
     "no such layer": (
         {"layers": {3: {"ffn": "none"}}},
         "no layer '3' in a model of 3 layers\n  where:  layers.3\n"
@@ -63,6 +96,22 @@ def test_refused(case):
     with pytest.raises(UserError) as caught:
         build(load(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        ("learned", "learned"),
+        ({"kind": "sinusoidal", "base": 10000}, "sinusoidal"),
+        ("learned", "rope"),
+        ("rope", "none"),
+        ("none", "rope"),
+        ("rope", {"kind": "rope", "base": 10.0}),
+    ],
+)
+def test_a_layer_may_have_positions_that_act_in_it(model, layer):
+    settings = {"position": model, "layers": {1: {"position": layer}}}
+    load(ModelConfig, BASE | settings).resolve().check(vocab_size=7, seq_len=8)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,17 @@ def test_gradients_are_torchs():
     assert not np.asarray(ours)[WEIGHTS == 0].any()
 
 
+@pytest.mark.parametrize(
+    ("row", "hits"),
+    [([2, 2, 2, 2], [1 / 4] * 4), ([1, 3, 3, 0], [0, 1 / 2, 1 / 2, 0]), ([-1, -2, -2, -2], [1, 0, 0, 0])],
+)
+def test_logits_that_share_the_top_share_the_hit(row, hits):
+    """Each target in turn: together they are worth one prediction."""
+    logits = jnp.tile(jnp.array(row, jnp.float32), (1, 1, 1))
+    correct = [totals(logits, jnp.full((1, 1), t), jnp.ones((1, 1)))["correct"] for t in range(4)]
+    np.testing.assert_allclose(correct, hits, rtol=1e-6)
+
+
 def test_nan_is_never_correct():
     sums = totals(jnp.full((2, 5, 7), jnp.nan), TARGETS, WEIGHTS)
     assert np.isnan(sums["nll"])

@@ -1,6 +1,7 @@
 """A study trains what is missing and nothing else, whatever happened before."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,12 +110,12 @@ def test_a_diverged_run_is_an_outcome(study, text):
 
 def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     """The program of one structure cannot be built: its runs fail, the others are trained, and a rerun heals."""
-    from taetpu.nn.ffn import MLPConfig
+    from taetpu.nn.ffn import MLP
 
     more = text + "  relu: {model.ffn: relu}\n"
     with monkeypatch.context() as broken:
-        broken.setattr(MLPConfig, "init", lambda *a, **k: 1 / 0)
-        broken.setattr("taetpu.train.plan.num_params", lambda *a: 1)
+        broken.setattr(MLP, "__call__", lambda *a, **k: 1 / 0)
+        broken.setattr("taetpu.train.plan.activation_bytes", lambda *a: 1)
         outcome, _ = study(more)
     assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]
     assert {run.arm for run in outcome.failed[0].runs} == {"relu"}
@@ -123,3 +124,47 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     outcome, _ = study(more)
     assert outcome.failed == []
     assert outcome.results["complete"] is True
+
+
+def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_stay(study, undisturbed):
+    """What the store's own remedy for a damaged run says: delete its folder."""
+    _, folder = study()
+    before = stored(folder)
+    gone = next(run for run in folder.runs() if (run.arm, run.seed) == ("low-lr", 1))
+    shutil.rmtree(gone.where)
+    _, folder = study()
+    assert stored(folder) == before == undisturbed[1]
+
+
+def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrupting):
+    extra = text + "  relu: {model.ffn: relu}\n"
+    with pytest.raises(KeyboardInterrupt):
+        study(extra, watcher=interrupting("advanced", 1))
+    outcome, folder = study(text)
+    assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr"]
+    assert outcome.results["complete"]
+    assert {run.arm for run in folder.runs() if run.status() == "done"} == {"baseline", "low-lr"}
+
+
+def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text):
+    study()
+    outcome, _ = study(text.replace("low-lr", "lower-lr").replace("1e-4", "1e-5"))
+    assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]
+
+
+def test_an_arm_whose_data_changed_is_refused_before_anything_is_trained(study, text, tmp_path, interrupting):
+    words = "the cat sat on the mat and ate the rat "
+    base = (
+        text.split("  task:")[0]
+        + "  task: {kind: text, source: a.txt, seq_len: 16, val: 0.2}\n"
+        + text.split("eval_size: 32}\n")[1]
+    )
+    (tmp_path / "a.txt").write_text(words * 20)
+    _, folder = study(base)
+    before = stored(folder)
+    (tmp_path / "a.txt").write_text(words * 19 + words[::-1])
+    watcher = interrupting("never")
+    with pytest.raises(UserError, match="data"):
+        study(base, watcher=watcher)
+    assert watcher.trained == 0
+    assert stored(folder) == before

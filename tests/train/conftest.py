@@ -37,7 +37,10 @@ def program(structure, source, steps, width, devices, chunk) -> Program:
     """Programs are shared between tests: compiling is what these tests spend their time on."""
     key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk)
     if key not in _PROGRAMS:
-        _PROGRAMS[key] = Program(structure, source, steps=steps, width=width, devices=devices, chunk=chunk)
+        precision = structure.train.precision.replace("auto", "float32")
+        _PROGRAMS[key] = Program(
+            structure, source, steps=steps, width=width, devices=devices, precision=precision, chunk=chunk
+        )
     return _PROGRAMS[key]
 
 

@@ -4,7 +4,7 @@ from taetpu.core.loading import load
 from taetpu.core.tree import count
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.parts import trainable
-from taetpu.train.count import _flops, flops_per_token, num_params
+from taetpu.train.count import _forward, flops_per_token, num_params
 
 VOCAB, SEQ, DIM = 7, 8, 16
 
@@ -30,6 +30,6 @@ def test_a_rolled_stack_counts_every_layer(monkeypatch):
     deep = resolved(num_layers=4)
     unrolled = flops_per_token(deep, VOCAB, SEQ)
     monkeypatch.setattr("taetpu.nn.stack.UNROLL_UP_TO", 1)
-    _flops.cache_clear()
+    _forward.cache_clear()
     assert flops_per_token(deep, VOCAB, SEQ) == unrolled
-    _flops.cache_clear()
+    _forward.cache_clear()

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.errors import UserError
 from taetpu.core.traced import active
-from taetpu.train.pack import compute_dtype
+from taetpu.train.pack import run_mesh
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,6 @@ def test_every_run_of_a_pack_evaluates_as_it_would_alone(trainer, configs, text)
     np.testing.assert_allclose(sums["nll"][2], (nll * split.weights).sum(), rtol=1e-5)
 
 
-def test_precision_follows_the_device():
-    assert compute_dtype("auto") == "float32"  # this machine's device is a CPU
-    assert compute_dtype("bfloat16") == "bfloat16"
+def test_more_devices_than_there_are_is_refused():
+    with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
+        run_mesh(3)

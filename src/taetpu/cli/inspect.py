@@ -28,7 +28,7 @@ def catalog(
     from taetpu.core.registry import BUILTIN, kinds
 
     slot, _, kind = what.partition("/")
-    slots = [slot] if slot else list(BUILTIN)
+    slots = [slot] if what else list(BUILTIN)
     entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
     if kind:
         entries = {slot: {kind: entries[slot].get(kind) or _unknown(slot, kind, entries[slot])}}

@@ -98,6 +98,6 @@ def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserEr
         return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"add {where[0]}: ...")
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    message = message.replace("should be", "must be")
+    message = message.replace("should be", "must be").replace("a valid tuple", "a list")
     given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
     return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where))

@@ -60,6 +60,16 @@ class Source(Protocol):
         ...
 
     @property
+    def evaluated(self) -> str:
+        """sha256 of what `val` and `test` hold, whatever the tokens: losses of equal ones are about the same thing."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What a token is; losses and accuracies are per token, and cannot be compared between units."""
+        ...
+
+    @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Put on the device once and shared by all runs of a pack."""
         ...
@@ -79,8 +89,8 @@ class Source(Protocol):
         """What people are shown: sizes, the corpus' sha256, and losses (nats per weighted target) to compare with.
 
         `chance_loss` is that of a uniform guess over the vocabulary, `bayes_loss` cannot be beaten (None: unknown),
-        `decoy_loss` is the best that goes without attention, and `decoy` says how it was found; synthetic tasks have
-        the same as `_accuracy`.
+        `decoy_loss` is what goes without attention, and `decoy` says how it was found; synthetic tasks have the same
+        as `_accuracy`.
         """
         ...
 

@@ -12,6 +12,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -127,6 +128,8 @@ class SyntheticSource:
         self._task = task
         self._splits = self._evaluation_sets()
         self.fingerprint = self._fingerprint()
+        self.evaluated = self._evaluated()
+        self.unit = " ".join(task.names)
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Zeros: there are no windows, only the batch size is read."""
@@ -152,7 +155,7 @@ class SyntheticSource:
         names = self._task.names
         return " ".join(names[i] for i in np.asarray(ids).tolist())
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
         known = self.seq_len * self.vocab_size**2 <= DECOY_CELLS
         loss, accuracy = decoys.best(self._task.decoy()) if known else (None, None)
@@ -180,6 +183,14 @@ class SyntheticSource:
             for half in (slice(size), slice(size, None))
         )
         return {"val": val, "test": test}
+
+    def _evaluated(self) -> str:
+        digest = hashlib.sha256()
+        for split in self._splits.values():
+            for part in (split.tokens, split.targets, split.weights):
+                digest.update(f"{part.shape}".encode())
+                digest.update(part.astype("<i4").tobytes())  # weights are 0 and 1
+        return digest.hexdigest()
 
     def _fingerprint(self) -> str:
         # The validation set is drawn by the code that draws training batches: a changed generator changes both.

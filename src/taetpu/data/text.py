@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,7 +82,16 @@ class TextTask(Task):
             },
             "split": split,
         }
-        return TextSource(streams, tokenizer, self.seq_len, described)
+        return TextSource(streams, tokenizer, self.seq_len, _evaluated(texts), described)
+
+
+def _evaluated(texts: Mapping[str, str]) -> str:
+    """sha256 of the held-out text, before any tokenizer."""
+    digest = hashlib.sha256()
+    for name in ("val", "test"):
+        text = texts[name].encode()
+        digest.update(f"{name} {len(text)} ".encode() + text)
+    return digest.hexdigest()
 
 
 def _too_short(split: str, tokens: int, seq_len: int) -> UserError:
@@ -95,11 +105,18 @@ class TextSource:
     """A tokenised corpus: training windows for the device, evaluation splits on the host. See `batches.Source`."""
 
     def __init__(
-        self, streams: Mapping[str, np.ndarray], tokenizer: Tokenizer, seq_len: int, described: dict[str, Any]
+        self,
+        streams: Mapping[str, np.ndarray],
+        tokenizer: Tokenizer,
+        seq_len: int,
+        evaluated: str,
+        described: dict[str, Any],
     ):
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
         self.seq_len = seq_len
+        self.evaluated = evaluated
+        self.unit = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
         self.arrays = {"windows": train_windows(streams["train"], seq_len)}
         self.num_windows = len(self.arrays["windows"])
         self._streams = streams
@@ -130,7 +147,7 @@ class TextSource:
     def show(self, ids: Any) -> str:
         return self.tokenizer.decode(ids)
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
         loss = bigram_loss(self._streams["train"], self._streams["val"], self.vocab_size)
         return {
@@ -153,10 +170,10 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Nats per token of `held_out` under add-one smoothed bigrams of `train`; None where nothing is held out.
+    """Nats per token of `held_out` under bigrams of `train`; None where nothing is held out.
 
-    A model without attention that sees no position is a function of the current token alone, so this is about the
-    best it can do.
+    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention it sees the current token
+    alone; other estimates of P than this one may do better.
     """
     if len(held_out) < 2:
         return None

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError
@@ -52,6 +52,19 @@ class AttentionConfig(Component):
     bias: bool | None = None
     causal: bool = True
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
+
+    @field_validator("drop_heads")
+    @classmethod
+    def _in_order(cls, heads: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(heads)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_heads(cls, data: Any) -> Any:
+        """As many key-value heads as heads is how it is anyway."""
+        heads = cls.model_fields["num_heads"].default
+        same = data.get("num_kv_heads") == data.get("num_heads", heads)
+        return {**data, "num_kv_heads": None} if same else data
 
     def check(self, dims: Dims) -> None:
         if self.head_dim is None and dims.dim % self.num_heads:

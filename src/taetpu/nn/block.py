@@ -18,7 +18,7 @@ from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.parts import Context, Dims, Fixed, dropout
 from taetpu.nn.position import RopeConfig
-from taetpu.nn.residual import StandardConfig
+from taetpu.nn.residual import NoResidualConfig, StandardConfig
 
 Stream = Float[Array, "batch seq dim"]
 DROPPABLE = ("mixer", "ffn", "layer")
@@ -39,7 +39,7 @@ class LayerConfig(Config):
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
 
     def check(self, dims: Dims) -> None:
-        """Raises `UserError` where a component cannot be built at these sizes."""
+        """Raises `UserError` where a component cannot be built at these sizes, or what is dropped cannot be."""
         for slot in ("mixer", "position", "norm", "ffn", "residual"):
             try:
                 getattr(self, slot).check(dims)
@@ -49,6 +49,12 @@ class LayerConfig(Config):
             if part not in DROPPABLE:
                 raise UserError(
                     f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
+                )
+            if part != "layer" and isinstance(self.residual, NoResidualConfig):
+                raise UserError(
+                    f"dropping the {part} of a layer without a residual connection makes its output zero",
+                    path=("drop",),
+                    remedy=f"{part}: none takes the branch out; drop: [layer] skips the whole layer",
                 )
 
     def init(self, dims: Dims, *, key: Key) -> "Block":

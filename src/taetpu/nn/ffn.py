@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from pydantic import PositiveFloat, PositiveInt
 
 from taetpu.core.config import Component
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
@@ -24,6 +25,18 @@ class NoFFN(Component):
         return None
 
 
+def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> int:
+    """`hidden`, or `mult * dim` rounded to a multiple. Raises `UserError` (at `mult`) when that is 0."""
+    size = hidden or round(mult * dim / multiple) * multiple
+    if size == 0:
+        raise UserError(
+            f"mult={mult:g} times dim={dim} rounds to an inner size of 0",
+            path=("mult",),
+            remedy=f"mult of {multiple / dim:g} or more, or set hidden",
+        )
+    return size
+
+
 class MLPConfig(Component):
     """act(x W_up) W_down with an inner size of `mult` times dim, or of `hidden`."""
 
@@ -32,8 +45,11 @@ class MLPConfig(Component):
     bias: bool | None = None
     activation: ClassVar[str]
 
+    def check(self, dims: Dims) -> None:
+        inner_size(self.mult, self.hidden, dims.dim)
+
     def init(self, dims: Dims, *, key: Key) -> "MLP":
-        hidden = self.hidden or round(self.mult * dims.dim)
+        hidden = inner_size(self.mult, self.hidden, dims.dim)
         return MLP(
             up=dims.weight(named(key, "up"), dims.dim, hidden),
             up_bias=dims.zeros(hidden, self.bias),
@@ -99,8 +115,11 @@ class SwiGLUConfig(Component):
     hidden: PositiveInt | None = None
     bias: bool | None = None
 
+    def check(self, dims: Dims) -> None:
+        inner_size(self.mult, self.hidden, dims.dim, multiple=8)
+
     def init(self, dims: Dims, *, key: Key) -> "SwiGLU":
-        hidden = self.hidden or max(8, round(self.mult * dims.dim / 8) * 8)
+        hidden = inner_size(self.mult, self.hidden, dims.dim, multiple=8)
         return SwiGLU(
             gate=dims.weight(named(key, "gate"), dims.dim, hidden),
             gate_bias=dims.zeros(hidden, self.bias),

@@ -16,7 +16,8 @@ from taetpu.nn.parts import Dims
 class GPT2Scaled(Component):
     """N(0, std); projections that write to the residual stream N(0, std / sqrt(2 * num_layers)).
 
-    Radford et al. 2019 (section 2.3); std 0.02 as in the released code.
+    The scaling is that of Radford et al. 2019 (section 2.3): 1 / sqrt(N) for N residual layers, two to a block. The
+    paper gives no std: 0.02 for all other weights, learned positions included, is nanoGPT's.
     """
 
     std: Annotated[NonNegativeFloat, Traced()] = 0.02

@@ -105,6 +105,7 @@ class LMConfig(Config):
         for i, layer in enumerate(self.layers):
             try:
                 layer.check(dims)
+                self.position.check_layer(layer.position, i)
             except UserError as error:
                 raise error.at("layers", i) from None
         for slot in ("position", "norm", "embedding", "init"):

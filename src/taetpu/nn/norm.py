@@ -1,6 +1,6 @@
 """Slot `norm`: normalisation of the residual stream, and where it stands in a block (`placement`)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from taetpu.nn.parts import Dims, Identity
 
 
 class NormConfig(Component):
-    """What every norm has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
+    """What every norm that does something has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
 
     placement: Literal["pre", "post"] = "pre"
 
@@ -64,8 +64,10 @@ class RMSNorm(eqx.Module):
 
 
 @register("norm", "none")
-class NoNorm(NormConfig):
-    """No normalisation anywhere, the one before the output included."""
+class NoNorm(Component):
+    """No normalisation anywhere, the one before the output included; so `placement` is no setting of it."""
+
+    placement: ClassVar[str] = "pre"
 
     def init(self, dims: Dims, *, key: Key) -> Identity:
         return Identity()

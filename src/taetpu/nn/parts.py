@@ -99,15 +99,18 @@ class Identity(eqx.Module):
 
 
 class Dropout(eqx.Module):
-    """Zeroes entries with probability `rate` while a key is there. Srivastava et al. 2014, inverted."""
+    """Zeroes entries with probability `rate` while a key is there. Srivastava et al. 2014, inverted.
+
+    The rate stays in float32 whatever x is: in bfloat16 a keep rate of 0.999 is 1, which drops nothing.
+    """
 
     rate: Fixed
 
     def __call__(self, x: Array, key: Key | None) -> Array:
         if key is None:
             return x
-        keep = 1.0 - self.rate.value.astype(x.dtype)
-        return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, jnp.zeros((), x.dtype))
+        keep = 1.0 - self.rate.value
+        return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0.0).astype(x.dtype)
 
 
 def dropout(dims: Dims) -> "Dropout | Identity":

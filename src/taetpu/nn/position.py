@@ -1,7 +1,7 @@
 """Slot `position`: how the model knows the order of tokens.
 
 A kind may act at two places: on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A layer's
-own setting replaces only what acts in that layer's attention.
+own setting replaces only what acts in that layer's attention, so it must differ there (`check_layer`).
 """
 
 from typing import Annotated
@@ -14,7 +14,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
-from taetpu.core.registry import register
+from taetpu.core.registry import kinds, register
 from taetpu.nn.parts import Context, Dims, Fixed, Identity
 
 Heads = Float[Array, "batch head seq head_dim"]
@@ -23,6 +23,36 @@ KVHeads = Float[Array, "batch kv_head seq head_dim"]
 
 class PositionConfig(Component):
     """Acts nowhere; kinds replace what they need."""
+
+    @classmethod
+    def acts_at_input(cls) -> bool:
+        return cls.at_input is not PositionConfig.at_input
+
+    @classmethod
+    def acts_in_attention(cls) -> bool:
+        return cls.in_attention is not PositionConfig.in_attention
+
+    def check_layer(self, own: "PositionConfig", number: int) -> None:
+        """Raises `UserError` where layer `number` has positions of its `own` that cannot act in a layer.
+
+        `self` is the model's position.
+        """
+        if own == self:
+            return
+        if own.acts_at_input():
+            known = kinds("position").items()
+            usable = [kind for kind, cls in known if issubclass(cls, PositionConfig) and not cls.acts_at_input()]
+            raise UserError(
+                f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
+                path=("position",),
+                remedy=f"set model.position, or give the layer one of: {', '.join(sorted(usable))}",
+            )
+        if not (own.acts_in_attention() or self.acts_in_attention()):
+            raise UserError(
+                f"{own.kind!r} changes nothing: {self.kind} positions act on the input embeddings, not in layer {number}",
+                path=("position",),
+                remedy=f"set model.position to {own.kind}, or leave the layer's position out",
+            )
 
     def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
         return Identity()
@@ -60,7 +90,11 @@ class Learned(eqx.Module):
 
 @register("position", "sinusoidal")
 class SinusoidalConfig(PositionConfig):
-    """sin and cos of position / base^(2i/dim), interleaved, added to the embeddings. Vaswani et al. 2017."""
+    """sin and cos of position / base^(2i/dim), interleaved, added to sqrt(dim) times the embeddings.
+
+    Vaswani et al. 2017, section 3.5, and section 3.4 for the factor. With embeddings drawn at std 0.02 the table (root
+    mean square 0.7) still outweighs them at birth up to a dim of about 1250; drawn by fan-in, both have unit scale.
+    """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
 
@@ -78,7 +112,7 @@ class Sinusoidal(eqx.Module):
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         angle = angles(ctx.positions, x.shape[-1], self.base.value)
         table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(-1, x.shape[-1])
-        return x + table.astype(x.dtype)
+        return x * x.shape[-1] ** 0.5 + table.astype(x.dtype)
 
 
 @register("position", "rope")

@@ -72,7 +72,13 @@ def metric(name: str) -> str:
 
 def headline(results: Results) -> str:
     """What the study found, in one sentence."""
-    arms, name = results["arms"][1:], results["primary"]
+    baseline, *arms = results["arms"]
+    name = results["primary"]
+    if not any(run["outcome"] == "finished" for run in baseline["runs"]):
+        lost = baseline["diverged"] == len(baseline["runs"])
+        return (
+            f"The baseline {'diverged on every seed' if lost else 'has no finished run yet'}: nothing to compare with."
+        )
     if not arms:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
     if len(results["seeds"]) == 1:

@@ -15,11 +15,14 @@ from taetpu.spec.identity import SCHEMA, canonical, run_id
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
+from taetpu.spec.train_config import OBSERVATION
 
 Diff = dict[str, tuple[Any, Any]]
 
 # What of a study may never change once it is frozen, and how it is called.
 FIXED = {"schema": "the format", "base": "the baseline", "measure": "what is measured", "data": "the task's data"}
+# What of the baseline may: where data is read from (the data has an entry of its own), and how runs are watched.
+FREE = ("base.task.source", *(f"base.train.{field}" for field in OBSERVATION))
 
 
 @dataclass(frozen=True)
@@ -109,17 +112,35 @@ class Study:
             source_of: where prepared tasks come from; `sources.of` by default.
 
         Raises:
-            UserError: a task's data cannot be used, or training on it cannot be as long as asked.
+            UserError: a task's data cannot be used, or training on it cannot be as long as asked, or an arm's values
+                cannot be compared with the baseline's.
         """
         found = []
+        prepare = source_of or self.sources.of
+        baseline = self.source(self.arms[0], prepare)
         for arm in self.arms:
-            source = self.source(arm, source_of or self.sources.of)
+            source = self.source(arm, prepare)
+            self._check_comparable(arm, source, baseline)
             try:
                 arm.config.train.total_steps(source.num_windows)
             except UserError as error:
                 raise arm.explain(error.at("train")) from None
             found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, source.fingerprint)) for s in self.seeds]
         return found
+
+    def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
+        split, _, what = self.measure.primary.partition("/")
+        if source.evaluated != baseline.evaluated:
+            problem = (
+                f"arm {arm.name!r} is evaluated on other data than the baseline, so that the two cannot be compared"
+            )
+            raise arm.explain(UserError(problem, path=("task",), remedy="make it a study of its own"))
+        if source.unit != baseline.unit and what != "bits_per_byte":
+            problem = (
+                f"arm {arm.name!r} has other tokens than the baseline, so that {what} per token cannot be compared"
+            )
+            remedy = f"measure: {{primary: {split}/bits_per_byte}}"
+            raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
 
     def source(self, arm: Arm, source_of: Callable[[ResolvedConfig], Source]) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""
@@ -176,7 +197,7 @@ def frozen(study: Study) -> dict[str, Any]:
 def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     """What the folder should keep after this run: what is stored, with the arms and seeds that are new.
 
-    Arms and seeds that the file no longer has stay recorded.
+    Arms and seeds that the file no longer has stay recorded, and so does how runs were watched at first.
 
     Raises:
         UserError: the folder belongs to another baseline, measure or data, or an arm has come to mean something else.
@@ -184,8 +205,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     new = frozen(study)
     for part, what in FIXED.items():
         for path, (before, after) in _changes(stored.get(part), new[part], (part,)):
-            # Where data is read from may change; the data may not, and has an entry of its own.
-            if path != "base.task.source":
+            if not any(path == free or path.startswith(f"{free}.") for free in FREE):
                 change = "" if part == "data" else f": {path} was {_brief(before)}, and is {_brief(after)} now"
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
     for arm in study.arms:

@@ -6,6 +6,7 @@ from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.train_config import OBSERVATION
 
 SCHEMA = 1  # raised when the same config comes to mean another computation
 LENGTH = 16
@@ -23,9 +24,12 @@ def canonical(data: Any) -> str:
 def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
     """The first 16 hexadecimal digits of a sha256 over the resolved config, the seed and the task's fingerprint.
 
-    Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint.
+    Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint. How a run is
+    watched (`OBSERVATION`) does not enter either.
     """
     resolved = to_data(config)
     resolved["task"].pop("source", None)
+    for field in OBSERVATION:
+        del resolved["train"][field]
     data = {"config": resolved, "seed": seed, "task": fingerprint, "schema": SCHEMA}
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:LENGTH]

@@ -14,6 +14,9 @@ from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
+from taetpu.spec.train_config import OBSERVATION
+
+UNSPLIT = "let val or test of the task be above 0"
 
 
 def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
@@ -107,6 +110,7 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document:
         _, resolved = _resolved(data)
     except UserError as error:
         raise origins.explain(error, _num_layers(data)) from None
+    _refuse_observation(candidate)
     if candidate.grid and resolved == baseline.config:
         return None
     idle = _idle(candidate, base, resolved)
@@ -119,6 +123,15 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document:
             remedy="remove it, or change what the baseline says",
         )
     return Arm(candidate.name, candidate.overrides, resolved, difference(baseline.config, resolved), origins)
+
+
+def _refuse_observation(candidate: Candidate) -> None:
+    for path, place in candidate.origins.items():
+        section, _, rest = path.partition(".")
+        if section == "train" and rest.split(".")[0] in OBSERVATION:
+            part = "part of " if len(candidate.overrides) > 1 else ""
+            problem = f"{part}arm {candidate.name!r} changes nothing that is trained: {path} says how a run is watched"
+            raise UserError(problem, path=place, remedy="set it in base")
 
 
 def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> str | None:
@@ -143,13 +156,13 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
     """Every run must yield what arms are compared by."""
     known = arms[0].config.metrics()
     if metric not in known:
-        problem = f"no run of this task measures {metric!r}"
-        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
+        problem = f"arms cannot be compared by {metric!r} on this task"
+        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known) if known else UNSPLIT)
     for arm in arms[1:]:
         has = arm.config.metrics()
         if metric not in has:
             problem = f"no run of arm {arm.name!r} measures {metric!r}, which arms are compared by"
-            raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}"))
+            raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}" if has else UNSPLIT))
 
 
 def _refuse_twins(arms: list[Arm]) -> None:

@@ -77,12 +77,14 @@ class ResolvedConfig(Config):
                 )
 
     def metrics(self) -> list[str]:
-        """The metrics that a run of this config yields."""
-        shares = {name: getattr(self.task, name, 1) for name in ("val", "test")}
-        splits = ["train", *(name for name, share in shares.items() if share)]
+        """The metrics by which runs of this config can be compared: those of whole evaluation splits.
+
+        Training metrics are not among them: they are means over windows whose length depends on how often is logged.
+        """
+        splits = [name for name in ("val", "test") if getattr(self.task, name, 1)]
         found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
         if "tokenizer" in type(self.task).model_fields:
-            found += [f"{name}/bits_per_byte" for name in splits[1:]]
+            found += [f"{name}/bits_per_byte" for name in splits]
         return sorted(found)
 
 

@@ -11,6 +11,9 @@ from taetpu.optim.schedules import Cosine
 
 CHECKPOINTS = ("eval", "log", "end")
 
+# Fields of TrainConfig that say how a run is watched; what it computes does not depend on them.
+OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample")
+
 
 class SampleConfig(Config):
     """What is drawn from the model at each evaluation, for people to read."""

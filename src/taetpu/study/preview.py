@@ -83,7 +83,7 @@ def _packs(missing: list[RunSpec], folder: StudyFolder, sources: Sources) -> lis
     old = [plan for plan in stored if wanted & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
     new = [run for run in missing if (run.arm, run.seed, run.id) not in planned]
-    plans = [*old, *plan_packs(new, [sources.of(run.config) for run in new])]
+    plans = [*old, *plan_packs(new, [sources.of(run.config) for run in new], stored)]
     return [
         {
             "id": plan.id,

@@ -22,6 +22,7 @@ from taetpu.stats.analyse import analyse
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.train.count import num_params
 from taetpu.train.loop import PackTrainer
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import PackPlan, plan_packs
@@ -81,10 +82,11 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Raises:
-        UserError: an arm's data cannot be used (nothing is stored then), another process holds the study's folder,
-            the folder holds another study, or the disk is full.
+        UserError: an arm's data cannot be used or its model not be built (nothing is stored then), another process
+            holds the study's folder, the folder holds another study, or the disk is full.
     """
-    study.runs()
+    for run in study.runs():
+        num_params(run.config.model, study.sources.of(run.config).vocab_size, run.config.task.seq_len)
     with folder.claim():
         freeze(study, folder)
         failed = train_missing(study, folder, watcher)
@@ -93,22 +95,49 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher) -> Outcome:
 
 
 def freeze(study: Study, folder: StudyFolder) -> None:
-    """Record what the study is. Arms and seeds may be added later; the baseline and the measure may not change."""
+    """Record what the study is. Arms and seeds may be added later; the baseline and the measure may not change.
+
+    Arms and seeds that the file no longer names stay recorded as far as they were trained.
+    """
     asked = frozen(study)
     if folder.exists():
         asked = check_frozen(folder.read_study(), study)
+        done = [run for run in folder.runs() if run.status() == "done"]
+        _refuse_other_data(study, done)
+        arms, seeds = {arm.name for arm in study.arms} | {run.arm for run in done}, {run.seed for run in done}
+        asked["arms"] = {name: change for name, change in asked["arms"].items() if name in arms}
+        asked["seeds"] = [seed for seed in asked["seeds"] if seed in {*study.seeds, *seeds}]
     folder.write_study(asked, replace=True)
 
 
+def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
+    """A trained run of an arm and seed that would now be another one: the arm's data has changed."""
+    now = {(run.arm, run.seed): run.id[:8] for run in study.runs()}
+    for run in done:
+        if now.get((run.arm, run.seed), run.id) != run.id:
+            raise UserError(
+                f"arm {run.arm!r} was trained on other data than its task has now",
+                file=run.where,
+                remedy="nothing was changed there: give the arm another name, or bring the data back",
+            )
+
+
 def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[Failure]:
-    """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then."""
-    sources = study.sources
-    plans = planned(study, folder)
-    open_plans = [plan for plan in plans if not all(_run(folder, names).status() == "done" for names in plan.runs)]
-    for plan in plans:
-        if plan not in open_plans:  # an earlier process may have been killed just before it did this
-            folder.delete_pack(plan.id)
-    members = {plan.id: [stored_run(folder, names) for names in plan.runs] for plan in open_plans}
+    """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
+
+    A pack is trained whole, as it was begun, also when the file no longer names some of its runs.
+    """
+    sources, wanted = study.sources, {run.id: run for run in study.runs()}
+    open_plans = []
+    for plan in planned(study, folder):
+        missing = [run_id for arm, seed, run_id in plan.runs if folder.run(arm, seed, run_id).status() != "done"]
+        if not missing:
+            folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
+        elif set(missing) & set(wanted):
+            open_plans.append(plan)
+    members = {
+        plan.id: [wanted.get(names[2]) or stored_run(folder, names) for names in plan.runs] for plan in open_plans
+    }
     watcher.begun(sum(run_steps(run, sources) for runs in members.values() for run in runs))
     failed = []
     programs: dict[str, Program] = {}
@@ -118,7 +147,7 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[F
         began = time.monotonic()
         try:
             program = program_for(plan, runs, sources, programs)
-            folders = [_run(folder, names) for names in plan.runs]
+            folders = [folder.run(*names) for names in plan.runs]
             PackTrainer(plan, program, runs, folders, folder, watcher, environment()).run()
         except UserError:
             raise
@@ -135,34 +164,35 @@ def planned(study: Study, folder: StudyFolder) -> list[PackPlan]:
     """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
     old = [PackPlan.from_data(data) for data in (folder.read_plan() or {"packs": []})["packs"]]
     known = {names for plan in old for names in plan.runs}
-    new = [run for run in study.runs() if (run.arm, run.seed, run.id) not in known]
-    for run in new:
-        described = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
-        folder.run(run.arm, run.seed, run.id).start(described)
-    plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new])]
+    new = []
+    for run in study.runs():
+        names = run.arm, run.seed, run.id
+        if folder.run(*names).status() == "absent":
+            folder.run(*names).start({"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)})
+        if names not in known:
+            new.append(run)
+    plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], old)]
     folder.write_plan({"packs": [asdict(plan) for plan in plans]})
     return plans
 
 
 def stored_run(folder: StudyFolder, names: tuple[str, int, str]) -> RunSpec:
-    """A planned run as it was recorded, whatever the study's file says by now."""
+    """A planned run as it was recorded: one that the study's file names no more."""
     arm, seed, run_id = names
-    return RunSpec(arm, seed, load(ResolvedConfig, _run(folder, names).config()["config"]), run_id)
-
-
-def _run(folder: StudyFolder, names: tuple[str, int, str]) -> RunFolder:
-    return folder.run(*names)
+    return RunSpec(arm, seed, load(ResolvedConfig, folder.run(*names).config()["config"]), run_id)
 
 
 def program_for(plan: PackPlan, runs: Sequence[RunSpec], sources: Sources, programs: dict[str, Program]) -> Program:
     """The program of a pack; packs of one structure and width share it. Only the last one is kept in memory."""
     structure = split(runs[0].config, frozenset(plan.live))[0]
     source = sources.of(runs[0].config)
-    key = f"{plan.width} {plan.devices} {structure_key(structure)}"
+    key = f"{plan.width} {plan.devices} {plan.precision} {structure_key(structure)}"
     if key not in programs:
         programs.clear()
         steps = structure.train.total_steps(source.num_windows)
-        programs[key] = Program(structure, source, steps=steps, width=plan.width, devices=plan.devices)
+        programs[key] = Program(
+            structure, source, steps=steps, width=plan.width, devices=plan.devices, precision=plan.precision
+        )
     return programs[key]
 
 

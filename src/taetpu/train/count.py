@@ -1,6 +1,6 @@
 """Counting before training: parameters and floating-point operations, from shapes and the traced program alone."""
 
-from functools import lru_cache
+from functools import cache
 from math import prod
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     return _params(cast(Any, config), vocab_size, seq_len)
 
 
-@lru_cache
+@cache
 def _params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     return count(jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0]))
 
@@ -34,14 +34,19 @@ def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     Every product in the program is counted as it stands, loops by their length; element-wise work is not counted. The
     backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1).
     """
-    return _flops(cast(Any, config), vocab_size, seq_len)
+    return _forward(cast(Any, config), vocab_size, seq_len)[0]
 
 
-@lru_cache
-def _flops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+def activation_bytes(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+    """Bytes of everything that a forward pass over one sequence computes."""
+    return _forward(cast(Any, config), vocab_size, seq_len)[1]
+
+
+@cache
+def _forward(config: LMConfig, vocab_size: int, seq_len: int) -> tuple[int, int]:
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
     traced = jax.make_jaxpr(lambda model, x: model(x))(shapes(config, vocab_size, seq_len), tokens)
-    return 3 * products(traced.jaxpr) // seq_len
+    return 3 * products(traced.jaxpr) // seq_len, results(traced.jaxpr)
 
 
 def products(jaxpr: Any) -> int:
@@ -54,6 +59,17 @@ def products(jaxpr: Any) -> int:
             total += 2 * prod(eqn.outvars[0].aval.shape) * prod(left[i] for i in contract)
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         total += times * sum(products(inner) for inner in _inner(eqn.params))
+    return total
+
+
+def results(jaxpr: Any) -> int:
+    """Bytes of all that the equations of a jaxpr compute, loops by their length."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        inner = _inner(eqn.params)
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
+        total += times * sum(map(results, inner)) if inner else own
     return total
 
 

@@ -57,6 +57,8 @@ class PackTrainer:
         every = self.train.eval_every or max(1, self.steps // 10)
         self.evals = sorted({*range(every, self.steps, every), self.steps})
         self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
+        # Killed while results were written: what is done stays as it is, and is only trained along.
+        self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
         self.dispatch, self.began = 1, time.monotonic()
         self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
@@ -81,7 +83,7 @@ class PackTrainer:
         """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
         step = checkpoints.latest() or 0
         self.watcher.resumed(step)
-        for folder in self.folders:
+        for folder in self.open:
             folder.truncate(step)
         state = self.program.init(self.numbers, self.seeds)
         return (checkpoints.restore(step, state) if step else state), step
@@ -132,7 +134,8 @@ class PackTrainer:
         start, end, points = self.recorder.flush()
         seconds = {"seconds": ([end], [time.monotonic() - self.began])}
         for folder, series in zip(self.folders, points, strict=False):
-            folder.append(start, end, series, seconds)
+            if folder in self.open:
+                folder.append(start, end, series, seconds)
         if step in self.saves:
             self.save(state, step, checkpoints)
         self.watcher.stored(step)
@@ -141,7 +144,8 @@ class PackTrainer:
         """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""
         if self.train.keep_checkpoints and step < self.steps:
             for i, folder in enumerate(self.folders):
-                folder.write_checkpoint(step, self.model_files(state, i))
+                if folder in self.open:
+                    folder.write_checkpoint(step, self.model_files(state, i))
         checkpoints.save(step, state)
 
     def evaluation(self, state: TrainState, split_name: str) -> list[dict[str, float]]:
@@ -180,6 +184,8 @@ class PackTrainer:
         test = self.evaluation(state, "test")
         diverged = np.asarray(state.diverged_at)
         for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
+            if folder not in self.open:
+                continue
             folder.write_model(self.model_files(state, i))
             spent = self.spent(run, self.steps)
             series = folder.metrics()
@@ -193,7 +199,12 @@ class PackTrainer:
                     "metrics": {**last, **test[i]},
                     "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                     **spent,
-                    "pack": {"id": self.plan.id, "width": self.plan.width, "devices": self.plan.devices},
+                    "pack": {
+                        "id": self.plan.id,
+                        "width": self.plan.width,
+                        "devices": self.plan.devices,
+                        "precision": self.plan.precision,
+                    },
                     "environment": {**self.environment, "data": self.facts},
                 }
             )

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from taetpu.core.config import to_data
+from taetpu.core.errors import UserError
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
@@ -27,10 +28,20 @@ RUNS = PartitionSpec("run")
 SHARED = PartitionSpec()
 
 
-def compute_dtype(precision: str) -> Any:
-    """The precision of activations and products: `auto` is bfloat16 on accelerators and float32 on a CPU."""
-    auto = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return jnp.dtype(auto if precision == "auto" else precision)
+def run_mesh(devices: int) -> Mesh:
+    """The first `devices` devices along the run axis.
+
+    Raises:
+        UserError: there are not so many; on fewer the numbers would not be those that were begun.
+    """
+    there = jax.devices()
+    if len(there) < devices:
+        raise UserError(
+            f"this pack was begun on {devices} devices, and here are {len(there)}",
+            remedy="go on where it was begun; on a CPU, set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} to make as many of fewer cores",
+        )
+    return Mesh(np.array(there[:devices]), ("run",))
 
 
 class Program:
@@ -42,15 +53,23 @@ class Program:
         steps: optimizer steps of a whole run.
         width: runs in a pack; must divide by `devices`.
         devices: how many devices the run axis is spread over.
+        precision: of activations and products, `float32` or `bfloat16`.
         chunk: the most steps one dispatch may take.
     """
 
     def __init__(
-        self, structure: ResolvedConfig, source: Source, *, steps: int, width: int, devices: int = 1, chunk: int = 64
+        self,
+        structure: ResolvedConfig,
+        source: Source,
+        *,
+        steps: int,
+        width: int,
+        devices: int = 1,
+        precision: str = "float32",
+        chunk: int = 64,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh = Mesh(np.array(jax.devices()[:devices]), ("run",))
-        self.dtype = compute_dtype(structure.train.precision)
+        self.mesh, self.dtype = run_mesh(devices), jnp.dtype(precision)
         self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(self, fn: Callable[..., Any], shared: Sequence[int] = (), donate: Sequence[int] = ()) -> Any:

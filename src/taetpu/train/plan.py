@@ -15,7 +15,7 @@ from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import num_params
+from taetpu.train.count import activation_bytes, num_params
 from taetpu.train.pack import structure_key
 
 WIDEST = 32  # beyond this a pack gains nothing on any machine seen so far
@@ -30,6 +30,7 @@ class PackPlan:
         id: names the pack's folder.
         width: runs in the program; beyond `runs` it is filled up with repeats of the first.
         devices: how many devices the run axis is spread over.
+        precision: of activations and products; decided once, so that a study moved to another device keeps it.
         live: fields traced though neutral in some runs (see `core.traced.split`).
         runs: `(arm, seed, id)` of each run.
     """
@@ -37,6 +38,7 @@ class PackPlan:
     id: str
     width: int
     devices: int
+    precision: str
     live: tuple[str, ...]
     runs: tuple[tuple[str, int, str], ...]
 
@@ -44,7 +46,7 @@ class PackPlan:
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
         """A plan as the study's `plan.json` holds it."""
         runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
-        return cls(data["id"], data["width"], data["devices"], tuple(data["live"]), runs)
+        return cls(data["id"], data["width"], data["devices"], data["precision"], tuple(data["live"]), runs)
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,13 @@ def group(runs: Sequence[RunSpec]) -> list[Group]:
     ]
 
 
-def plan_packs(runs: Sequence[RunSpec], sources: Iterable[Source]) -> list[PackPlan]:
-    """Packs for runs that have none yet; `sources` gives each run's prepared task."""
+def plan_packs(runs: Sequence[RunSpec], sources: Iterable[Source], earlier: Sequence[PackPlan] = ()) -> list[PackPlan]:
+    """Packs for runs that have none yet.
+
+    Args:
+        sources: each run's prepared task.
+        earlier: the study's packs so far; what `precision: auto` meant for them it means for these.
+    """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
     plans = []
     for members in group(runs):
@@ -82,7 +89,10 @@ def plan_packs(runs: Sequence[RunSpec], sources: Iterable[Source]) -> list[PackP
         devices, width = spread(size)
         for start in range(0, len(members.runs), size):
             names = tuple((r.arm, r.seed, r.id) for r in members.runs[start : start + size])
-            plans.append(PackPlan(pack_id(names), width, devices, tuple(sorted(members.live)), names))
+            precision = first.config.train.precision
+            if precision == "auto":
+                precision = earlier[0].precision if earlier else auto_precision()
+            plans.append(PackPlan(pack_id(names), width, devices, precision, tuple(sorted(members.live)), names))
     return plans
 
 
@@ -99,6 +109,11 @@ def spread(size: int) -> tuple[int, int]:
     return 1, size
 
 
+def auto_precision() -> str:
+    """What `precision: auto` means on this device: bfloat16 on accelerators, float32 on a CPU."""
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 def pack_id(names: Sequence[tuple[str, int, str]]) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
 
@@ -111,13 +126,11 @@ def memory_bytes() -> int:
 
 
 def run_bytes(config: ResolvedConfig, source: Source) -> int:
-    """A rough upper estimate of what training one run of a pack holds at once, in bytes.
+    """An upper estimate of what training one run of a pack holds at once, in bytes.
 
-    Parameters, gradients and two moments; for each token of a microbatch some 24 vectors of the model's width and
-    three rows of scores a head in each layer, and four rows of logits; all float32.
+    Parameters, gradients and two moments in float32, and everything that the forward pass of a microbatch computes, as
+    if the backward pass kept it all.
     """
-    model, train, seq = config.model, config.train, source.seq_len
-    tokens = train.batch_size // train.accumulate * seq
-    heads = [getattr(layer.mixer, "num_heads", 0) for layer in model.layers]
-    per_token = sum(24 * model.dim + 3 * h * seq for h in heads) + 4 * source.vocab_size
-    return 4 * (4 * num_params(model, source.vocab_size, seq) + tokens * per_token)
+    sizes = (config.model, source.vocab_size, source.seq_len)
+    sequences = config.train.batch_size // config.train.accumulate
+    return 4 * 4 * num_params(*sizes) + sequences * activation_bytes(*sizes)
