@@ -157,6 +157,28 @@ def test_the_digest_of_one_file_is_that_of_its_bytes(folder: Path):
     assert facts["sha256"] == hashlib.sha256((folder / "one.txt").read_bytes()).hexdigest()
 
 
+def test_what_is_evaluated_is_the_held_out_text_and_the_unit_its_tokenizer(folder: Path):
+    one = prepared(folder, source="one.txt", test=0.1)
+    windows, tokens = (
+        prepared(folder, source="one.txt", test=0.1, seq_len=4),
+        prepared(folder, source="one.txt", test=0.1, tokenizer="byte"),
+    )
+    assert one.evaluated == windows.evaluated == tokens.evaluated
+    assert one.unit == windows.unit != tokens.unit
+    (folder / "copy.txt").write_text("x" * 320 + (folder / "one.txt").read_text()[320:])  # other training text
+    assert prepared(folder, source="copy.txt", test=0.1).evaluated == one.evaluated
+    # The same characters, divided otherwise.
+    others = [
+        prepared(folder, source="one.txt", **shares) for shares in ({}, {"val": 0.2}, {"val": 0.15, "test": 0.05})
+    ]
+    assert len({source.evaluated for source in (one, *others)}) == 4
+
+
+def test_facts_are_worked_out_once(folder: Path):
+    source = prepared(folder, source="one.txt")
+    assert source.facts is source.facts
+
+
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 

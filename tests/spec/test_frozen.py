@@ -44,6 +44,13 @@ def test_what_is_written_differently_and_means_the_same_is_taken(study, stored):
     assert check_frozen(stored, again) == stored
 
 
+@pytest.mark.parametrize(
+    "watched", ["log_every: 1, checkpoint: end, eval_every: 2", "sample: none", "sample: {tokens: 3}"]
+)
+def test_runs_may_be_watched_otherwise_and_what_is_stored_stays(watched, study, stored):
+    assert check_frozen(stored, study(PARTS, (), ("steps: 10", f"steps: 10, {watched}"))) == stored
+
+
 def refused(stored, study) -> str:
     with pytest.raises(UserError) as caught:
         check_frozen(stored, study)

@@ -12,6 +12,7 @@ from taetpu.core.loading import load
 from taetpu.spec.design import difference
 from taetpu.spec.identity import canonical, run_id
 from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.spec.train_config import OBSERVATION
 
 SHORT = {
     "task": {"kind": "text", "source": "a.txt", "seq_len": 8},
@@ -42,7 +43,7 @@ def test_the_identity_does_not_depend_on_how_a_study_is_written():
 
 def test_golden():
     """Changes when a field or a default changes anywhere below: then no stored run of an earlier version fits."""
-    assert ident(SHORT) == "4c430999ca2899f4"
+    assert ident(SHORT) == "b206a535eaf61d4f"
 
 
 def test_the_identity_is_the_same_in_another_process():
@@ -61,6 +62,15 @@ def test_the_identity_is_the_same_in_another_process():
 )  # fmt: skip
 def test_another_number_is_another_run(part, field, value):
     assert ident({**SHORT, part: {**SHORT[part], field: value}}) != ident(SHORT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("eval_every", 3), ("checkpoint", 2), ("keep_checkpoints", True), ("log_every", 1), ("sample", "none")],
+)
+def test_how_a_run_is_watched_is_no_part_of_it(field, value):
+    assert ident({**SHORT, "train": {**SHORT["train"], field: value}}) == ident(SHORT)
+    assert field in OBSERVATION
 
 
 def test_the_seed_and_the_data_are_part_of_it():

@@ -7,7 +7,7 @@ special target such as -100.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -84,7 +84,7 @@ class Source(Protocol):
         """None where the tokens are not text."""
         ...
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """What people are shown: sizes, the corpus' sha256, and losses (nats per weighted target) to compare with.
 

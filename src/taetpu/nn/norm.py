@@ -15,7 +15,7 @@ from taetpu.nn.parts import Dims, Identity
 
 
 class NormConfig(Component):
-    """What every norm that does something has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
+    """What every norm but `none` has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
 
     placement: Literal["pre", "post"] = "pre"
 

@@ -49,7 +49,8 @@ class PositionConfig(Component):
             )
         if not (own.acts_in_attention() or self.acts_in_attention()):
             raise UserError(
-                f"{own.kind!r} changes nothing: {self.kind} positions act on the input embeddings, not in layer {number}",
+                f"{own.kind!r} changes nothing: {self.kind} positions act on the input embeddings, "
+                f"not in layer {number}",
                 path=("position",),
                 remedy=f"set model.position to {own.kind}, or leave the layer's position out",
             )

@@ -156,8 +156,10 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
     """Every run must yield what arms are compared by."""
     known = arms[0].config.metrics()
     if metric not in known:
-        problem = f"arms cannot be compared by {metric!r} on this task"
-        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known) if known else UNSPLIT)
+        problem = f"no evaluation of this task measures {metric!r}"
+        if not known:
+            raise arms[0].explain(UserError(problem, path=("task", "val"), remedy=UNSPLIT))
+        raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
     for arm in arms[1:]:
         has = arm.config.metrics()
         if metric not in has:

@@ -1,0 +1,49 @@
+"""Arms whose values mean something else than the baseline's are refused before anything is trained."""
+
+import pytest
+
+from taetpu.core.errors import UserError
+
+SYNTHETIC = ("kind: text, source: text.txt, seq_len: 8, split: order", "kind: copy, seq_len: 8, eval_size: 4")
+
+
+def refused(study, added, *replace) -> str:
+    loaded = study(added, (), *replace)
+    with pytest.raises(UserError) as caught:
+        loaded.runs()
+    return str(caught.value).replace(f"{loaded.folder}/", "")
+
+
+def other_data(place: str) -> str:
+    return (
+        "arm 'x' is evaluated on other data than the baseline, so that the two cannot be compared\n"
+        f"  where:  s.yaml:7 at arms.x.{place}\n  remedy: make it a study of its own"
+    )
+
+
+@pytest.mark.parametrize("override", ["task.val: 0.2", "task.test: 0.1", "task.source: other.txt"])
+def test_other_held_out_text_is_refused(override, study, folder):
+    (folder / "other.txt").write_text("hello there. " * 40)
+    text = refused(study, f"arms:\n  x: {{{override}, model.dim: 32}}\n")
+    assert text == other_data(override.split(":")[0])
+
+
+@pytest.mark.parametrize(
+    "override", ["task: {kind: reverse, seq_len: 8, eval_size: 4}", "task.seq_len: 12", "task.symbols: 5"]
+)
+def test_another_synthetic_evaluation_set_is_refused(override, study):
+    assert refused(study, f"arms:\n  x: {{{override}}}\n", SYNTHETIC) == other_data(override.split(":")[0])
+
+
+def test_other_tokens_are_compared_by_bits_per_byte_alone(study):
+    arms = "seeds: 1\narms:\n  x: {task.tokenizer: byte}\n"
+    for metric, what in (("val/loss", "loss"), ("val/accuracy", "accuracy")):
+        assert refused(study, f"{arms}measure: {{primary: {metric}}}\n") == (
+            f"arm 'x' has other tokens than the baseline, so that {what} per token cannot be compared\n"
+            "  where:  s.yaml:8 at arms.x.task.tokenizer\n  remedy: measure: {primary: val/bits_per_byte}"
+        )
+    assert len(study(f"{arms}measure: {{primary: val/bits_per_byte}}\n").runs()) == 2
+
+
+def test_the_same_text_in_other_windows_is_comparable(study):
+    assert len(study("seeds: 1\narms:\n  x: {task.seq_len: [4, 16]}\n").runs()) == 3
