@@ -224,10 +224,16 @@ def test_a_sequence_longer_than_a_split(folder: Path, fields: dict[str, Any], pr
     assert remedy in str(error.remedy)
 
 
-def test_documents_too_large_for_a_share(folder: Path):
-    error = refused(folder, source="docs", val=0.01)
-    assert error.problem == "seq_len 8 is longer than the val split, which has 0 tokens"
-    assert "raise val, take more text, or try split: order" in str(error.remedy)
+def test_a_share_that_fits_no_document_gets_the_smallest(folder: Path):
+    texts = [file for file in (folder / "docs").iterdir() if file.suffix == ".txt"]
+    smallest = min(texts, key=lambda file: (len(file.read_text()), file.name))
+    source = prepared(folder, source="docs", val=0.01)
+    assert source.evaluation("val").weights.sum() == len(smallest.read_text()) - 1
+
+
+def test_a_byte_order_mark_is_no_character(folder: Path):
+    (folder / "marked.txt").write_bytes(b"\xef\xbb\xbf" + (folder / "one.txt").read_bytes())
+    assert prepared(folder, source="marked.txt").vocab_size == prepared(folder, source="one.txt").vocab_size
 
 
 def test_shares_and_splits_that_cannot_be(folder: Path):

@@ -91,7 +91,7 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}", path=("source",)) from None
     try:
-        return raw.decode()
+        return raw.decode("utf-8-sig")  # a byte order mark is no character of the text
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
@@ -117,8 +117,8 @@ def by_document(documents: Sequence[Document], val: float, test: float) -> dict[
     """Whole documents, so that no split holds the beginning of what another goes on with.
 
     Documents are walked in the order of their names' hashes; each goes to validation if it still fits into that
-    share of the characters, else to test if it fits there, else to training. A share is therefore never exceeded,
-    and a document larger than it is always trained on. Within a split the documents keep their order.
+    share of the characters, else to test if it fits there, else to training. Where no document fits a share that is
+    asked for, the smallest one goes there all the same. Within a split the documents keep their order.
     """
     total = sum(len(document.text) for document in documents)
     room = {"val": val * total, "test": test * total}
@@ -127,5 +127,9 @@ def by_document(documents: Sequence[Document], val: float, test: float) -> dict[
         chosen[document.name] = next((name for name in room if len(document.text) <= room[name]), "train")
         if chosen[document.name] != "train":
             room[chosen[document.name]] -= len(document.text)
+    for name, share in (("val", val), ("test", test)):
+        trained = sorted((d for d in documents if chosen[d.name] == "train"), key=lambda d: (len(d.text), d.name))
+        if share and name not in chosen.values() and len(trained) > 1:
+            chosen[trained[0].name] = name
     splits = ("train", "val", "test")
     return {split: joined([d for d in documents if chosen[d.name] == split]) for split in splits}

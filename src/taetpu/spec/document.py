@@ -47,6 +47,8 @@ def read(file: Path) -> Document:
         data = _yaml().load(text)
     except MarkedYAMLError as error:
         raise _syntax(error, text, file) from None
+    except RecursionError:
+        raise UserError("the file is nested too deeply to be a study", file=file) from None
     except (YAMLError, ValueError) as error:  # a ValueError: a date or number that cannot be
         raise UserError(f"not valid YAML: {error}", file=file, remedy="quote what is meant as text") from None
     if data is None:

@@ -12,6 +12,7 @@ from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
+MOST_SEEDS = 10_000
 MAX_SEED = 2**31 - 1
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
@@ -130,8 +131,12 @@ class StudySpec(Config):
     def seed_list(self) -> tuple[int, ...]:
         """The seeds themselves: `n` means 0 to n - 1."""
         seeds = self.seeds
-        if type(seeds) is int and seeds > 0:
+        if type(seeds) is int and 0 < seeds <= MOST_SEEDS:
             return tuple(range(seeds))
+        if type(seeds) is int and seeds > 0:
+            raise UserError(
+                f"{seeds} seeds are more than a study takes", path=("seeds",), remedy=f"at most {MOST_SEEDS}"
+            )
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
             raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")

@@ -9,6 +9,7 @@ from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
 
+MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
 
 # Fields of TrainConfig that say how a run is watched; what it computes does not depend on them.
@@ -34,7 +35,7 @@ class TrainConfig(Config):
     one that is not a number, means that the run diverged.
     """
 
-    steps: PositiveInt | None = None
+    steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
     epochs: PositiveFloat | None = None
     batch_size: PositiveInt = 32
     accumulate: PositiveInt = 1
@@ -72,6 +73,13 @@ class TrainConfig(Config):
                 f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}",
                 path=("accumulate",),
                 remedy="a divisor of batch_size",
+            )
+        peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
+        if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
+            raise UserError(
+                f"min_lr={floor} is above lr={peak}, so the learning rate would rise",
+                path=("schedule", "min_lr"),
+                remedy=f"at most {peak}",
             )
         if self.steps is not None:
             self.check_schedule(self.steps)
