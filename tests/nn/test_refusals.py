@@ -111,7 +111,10 @@ def test_refused(case):
 )
 def test_a_layer_may_have_positions_that_act_in_it(model, layer):
     settings = {"position": model, "layers": {1: {"position": layer}}}
-    load(ModelConfig, BASE | settings).resolve().check(vocab_size=7, seq_len=8)
+    config = load(ModelConfig, BASE | settings).resolve()
+    config.check(vocab_size=7, seq_len=8)  # does not refuse
+    kind = layer if isinstance(layer, str) else layer["kind"]
+    assert config.layers[1].position.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -204,4 +204,4 @@ def test_the_root_is_the_option_else_the_environment_else_runs(monkeypatch: pyte
 
 def test_importing_the_store_imports_no_jax():
     script = "import sys, taetpu.store.index; sys.exit('jax' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
