@@ -115,6 +115,7 @@ ARGUMENTS = [
     ("status nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
     ("report nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
     ("catalog mixr", "unknown slot 'mixr'", "did you mean 'mixer'?"),
+    ("catalog /x", "unknown slot ''", "known: "),
     ("catalog mixer/atention", "unknown mixer kind 'atention'", "did you mean 'attention'?"),
     ("new a/b", "study name 'a/b'", "e.g. a-b"),
     ("new s", "this file exists already", "where:  s.yaml", "another name"),

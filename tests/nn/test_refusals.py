@@ -132,3 +132,12 @@ def test_later_overrides_of_a_layer_win_slot_by_slot():
     ).resolve()
     assert [layer.ffn.kind for layer in config.layers] == ["none", "none", "relu"]
     assert {layer.norm.kind for layer in config.layers} == {"layer"}
+
+
+def test_two_ways_of_writing_the_same_attention_are_one():
+    def one(**fields):
+        return load(ModelConfig, BASE | {"mixer": {"kind": "attention", "num_heads": 4, **fields}}).mixer
+
+    assert one(drop_heads=[1, 0, 1]) == one(drop_heads=[0, 1])
+    assert one(num_kv_heads=4) == one()
+    assert one(num_kv_heads=2) != one()

@@ -50,6 +50,15 @@ def test_headline_of_one_seed() -> None:
     assert words.headline(results(["inconclusive"], seeds=1)) == text
 
 
+def test_headline_without_a_baseline_to_compare_with() -> None:
+    found = results(["inconclusive"])
+    lost = [{**run, "outcome": "diverged", "value": None} for run in found["arms"][0]["runs"]]
+    found["arms"][0] |= {"runs": lost, "diverged": 5, "mean": None}
+    assert words.headline(found) == "The baseline diverged on every seed: there is nothing to compare with."
+    found["arms"][0] |= {"runs": [{**run, "outcome": "unfinished"} for run in lost], "diverged": 0}
+    assert words.headline(found) == "The baseline has no finished run yet: there is nothing to compare with."
+
+
 def test_notices() -> None:
     found = results(["worse"], seeds=3)
     found |= {"complete": False, "label": "screening"}

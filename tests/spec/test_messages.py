@@ -68,3 +68,8 @@ def test_what_the_data_refuses_is_found_before_training(replace, added, problem,
     error = caught.value
     assert error.problem.startswith(problem)
     assert (".".join(map(str, error.path)), error.line, Path(str(error.file)).name) == (path, line, "s.yaml")
+
+
+def test_a_file_nested_without_end_is_no_study(folder: Path) -> None:
+    (folder / "s.yaml").write_text("a: " + "[" * 5000 + "]" * 5000 + "\n")
+    assert message(folder / "s.yaml").startswith("the file is nested too deeply to be a study")

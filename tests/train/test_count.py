@@ -4,7 +4,7 @@ from taetpu.core.loading import load
 from taetpu.core.tree import count
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.parts import trainable
-from taetpu.train.count import _forward, flops_per_token, num_params
+from taetpu.train.count import _forward, activation_bytes, flops_per_token, num_params
 
 VOCAB, SEQ, DIM = 7, 8, 16
 
@@ -33,3 +33,12 @@ def test_a_rolled_stack_counts_every_layer(monkeypatch):
     _forward.cache_clear()
     assert flops_per_token(deep, VOCAB, SEQ) == unrolled
     _forward.cache_clear()
+
+
+def test_activations_grow_with_what_is_computed():
+    def size(**settings):
+        return activation_bytes(resolved(**settings), VOCAB, SEQ)
+
+    wide = size(ffn={"kind": "relu", "hidden": 1024}) - size(ffn={"kind": "relu", "hidden": 512})
+    assert wide >= 2 * SEQ * 512 * 4  # two layers, at least the hidden activations themselves
+    assert size(num_layers=4) > 1.9 * size(num_layers=2) - SEQ * (VOCAB + DIM) * 40

@@ -76,9 +76,7 @@ def headline(results: Results) -> str:
     name = results["primary"]
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
         lost = baseline["diverged"] == len(baseline["runs"])
-        return (
-            f"The baseline {'diverged on every seed' if lost else 'has no finished run yet'}: nothing to compare with."
-        )
+        return f"The baseline {'diverged on every seed' if lost else 'has no finished run yet'}: there is nothing to compare with."
     if not arms:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
     if len(results["seeds"]) == 1:
