@@ -75,8 +75,8 @@ def headline(results: Results) -> str:
     baseline, *arms = results["arms"]
     name = results["primary"]
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
-        lost = baseline["diverged"] == len(baseline["runs"])
-        return f"The baseline {'diverged on every seed' if lost else 'has no finished run yet'}: there is nothing to compare with."
+        why = "diverged on every seed" if baseline["diverged"] == len(baseline["runs"]) else "has no finished run yet"
+        return f"The baseline {why}: there is nothing to compare with."
     if not arms:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
     if len(results["seeds"]) == 1:
