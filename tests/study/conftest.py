@@ -1,21 +1,11 @@
 import pytest
+from tests.small import STUDY
 
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.train.watch import Watcher
-
-STUDY = """
-study: small
-base:
-  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
-  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
-  train: {steps: 20, batch_size: 4, eval_every: 10, log_every: 4, sample: {tokens: 4}}
-seeds: 2
-arms:
-  low-lr: {train.optimizer.lr: 1e-4}
-"""
 
 
 class Interrupting(Watcher):

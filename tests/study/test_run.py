@@ -18,7 +18,7 @@ def stored(folder) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    from tests.study.conftest import STUDY
+    from tests.small import STUDY
 
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
