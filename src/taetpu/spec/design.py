@@ -1,6 +1,6 @@
 """A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,28 +105,28 @@ class Study:
         """The prepared tasks; nothing is read before it is asked for."""
         return Sources(self.folder)
 
-    def runs(self, source_of: Callable[[ResolvedConfig], Source] | None = None) -> list[RunSpec]:
+    def runs(self) -> list[RunSpec]:
         """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
-
-        Args:
-            source_of: where prepared tasks come from; `sources.of` by default.
 
         Raises:
             UserError: a task's data cannot be used, or training on it cannot be as long as asked, or an arm's values
                 cannot be compared with the baseline's.
         """
-        found = []
-        prepare = source_of or self.sources.of
-        baseline = self.source(self.arms[0], prepare)
+        return list(self._runs)
+
+    @cached_property
+    def _runs(self) -> tuple[RunSpec, ...]:
+        found: list[RunSpec] = []
+        baseline = self.source(self.arms[0])
         for arm in self.arms:
-            source = self.source(arm, prepare)
+            source = self.source(arm)
             self._check_comparable(arm, source, baseline)
             try:
                 arm.config.train.total_steps(source.num_windows)
             except UserError as error:
                 raise arm.explain(error.at("train")) from None
             found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, source.fingerprint)) for s in self.seeds]
-        return found
+        return tuple(found)
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
@@ -142,10 +142,10 @@ class Study:
             remedy = f"measure: {{primary: {split}/bits_per_byte}}"
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
 
-    def source(self, arm: Arm, source_of: Callable[[ResolvedConfig], Source]) -> Source:
+    def source(self, arm: Arm) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""
         try:
-            return source_of(arm.config)
+            return self.sources.of(arm.config)
         except UserError as error:
             raise arm.explain(error.at("task")) from None
 
@@ -187,7 +187,7 @@ def frozen(study: Study) -> dict[str, Any]:
         "study": study.name,
         "schema": SCHEMA,
         "base": to_data(study.baseline),
-        "data": study.source(study.arms[0], study.sources.of).fingerprint,
+        "data": study.source(study.arms[0]).fingerprint,
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
