@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -19,14 +20,19 @@ REQUIRED = "required"
 
 def catalog(
     what: Annotated[str, typer.Argument(metavar="[SLOT[/KIND]]", help="A slot, or a kind of a slot.")] = "",
+    plugin: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A plug-in whose kinds are shown, too. May be repeated.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """What can fill each slot.
 
     Example: taetpu catalog mixer/attention
     """
+    from taetpu.core.plugins import load_plugins
     from taetpu.core.registry import BUILTIN, kinds
 
+    load_plugins(plugin or [])
     slot, _, kind = what.partition("/")
     slots = [slot] if what else list(BUILTIN)
     entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
@@ -47,7 +53,7 @@ def catalog(
 
 def _show(kind: str, entry: dict[str, Any], fields: bool) -> None:
     first, *others = entry["about"].split("\n\n")
-    typer.echo(_wrapped(first, f"  {kind:<14}"))
+    typer.echo(_wrapped(first, f"  {kind:<13} "))
     if not fields:
         return
     for paragraph in others:

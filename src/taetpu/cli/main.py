@@ -66,6 +66,12 @@ def main() -> None:
     except FailedRuns as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(FailedRuns.exit_code)
+    except Exception as error:
+        from taetpu.core.plugins import explained
+
+        if (blamed := explained(error)) is None:
+            raise
+        _refuse(blamed)
     if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
         command = " goes on from the last checkpoint" if arguments[0] in ("run", "demo") else " can be given again"
         sys.stderr.write(f"\ninterrupted: the same command{command}\n")

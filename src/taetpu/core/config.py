@@ -1,6 +1,6 @@
 """Configs: frozen and typed, with marks that say what a field is. Loading stands in `loading`, numbers in `traced`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -26,9 +26,10 @@ class Traced:
 
 @dataclass(frozen=True)
 class SlotMark:
-    """Marks a field filled by a component of the named slot."""
+    """Marks a field filled by a component of the named slot, or, with `many`, by any number of them under names."""
 
     name: str
+    many: bool = False
 
 
 class Config(BaseModel):
@@ -44,6 +45,7 @@ class Component(Config):
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
+    plugin: ClassVar[str] = ""  # sha256 of the plug-in that it stands in; empty for what comes with the package
 
     def check(self, dims: Any) -> None:
         """Raise `UserError` with the field as its path when this component cannot be built at `dims`."""
@@ -59,15 +61,27 @@ def marks(cls: type[Config]) -> dict[str, Traced]:
     return found
 
 
-def slot_of(cls: type[Config], field: str) -> str | None:
+def slot_of(cls: type[Config], field: str) -> SlotMark | None:
     """The slot that a field holds, or None."""
-    return next((m.name for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
+    return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
 def config_of(cls: type[Config], field: str) -> type[Config] | None:
     """The config class of a field that holds one (or none, or a tuple of them); None for any other field."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
+
+
+def components(node: Any) -> Iterator[Component]:
+    """Every component in a config tree."""
+    if isinstance(node, Component):
+        yield node
+    if isinstance(node, Config):
+        inner = [getattr(node, name) for name in type(node).model_fields]
+    else:
+        inner = list(node.values()) if isinstance(node, Mapping) else node if isinstance(node, tuple) else ()
+    for child in inner:
+        yield from components(child)
 
 
 class Hole:

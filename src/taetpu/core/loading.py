@@ -61,6 +61,44 @@ def component(slot: str, value: Any, path: Where = ()) -> Component:
     return load(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)
 
 
+def several(slot: str, value: Any, path: Where = ()) -> dict[str, Component]:
+    """Build what fills a slot that takes many: `{name: settings}`, or a list of kinds.
+
+    A name is the kind where the settings give no other. None as settings leaves the entry out.
+
+    Raises:
+        UserError: as `component`; or two entries of a list have one kind.
+    """
+    if value is None or value == "none":
+        return {}
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list | tuple):
+        entries = {}
+        for i, item in enumerate(value):
+            kind = str(item.get("kind")) if isinstance(item, Mapping) else str(item)
+            if kind in entries:
+                remedy = f"give them names: {{first: {{kind: {kind}, ...}}, second: ...}}"
+                raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
+            entries[kind] = item if isinstance(item, Mapping) else {}
+        value = entries
+    dotted_name = next((name for name in value if "." in str(name)), None) if isinstance(value, Mapping) else None
+    if dotted_name is not None:
+        raise UserError(f"{dotted_name!r} cannot be a name: it has a dot", path=(*path, dotted_name), remedy="rename it")
+    if not isinstance(value, Mapping):
+        raise UserError(f"{value!r} is neither a list of kinds nor a mapping of them", path=path)
+    return {
+        str(name): component(slot, named_entry(name, settings), (*path, name))
+        for name, settings in value.items()
+        if settings is not None and settings != "none"
+    }
+
+
+def named_entry(name: str, settings: Any) -> Any:
+    """An entry of a slot that takes many, with its kind written out."""
+    return {"kind": name, **settings} if isinstance(settings, Mapping) else settings
+
+
 def replace(config: C, **fields: Any) -> C:
     """A copy with other fields, validated."""
     return load(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
@@ -73,7 +111,7 @@ def names(cls: type[Config]) -> str:
 def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
     slot = slot_of(cls, name)
     if slot is not None:
-        return component(slot, value, path)
+        return several(slot.name, value, path) if slot.many else component(slot.name, value, path)
     allowed = get_args(cls.model_fields[name].annotation)
     if value == "none" and NoneType in allowed and str not in allowed:
         return None

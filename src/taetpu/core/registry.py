@@ -18,10 +18,14 @@ BUILTIN = {
     "norm": "taetpu.nn.norm",
     "ffn": "taetpu.nn.ffn",
     "residual": "taetpu.nn.residual",
+    "after": "taetpu.nn.after",
+    "scores": "taetpu.nn.scores",
     "embedding": "taetpu.nn.embedding",
     "init": "taetpu.nn.init",
     "optimizer": "taetpu.optim.optimizers",
     "schedule": "taetpu.optim.schedules",
+    "hook": "taetpu.optim.hooks",
+    "metric": "taetpu.optim.metrics",
     "task": "taetpu.data.tasks",
     "tokenizer": "taetpu.data.tokenizers",
 }
@@ -53,3 +57,15 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
     import_module(BUILTIN[slot])
     return _KINDS.get(slot, {})
+
+
+def withdraw(module: str) -> None:
+    """Forget the kinds that a module registered."""
+    for known in _KINDS.values():
+        for kind in [kind for kind, cls in known.items() if cls.__module__ == module]:
+            del known[kind]
+
+
+def registered(module: str) -> list[type[Component]]:
+    """The kinds that a module registered."""
+    return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array
@@ -128,6 +129,24 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
         return out, tape.reads
 
     return captured
+
+
+def present(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]:
+    """The sites that `fn(*args)` passes, each with the layers it is in (none: outside them). Nothing is computed."""
+    seen: set[tuple[str, int | None]] = set()
+
+    def noted(*args: Any) -> Any:
+        token = _TAPE.set(_Tape(frozenset(), (), {}, seen, _trace_now(), {}))
+        try:
+            return fn(*args)
+        finally:
+            _TAPE.reset(token)
+
+    jax.eval_shape(noted, *args)
+    names = {name for name, _ in seen}
+    return {
+        name: tuple(sorted(layer for n, layer in seen if n == name and layer is not None)) for name in sorted(names)
+    }
 
 
 def _check(asked: frozenset[str], edits: Iterable[Edit], seen: set[tuple[str, int | None]]) -> None:

@@ -22,6 +22,8 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
     def visit(node: Any, path: tuple[str, ...]) -> Any:
         if isinstance(node, tuple):
             return tuple(visit(item, (*path, str(i))) for i, item in enumerate(node))
+        if isinstance(node, Mapping):
+            return {name: visit(item, (*path, name)) for name, item in node.items()}
         if not isinstance(node, Config):
             return node
         traced = marks(type(node))
@@ -51,6 +53,9 @@ def active(config: Config) -> frozenset[str]:
         if isinstance(node, tuple):
             for i, item in enumerate(node):
                 visit(item, (*path, str(i)))
+        elif isinstance(node, Mapping):
+            for name, item in node.items():
+                visit(item, (*path, name))
         elif isinstance(node, Config):
             for name, mark in marks(type(node)).items():
                 if mark.promote and not _same(getattr(node, name), mark.neutral):
@@ -70,6 +75,8 @@ def bind(structure: C, numbers: Mapping[str, Any]) -> C:
             return numbers[".".join(path)]
         if isinstance(node, tuple):
             return tuple(visit(item, (*path, str(i))) for i, item in enumerate(node))
+        if isinstance(node, Mapping):
+            return {name: visit(item, (*path, name)) for name, item in node.items()}
         if not isinstance(node, Config):
             return node
         fields = {name: getattr(node, name) for name in type(node).model_fields}

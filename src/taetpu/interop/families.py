@@ -132,7 +132,9 @@ PLAIN = {
     "mixer.scale": (None,),
     "mixer.drop_heads": ([],),
     "norm.placement": ("pre",),
+    "mixer.scores.kind": ("none",),
     "residual.kind": ("standard",),
+    "after.kind": ("none",),
     "embedding.kind": ("tied", "untied"),
     "drop": ([],),
 }

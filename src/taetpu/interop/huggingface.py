@@ -23,7 +23,7 @@ from taetpu.nn.lm import LM, LMConfig, ModelConfig, build, named_parameters, wit
 Tensors = Mapping[str, np.ndarray]
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "drop")
+LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after", "drop")
 
 
 # --- in --------------------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.nn.parts import Context, Dims, Fixed, dropout, project
 from taetpu.nn.position import PositionConfig
+from taetpu.nn.scores import NoScores
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
@@ -49,6 +50,7 @@ class AttentionConfig(Component):
     num_kv_heads: PositiveInt | None = None
     head_dim: PositiveInt | None = None
     scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    scores: Annotated[Any, SlotMark("scores")] = NoScores()
     bias: bool | None = None
     causal: bool = True
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
@@ -67,6 +69,10 @@ class AttentionConfig(Component):
         return {**data, "num_kv_heads": None} if same else data
 
     def check(self, dims: Dims) -> None:
+        try:
+            self.scores.check(dims)
+        except UserError as error:
+            raise error.at("scores") from None
         if self.head_dim is None and dims.dim % self.num_heads:
             fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
             near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]
@@ -103,6 +109,7 @@ class AttentionConfig(Component):
             bv=dims.zeros(inner_kv, self.bias),
             bo=dims.zeros(dims.dim, self.bias),
             scale=Fixed(head_dim**-0.5 if self.scale is None else self.scale),
+            scores=self.scores.init(dims, key=named(key, "scores")),
             keep=None if isinstance(dropped, tuple) else Fixed(dropped),
             position=position.in_attention(head_dim),
             dropout=dropout(dims),
@@ -122,6 +129,7 @@ class Attention(eqx.Module):
     bv: Float[Array, " inner_kv"] | None
     bo: Float[Array, " dim"] | None
     scale: Fixed
+    scores: Any
     keep: Fixed | None
     position: Any
     dropout: Any
@@ -144,8 +152,10 @@ class Attention(eqx.Module):
 
     def attend(self, q: Heads, k: Heads, v: Heads, ctx: Context) -> Heads:
         scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) * self.scale.value
+        scores = self.scores(scores, ctx)
         if self.causal:
             scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
+        scores = site("mixer.scores", scores)
         pattern = site("mixer.pattern", jax.nn.softmax(scores, -1).astype(v.dtype))
         pattern = self.dropout(pattern, None if ctx.key is None else named(ctx.key, "pattern"))
         return jnp.einsum("bhqk,bhkd->bhqd", pattern, v)

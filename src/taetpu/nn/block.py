@@ -13,6 +13,7 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
+from taetpu.nn.after import NoAfter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.norm import RMSNormConfig
@@ -21,6 +22,7 @@ from taetpu.nn.position import RopeConfig
 from taetpu.nn.residual import NoResidualConfig, StandardConfig
 
 Stream = Float[Array, "batch seq dim"]
+SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after")
 DROPPABLE = ("mixer", "ffn", "layer")
 
 
@@ -36,11 +38,12 @@ class LayerConfig(Config):
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    after: Annotated[Any, SlotMark("after")] = NoAfter()
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
 
     def check(self, dims: Dims) -> None:
         """Raises `UserError` where a component cannot be built at these sizes, or what is dropped cannot be."""
-        for slot in ("mixer", "position", "norm", "ffn", "residual"):
+        for slot in SLOTS:
             try:
                 getattr(self, slot).check(dims)
             except UserError as error:
@@ -68,6 +71,7 @@ class LayerConfig(Config):
             ffn=ffn,
             ffn_norm=None if ffn is None else self.norm.init(dims, key=named(key, "ffn_norm")),
             residual=self.residual.init(dims, key=named(key, "residual")),
+            after=self.after.init(dims, key=named(key, "after")),
             dropout=dropout(dims),
             keep=None if isinstance(keep, tuple) else Fixed(keep),
             wire_mixer=absent if mixer is None else wire,
@@ -99,6 +103,7 @@ class Block(eqx.Module):
     ffn: Any
     ffn_norm: Any
     residual: Any
+    after: Any
     dropout: Any
     keep: Fixed | None
     wire_mixer: Callable = eqx.field(static=True)
@@ -107,6 +112,7 @@ class Block(eqx.Module):
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         y = self.wire_mixer(x, self.mixer_norm, lambda h: self.branch("mixer", h, ctx), self.residual)
         y = self.wire_ffn(y, self.ffn_norm, lambda h: self.branch("ffn", h, ctx), self.residual)
+        y = self.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
         return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
 
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:

@@ -16,8 +16,9 @@ from taetpu.core.loading import load
 from taetpu.core.sites import site
 from taetpu.core.traced import active, bind, split
 from taetpu.core.tree import leaves_by_path
+from taetpu.nn.after import NoAfter
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.block import LayerConfig
+from taetpu.nn.block import SLOTS, LayerConfig
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
@@ -40,6 +41,7 @@ class ModelConfig(Config):
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    after: Annotated[Any, SlotMark("after")] = NoAfter()
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
     bias: bool = False
@@ -52,7 +54,7 @@ class ModelConfig(Config):
         Raises:
             UserError: a layer that does not exist, or a setting that it refuses; the path starts at `layers`.
         """
-        base = {slot: getattr(self, slot) for slot in ("mixer", "position", "norm", "ffn", "residual")}
+        base = {slot: getattr(self, slot) for slot in SLOTS}
         layers: list[dict[str, Any]] = [dict(base) for _ in range(self.num_layers)]
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
@@ -114,15 +116,18 @@ class LMConfig(Config):
             except UserError as error:
                 raise error.at(slot) from None
 
-    def build(self, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-        """A freshly drawn model. Numbers in the config may be tracers (see `core.traced.bind`)."""
+    def build(self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False) -> "LM":
+        """A freshly drawn model. Numbers in the config may be tracers (see `core.traced.bind`).
+
+        `apart` leaves equal neighbouring layers unstacked (see `build_stacks`).
+        """
         dims = self.dims(vocab_size, seq_len)
         final = self.norm.placement == "pre"
         return LM(
             embedding=self.embedding.init(dims, key=named(key, "embedding")),
             position=self.position.at_input(dims, key=named(key, "position")),
             dropout=dropout(dims),
-            stacks=build_stacks(self.layers, dims, key=named(key, "layers")),
+            stacks=build_stacks(self.layers, dims, key=named(key, "layers"), apart=apart),
             norm=self.norm.init(dims, key=named(key, "norm")) if final else None,
         )
 
@@ -200,6 +205,26 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
 
     params, rest = trainable(model)
     return join(jax.tree_util.tree_map_with_path(replaced, params), rest)
+
+
+def scale_layers(tree: LM, factors: Float[Array, " layers"]) -> LM:
+    """A tree like a model or its parameters, with everything in layer i times `factors[i]`; 0 leaves zeros."""
+
+    def scaled(stack: Stack) -> Stack:
+        own = jnp.asarray(factors)[stack.start : stack.start + stack.size]
+
+        def scale(leaf: Array) -> Array:
+            factor = own.reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.where(factor == 0, 0, leaf * factor).astype(leaf.dtype)
+
+        return jax.tree.map(scale, stack)
+
+    return eqx.tree_at(lambda t: t.stacks, tree, tuple(scaled(stack) for stack in tree.stacks))
+
+
+def num_layers(tree: LM) -> int:
+    """Layers of a model, or of a tree like its parameters."""
+    return sum(stack.size for stack in tree.stacks)
 
 
 def matrices(params: LM) -> LM:

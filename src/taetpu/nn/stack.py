@@ -55,12 +55,17 @@ class Stack(eqx.Module):
         return jax.tree.map(lambda a: a[index] if eqx.is_array(a) else a, self.block)
 
 
-def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key) -> tuple[Stack, ...]:
-    """Stacks of the layers, run-length encoded by structure; numbers that differ from layer to layer are stacked."""
+def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: bool = False) -> tuple[Stack, ...]:
+    """Stacks of the layers, run-length encoded by structure; numbers that differ from layer to layer are stacked.
+
+    `apart` gives every layer a stack of its own. The parameters are the same; how each is drawn can then be told layer
+    by layer, whatever its neighbours are.
+    """
     parts = [split(layer) for layer in layers]
+    groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
-    for structure, group in groupby(parts, key=lambda part: part[0]):
-        numbers = [n for _, n in group]
+    for group in groups:
+        structure, numbers = group[0][0], [n for _, n in group]
         stacked = {path: jnp.stack([jnp.asarray(n[path]) for n in numbers]) for path in numbers[0]}
 
         def build(number: Array, values: dict[str, Array], structure: LayerConfig = structure) -> Block:
@@ -70,3 +75,17 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key) -> tupl
         stacks.append(Stack(block, start, len(numbers)))
         start += len(numbers)
     return tuple(stacks)
+
+
+def joined(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+    """Neighbouring stacks that turned out to hold the same kind of block as one, however their configs were written."""
+
+    def form(stack: Stack) -> Any:
+        return jax.tree.structure(stack.block), [(a.shape[1:], a.dtype) for a in jax.tree.leaves(stack.block)]
+
+    found = []
+    for _, group in groupby(stacks, key=form):
+        alike = list(group)
+        block = jax.tree.map(lambda *a: jnp.concatenate(a), *(stack.block for stack in alike))
+        found.append(Stack(block, alike[0].start, sum(stack.size for stack in alike)))
+    return tuple(found)

@@ -9,6 +9,7 @@ from typing import Any
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
+from taetpu.core.plugins import Plugin
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
 from taetpu.spec.identity import SCHEMA, canonical, run_id
@@ -99,6 +100,7 @@ class Study:
     seeds: tuple[int, ...]
     measure: Measure
     document: Document
+    plugins: tuple[Plugin, ...] = ()
 
     @cached_property
     def sources(self) -> Sources:

@@ -7,6 +7,7 @@ from typing import Any
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
+from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import Candidate, candidates
 from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
@@ -29,8 +30,10 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         UserError: with the file, the line and the path of what is wrong.
     """
     document = read(Path(file))
+    folder = document.file.resolve().parent
     try:
         spec = load_spec(document.data)
+        plugins = _plugins(spec.plugins, folder)
         base, baseline, first = _baseline(spec.base, list(sets), document)
         arms = [first]
         for candidate in candidates(spec, base):
@@ -44,7 +47,8 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     return Study(
         name=spec.study,
         file=document.file,
-        folder=document.file.resolve().parent,
+        folder=folder,
+        plugins=plugins,
         base=base,
         baseline=baseline,
         arms=tuple(arms),
@@ -52,6 +56,15 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         measure=spec.measure,
         document=document,
     )
+
+
+def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
+    for i, name in enumerate(names):
+        if not (folder / name).is_file():
+            here = sorted(file.name for file in folder.glob("*.py"))
+            remedy = f"Python files beside the study: {', '.join(here)}" if here else "`taetpu new NAME` writes one"
+            raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
+    return load_plugins(folder / name for name in names)
 
 
 def _resolved(data: Mapping[str, Any]) -> tuple[RunConfig, ResolvedConfig]:

@@ -54,6 +54,9 @@ def takes_list(data: Mapping[str, Any], path: str) -> bool:
     spot = _spots(deepcopy(dict(data)), path)[0]
     if spot.cls is None or spot.name not in spot.cls.model_fields:
         return False
+    mark = slot_of(spot.cls, spot.name)
+    if mark is not None and mark.many:
+        return True
     kind = spot.cls.model_fields[spot.name].annotation
     return any(get_origin(part) in (tuple, list) for part in (kind, *get_args(kind)))
 
@@ -151,16 +154,24 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             return Spot(cls, data, name)
         if name not in cls.model_fields:
             raise _unknown(cls, name, done, path)
-        slot, inner = slot_of(cls, name), config_of(cls, name)
+        mark, inner = slot_of(cls, name), config_of(cls, name)
         if not parts:
-            if slot is None and inner is not None and cls.model_fields[name].is_required():
+            if mark is None and inner is not None and cls.model_fields[name].is_required():
                 example = f"{path}.{next(iter(inner.model_fields))}"
                 raise UserError(f"{path} is a section of settings", path=(path,), remedy=f"name one, e.g. {example}")
             return Spot(cls, data, name)
         done = (*done, name)
-        if slot is not None:
+        if mark is not None and mark.many:
+            entry, *parts = parts
+            data[name] = _entries(data.get(name), done)
+            if not parts:
+                return Spot(None, data[name], entry)
+            done = (*done, entry)
+            data[name][entry] = data = _entry(mark.name, entry, data[name].get(entry), done)
+            cls = kinds(mark.name)[data["kind"]]
+        elif mark is not None:
             data[name] = _filled(cls, data, name, done)
-            data, cls = data[name], kinds(slot)[data[name]["kind"]]
+            data, cls = data[name], kinds(mark.name)[data[name]["kind"]]
         elif inner is not None:
             if data.get(name) in (None, "none"):
                 data[name] = {}
@@ -174,7 +185,8 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
 
 def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) -> dict[str, Any]:
     """What fills a slot, as a mapping with its kind and the fields that are set."""
-    slot, value = slot_of(cls, name) or "", data.get(name, ...)
+    mark, value = slot_of(cls, name), data.get(name, ...)
+    slot = mark.name if mark else ""
     if value is ...:
         default = cls.model_fields[name].default
         if not isinstance(default, Component):
@@ -185,6 +197,23 @@ def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) ->
     if not isinstance(kind, str) or kind not in kinds(slot):
         component(slot, value, at)  # says what is wrong with it
     return filled
+
+
+def _entries(value: Any, at: Where) -> dict[str, Any]:
+    """What a slot that takes many holds, as a mapping of settings by name."""
+    if isinstance(value, Mapping):
+        return {str(name): settings for name, settings in value.items()}
+    items = [] if value in (None, "none") else value if isinstance(value, list | tuple) else [value]
+    return {str(i["kind"] if isinstance(i, Mapping) and "kind" in i else i): i for i in items}
+
+
+def _entry(slot: str, name: str, value: Any, at: Where) -> dict[str, Any]:
+    """One entry of a slot that takes many, as a mapping with its kind."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": name if value in (None, "none") else value}
+    settings = {"kind": name, **settings}
+    if settings["kind"] not in kinds(slot):
+        component(slot, settings, at)  # says what is wrong with it
+    return settings
 
 
 def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> UserError:

@@ -24,7 +24,6 @@ NOT_YET = (
     "tasks",
     "leave_one_out",
     "add_one_in",
-    "plugins",
     "reuse",
     "match",
     "trackers",
@@ -109,6 +108,7 @@ class StudySpec(Config):
     study: Annotated[str, Field(description="the name of the study")]
     base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
     seeds: Annotated[Any, Field(description="how many, or a list of them")] = 3
+    plugins: Annotated[tuple[str, ...], Field(description="Python files, relative to the study's")] = ()
     arms: dict[Any, Any] = Field(default_factory=dict)
     grid: dict[Any, Any] = Field(default_factory=dict)
     measure: Measure = Measure()

@@ -13,7 +13,8 @@ MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
 
 # Fields of TrainConfig that say how a run is watched; what it computes does not depend on them.
-OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample")
+OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
+SERIES = ("train", "val", "test", "lr", "tokens", "flops")  # what every run measures
 
 
 class SampleConfig(Config):
@@ -32,7 +33,8 @@ class TrainConfig(Config):
     None evaluates about ten times; the last step is always evaluated. `checkpoint` says after which steps a killed run
     can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
     done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
-    one that is not a number, means that the run diverged.
+    one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them: both are
+    lists of kinds, or settings by name.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
@@ -42,6 +44,8 @@ class TrainConfig(Config):
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
+    hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
+    metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     eval_every: PositiveInt | None = None
     checkpoint: int | str = "eval"
@@ -74,6 +78,9 @@ class TrainConfig(Config):
                 path=("accumulate",),
                 remedy="a divisor of batch_size",
             )
+        if taken := sorted(set(self.metrics) & set(SERIES)):
+            problem = f"a metric cannot be called {taken[0]!r}: every run measures that anyway"
+            raise UserError(problem, path=("metrics", taken[0]), remedy="another name, with the kind in its settings")
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
             raise UserError(

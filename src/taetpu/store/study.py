@@ -76,6 +76,10 @@ class StudyFolder:
         """What `write_plan` stored last, or None."""
         return self._read("plan.json")
 
+    def write_plugin(self, name: str, source: bytes) -> None:
+        """Keep a plug-in that the study was run with. Again with the same content is fine."""
+        self.store.write(f"{self.name}/plugins/{name}", source)
+
     # The runs, and the packs that train them.
 
     def run(self, arm: str, seed: int, run_id: str) -> RunFolder:

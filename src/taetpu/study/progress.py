@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from taetpu.core.plugins import explained
 from taetpu.spec.design import RunSpec
 from taetpu.train.watch import Watcher
 
@@ -98,7 +99,7 @@ class StudyProgress(Watcher):
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
         self.console.print(Text(trace), style="dim", soft_wrap=True)
-        told = f"pack of {len(runs)} runs failed: {type(error).__name__}: {error}"
+        told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(told), style="red", soft_wrap=True)
 
     def arms(self) -> list[str]:

@@ -16,6 +16,7 @@ from taetpu.core.loading import load
 from taetpu.core.traced import split
 from taetpu.report.build import build
 from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
+from taetpu.spec.identity import plugin_sources
 from taetpu.spec.loading import load_study
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.stats.analyse import analyse
@@ -107,18 +108,24 @@ def freeze(study: Study, folder: StudyFolder) -> None:
         arms, seeds = {arm.name for arm in study.arms} | {run.arm for run in done}, {run.seed for run in done}
         asked["arms"] = {name: change for name, change in asked["arms"].items() if name in arms}
         asked["seeds"] = [seed for seed in asked["seeds"] if seed in {*study.seeds, *seeds}]
+    for plugin in study.plugins:
+        folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
     folder.write_study(asked, replace=True)
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
-    """A trained run of an arm and seed that would now be another one: the arm's data has changed."""
-    now = {(run.arm, run.seed): run.id[:8] for run in study.runs()}
+    """A trained run of an arm and seed that would now be another one: the arm's data or plug-in has changed."""
+    now = {(run.arm, run.seed): run for run in study.runs()}
     for run in done:
-        if now.get((run.arm, run.seed), run.id) != run.id:
+        new = now.get((run.arm, run.seed))
+        if new is not None and new.id[:8] != run.id:
+            edited = run.config().get("plugins", []) != plugin_sources(new.config)
+            what = "with another version of its plug-in" if edited else "on other data than its task has now"
+            back = f"the plug-in back (a copy is in {study.name}/plugins)" if edited else "the data back"
             raise UserError(
-                f"arm {run.arm!r} was trained on other data than its task has now",
+                f"arm {run.arm!r} was trained {what}",
                 file=run.where,
-                remedy="nothing was changed there: give the arm another name, or bring the data back",
+                remedy=f"nothing was changed there: give the arm another name, or bring {back}",
             )
 
 
@@ -168,7 +175,8 @@ def planned(study: Study, folder: StudyFolder) -> list[PackPlan]:
     for run in study.runs():
         names = run.arm, run.seed, run.id
         if folder.run(*names).status() == "absent":
-            folder.run(*names).start({"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)})
+            about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
+            folder.run(*names).start({**about, "plugins": plugin_sources(run.config)})
         if names not in known:
             new.append(run)
     plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], old)]

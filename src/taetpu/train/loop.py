@@ -57,6 +57,9 @@ class PackTrainer:
         every = self.train.eval_every or max(1, self.steps // 10)
         self.evals = sorted({*range(every, self.steps, every), self.steps})
         self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
+        looks = {metric.every for metric in self.train.metrics.values()}
+        self.looks = {step - 1: [n for n in looks if step % n == 0]
+                      for n in looks for step in range(n, self.steps + 1, n)}  # fmt: skip
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
@@ -72,11 +75,14 @@ class PackTrainer:
         with Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
-            for border in sorted({*self.evals, *self.saves}):
+            for border in sorted({*self.evals, *self.saves, *self.looks}):
                 if border > step:
                     state = self.advance(state, step, border)
                     step = border
-                    self.at_border(state, step, checkpoints)
+                    if step in self.evals or step in self.saves:
+                        self.at_border(state, step, checkpoints)
+                if border == step:  # a look at the next step is taken again after a stop: its values come behind this one
+                    self.look(state, step)
         self.finish(state)
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
@@ -122,6 +128,15 @@ class PackTrainer:
         host = {name: np.asarray(values)[:, :size] for name, values in metrics.items()}
         self.recorder.add_steps(host)
         self.watcher.advanced(self.recorder.end, host["train/loss"][: len(self.runs), -1])
+
+    def look(self, state: TrainState, step: int) -> None:
+        """Measure what is due of the next update; it is that update's number, counted from 1, that it is stored by."""
+        for every in self.looks.get(step, ()):
+            rows = self.rows(step, 1)[:, 0]
+            found = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
+            host = {name: np.asarray(values) for name, values in found.items()}
+            for i in range(len(self.runs)):
+                self.recorder.add_point(step + 1, i, {name: float(values[i]) for name, values in host.items()})
 
     def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
@@ -189,7 +204,8 @@ class PackTrainer:
             folder.write_model(self.model_files(state, i))
             spent = self.spent(run, self.steps)
             series = folder.metrics()
-            last = {name: float(s.value[-1]) for name, s in series.items() if name not in spent}
+            looked = {*spent, *(name for name in series if name.split("/")[0] in self.train.metrics)}
+            last = {name: float(s.value[-1]) for name, s in series.items() if name not in looked}
             bad = int(diverged[i]) >= 0 or not all(math.isfinite(v) for v in last.values())
             folder.finish(
                 {

@@ -22,7 +22,7 @@ from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.sample import continue_tokens
-from taetpu.train.step import TrainState, evaluate, init_state, train_step
+from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
 
 RUNS = PartitionSpec("run")
 SHARED = PartitionSpec()
@@ -70,6 +70,7 @@ class Program:
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
         self.mesh, self.dtype = run_mesh(devices), jnp.dtype(precision)
+        self.observers: dict[int, Any] = {}
         self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(self, fn: Callable[..., Any], shared: Sequence[int] = (), donate: Sequence[int] = ()) -> Any:
@@ -116,6 +117,21 @@ class Program:
             return jax.lax.fori_loop(0, count, body, (state, log))
 
         return self.over_runs(many, shared=(4, 5), donate=(0,))
+
+    def observe(self, every: int) -> Callable[..., dict[str, jax.Array]]:
+        """`(state, numbers, seeds, rows, arrays) -> values`, each `(width,)`: the metrics due every so many steps.
+
+        `rows` is `(width, batch)`, that of the next step.
+        """
+        if every not in self.observers:
+            due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}
+
+            def one(state: TrainState, numbers: Any, seed: Any, rows: Any, arrays: Any) -> Any:
+                return observe(state, bind(self.structure, numbers), self.source, arrays, rows, seed,
+                               steps=self.steps, dtype=self.dtype, metrics=due)  # fmt: skip
+
+            self.observers[every] = self.over_runs(one, shared=(4,))
+        return self.observers[every]
 
     @cached_property
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:

@@ -1,6 +1,8 @@
 """One run: its state, its train step, its evaluation. Pure functions of arrays; a pack maps them over runs."""
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,11 +10,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
+from taetpu.core.sites import capture, present
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.lm import LM, matrices
 from taetpu.nn.parts import join, trainable
+from taetpu.optim.hooks import Moment, run_hooks
 from taetpu.optim.loss import totals
+from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
 
@@ -32,43 +38,78 @@ class TrainState(eqx.Module):
     diverged_at: Int[Array, ""]
 
 
-def optimizer(train: TrainConfig, params: LM, step: Array, steps: int) -> tuple[optax.GradientTransformation, Scalar]:
-    """The update rule of this step and its learning rate; the state of the rule never depends on either."""
-    lr = train.schedule.lr(step, steps, train.optimizer.lr)
-    rule = train.optimizer.transform(lr, matrices(params))
-    return (rule if train.clip is None else optax.chain(optax.clip_by_global_norm(train.clip), rule)), lr
+class Update(NamedTuple):
+    """One update and what it was computed from."""
+
+    batch: Batch
+    sums: dict[str, Scalar]
+    gradients: Any
+    clipped: Any
+    updates: Any
+    opt: Any
+    lr: Scalar
+    key: Key  # what dropout and the like draw from
 
 
 def init_state(config: ResolvedConfig, source: Source, seed: Array) -> TrainState:
     """A run before its first step."""
-    key = named(root_key(seed), "init")
-    model = config.model.build(source.vocab_size, source.seq_len, key=key)
+    return first_state(config, new_model(config, source, seed))
+
+
+def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:
+    """The model of a seed, freshly drawn; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
+    return config.model.build(source.vocab_size, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
+
+
+def first_state(config: ResolvedConfig, model: LM) -> TrainState:
+    """A run that starts from this model."""
     params, _ = trainable(model)
     start = jnp.zeros((), jnp.int32)
-    rule, _ = optimizer(config.train, params, start, 1)
+    rule = config.train.optimizer.transform(start, matrices(params))  # its state depends on no number
     return TrainState(model, rule.init(params), start, start - 1)
+
+
+def update(
+    state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
+    *, steps: int, dtype: Any,
+) -> Update:  # fmt: skip
+    """The next update. The batch is a function of (seed, step) alone, and so is every random number."""
+    key, train = root_key(seed), config.train
+    now = Moment(state.step, steps, named(key, "hooks", state.step))
+    noise = named(key, "noise", state.step)
+    batch = source.batch(arrays, rows, named(key, "data", state.step))
+    batch = run_hooks(train.hooks, "batch", batch, now=now)
+    params, rest = trainable(state.model)
+    grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype)
+    grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
+    clipped = clip(grads, train.clip)
+    lr = train.schedule.lr(state.step, steps, train.optimizer.lr)
+    updates, opt = train.optimizer.transform(lr, matrices(params)).update(clipped, state.opt, params)
+    updates = run_hooks(train.hooks, "updates", updates, params, now=now)
+    return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
+
+
+def clip(grads: Any, bound: Any) -> Any:
+    """The gradients scaled down to a global norm of at most `bound`; None leaves them."""
+    if bound is None:
+        return grads
+    return optax.clip_by_global_norm(bound).update(grads, optax.EmptyState())[0]
 
 
 def train_step(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
     *, steps: int, dtype: Any,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
-    """One update. The batch is a function of (seed, step) alone, and so is every random number."""
-    key = root_key(seed)
-    batch = source.batch(arrays, rows, named(key, "data", state.step))
+    """One update taken, and the metrics of every step."""
+    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype)
     params, rest = trainable(state.model)
-    noise = None if _quiet(config) else named(key, "noise", state.step)
-    grads, sums = gradients(params, rest, batch, noise, accumulate=config.train.accumulate, dtype=dtype)
-    rule, lr = optimizer(config.train, params, state.step, steps)
-    updates, opt = rule.update(grads, state.opt, params)
-    params = eqx.apply_updates(params, updates)
-    loss = sums["nll"] / sums["weight"]
+    loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
-    metrics = {"train/loss": loss, "train/accuracy": sums["correct"] / sums["weight"], "lr": lr}
+    metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
     return (
         TrainState(
-            model=join(params, rest),
-            opt=opt,
+            model=join(eqx.apply_updates(params, new.updates), rest),
+            opt=new.opt,
             step=state.step + 1,
             diverged_at=jnp.where(bad, state.step, state.diverged_at),
         ),
@@ -76,34 +117,73 @@ def train_step(
     )
 
 
-def _quiet(config: ResolvedConfig) -> bool:
-    """Is there no dropout in the program? A rate of plain zero is part of the structure; any other is traced."""
-    return isinstance(config.model.dropout, float | int) and config.model.dropout == 0
+def observe(
+    state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
+    *, steps: int, dtype: Any, metrics: Mapping[str, Metric],
+) -> dict[str, Scalar]:  # fmt: skip
+    """What `metrics` measure of the next update, without taking it: `{"name/part": value}`."""
+    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype)
+    params, _ = trainable(state.model)
+    part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
+
+    def forward() -> Array:
+        return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype)
+
+    wanted = sorted({site for metric in metrics.values() for site in metric.sites()})
+    _, reads = capture(forward, wanted)()
+    seen = Seen(
+        step=state.step, lr=new.lr, loss=new.sums["nll"] / new.sums["weight"], batch=new.batch, params=params,
+        gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads, layers=present(forward),
+    )  # fmt: skip
+    return {name: value for entry, metric in metrics.items() for name, value in measured(entry, metric, seen).items()}
+
+
+def measured(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
+    """The values of one metric by the names they are stored under.
+
+    Raises:
+        UserError: a value is not a single number.
+    """
+    found = metric.measure(seen)
+    found = found if isinstance(found, dict) else {"": found}
+    for name, value in found.items():
+        if jnp.shape(value) != ():
+            problem = f"metric {entry!r} gives {name or 'a value'} of shape {jnp.shape(value)}, not a single number"
+            raise UserError(problem, path=("train", "metrics", entry), remedy="reduce it, or return {name: number}")
+    return {f"{entry}/{name}".rstrip("/"): jnp.asarray(value, jnp.float32) for name, value in found.items()}
 
 
 def gradients(
-    params: LM, rest: LM, batch: Batch, key: Key | None, *, accumulate: int, dtype: Any
+    params: LM, rest: LM, batch: Batch, key: Key, *, train: TrainConfig, now: Moment, dtype: Any
 ) -> tuple[Any, dict[str, Scalar]]:
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
 
-    def loss(params: LM, part: Batch, key: Key | None) -> tuple[Scalar, dict[str, Scalar]]:
-        logits = join(params, rest)(part.tokens, key=key, dtype=dtype)
+    def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
+        model = join(params, rest)
+        logits = model(part.tokens, key=part_key(key, number), dtype=dtype)
         sums = totals(logits, part.targets, part.weights)
-        return sums["nll"] / weight, sums
+        own = jnp.maximum(sums["weight"], 1.0)
+        there = replace(now, key=named(now.key, "part", number))
+        mean = run_hooks(train.hooks, "loss", sums["nll"] / own, logits, part, model, now=there)
+        return mean * (own / weight), sums
 
-    if accumulate == 1:
-        return jax.grad(loss, has_aux=True)(params, batch, key)
+    if train.accumulate == 1:
+        return jax.grad(loss, has_aux=True)(params, batch, 0)
 
     def add(total: Any, inputs: tuple[Array, Batch]) -> tuple[Any, None]:
         number, part = inputs
-        new = jax.grad(loss, has_aux=True)(params, part, None if key is None else named(key, number))
-        return jax.tree.map(jnp.add, total, new), None
+        return jax.tree.map(jnp.add, total, jax.grad(loss, has_aux=True)(params, part, number)), None
 
-    parts = jax.tree.map(lambda a: a.reshape(accumulate, -1, *a.shape[1:]), batch)
+    parts = jax.tree.map(lambda a: a.reshape(train.accumulate, -1, *a.shape[1:]), batch)
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(
-        lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), key)))  # fmt: skip
-    return jax.lax.scan(add, zero, (jnp.arange(accumulate), parts))[0]
+        lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), 0)))  # fmt: skip
+    return jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0]
+
+
+def part_key(key: Key, number: Any) -> Key:
+    """What microbatch `number` of a step draws from."""
+    return named(key, number)
 
 
 def evaluate(model: LM, windows: Batch, *, dtype: Any) -> dict[str, Scalar]:

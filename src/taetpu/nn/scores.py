@@ -1,0 +1,40 @@
+"""Slot `scores` of attention: what is done to the scaled scores before the mask and the softmax."""
+
+from typing import Annotated
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from pydantic import PositiveFloat
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.keys import Key
+from taetpu.core.registry import register
+from taetpu.nn.parts import Context, Dims, Fixed, Identity
+
+Scores = Float[Array, "batch head query key"]
+
+
+@register("scores", "none")
+class NoScores(Component):
+    """The scores as they are."""
+
+    def init(self, dims: Dims, *, key: Key) -> Identity:
+        return Identity()
+
+
+@register("scores", "softcap")
+class SoftcapConfig(Component):
+    """cap * tanh(scores / cap): no score exceeds the cap. Gemma Team 2024 (Gemma 2), which takes 50."""
+
+    cap: Annotated[PositiveFloat, Traced()] = 50.0
+
+    def init(self, dims: Dims, *, key: Key) -> "Softcap":
+        return Softcap(Fixed(self.cap))
+
+
+class Softcap(eqx.Module):
+    cap: Fixed
+
+    def __call__(self, scores: Scores, ctx: Context) -> Scores:
+        return self.cap.value * jnp.tanh(scores / self.cap.value)

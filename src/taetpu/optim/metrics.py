@@ -1,0 +1,176 @@
+"""Slot `metric`: what is measured of a training step every n steps. A study names its metrics under `train.metrics`.
+
+They are computed by a program of their own, from the state before a step: training takes the same bits whether anybody
+looks or not, and steps between two looks cost nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from pydantic import Field, PositiveInt
+
+from taetpu.core.config import Component
+from taetpu.core.registry import register
+from taetpu.data.batches import Batch
+from taetpu.nn.lm import LM, named_parameters
+
+Scalar = Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One training step, opened.
+
+    Attributes:
+        step: the update's number, from 0.
+        params: the model's trained arrays before the step; the next three are trees like it.
+        gradients, clipped: before and after clipping.
+        updates: what the step adds to the parameters.
+        sites: activations of the step's first microbatch by site; in a stack `(layers, ...)`.
+        layers: the layers that each of these sites is in, by number; none for a site outside the layers.
+    """
+
+    step: Int[Array, ""]
+    lr: Scalar
+    loss: Scalar
+    batch: Batch
+    params: LM
+    gradients: LM
+    clipped: LM
+    updates: LM
+    sites: Mapping[str, Array]
+    layers: Mapping[str, tuple[int, ...]]
+
+    def by_layer(self, site: str, values: Array) -> dict[str, Array]:
+        """`{"layers.0": ...}` from one value for each layer of a site; `{"": value}` outside the layers."""
+        layers = self.layers[site]
+        return {f"layers.{n}": values[i] for i, n in enumerate(layers)} if layers else {"": values}
+
+
+class Metric(Component):
+    """Base of all metrics: `every` says after how many steps it is measured."""
+
+    every: PositiveInt = 50
+
+    def sites(self) -> tuple[str, ...]:
+        """The sites that `measure` reads."""
+        return ()
+
+    def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
+        """One value, or several by name. Must be pure: it is traced once, then compiled."""
+        raise NotImplementedError(f"metric {self.kind!r} has no measure")
+
+
+# --- parameters and their updates, by group --------------------------------------------------------------------------
+
+
+def groups(tree: LM) -> dict[str, list[Array]]:
+    """The arrays of a tree like the parameters by group: `embedding`, `layers.0.mixer`, `layers.0.ffn_norm` ..."""
+    found: dict[str, list[Array]] = {}
+    for name, array in named_parameters(tree).items():
+        parts = name.split(".")
+        found.setdefault(".".join(parts[: 3 if parts[0] == "layers" else 1]), []).append(array)
+    return found
+
+
+def norms(tree: LM) -> dict[str, Scalar]:
+    """The Euclidean norm of each group, and of `all`."""
+    squares = {name: sum(jnp.sum(jnp.square(a)) for a in arrays) for name, arrays in groups(tree).items()}
+    return {name: jnp.sqrt(jnp.asarray(value)) for name, value in {**squares, "all": sum(squares.values())}.items()}
+
+
+@register("metric", "weight-norm")
+class WeightNorm(Metric):
+    """Euclidean norm of the parameters, by group."""
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        return norms(seen.params)
+
+
+@register("metric", "gradient-norm")
+class GradientNorm(Metric):
+    """Euclidean norm of the gradient before clipping, by group."""
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        return norms(seen.gradients)
+
+
+@register("metric", "clipped-gradient-norm")
+class ClippedGradientNorm(Metric):
+    """Euclidean norm of the gradient after clipping, by group."""
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        return norms(seen.clipped)
+
+
+@register("metric", "update-norm")
+class UpdateNorm(Metric):
+    """Euclidean norm of what a step adds to the parameters, weight decay included, by group."""
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        return norms(seen.updates)
+
+
+@register("metric", "effective-lr")
+class EffectiveLR(Metric):
+    """Norm of the update over norm of the weights, by group: how far a step turns them. Kosson et al. 2024."""
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        weights = norms(seen.params)
+        return {name: moved / jnp.maximum(weights[name], 1e-12) for name, moved in norms(seen.updates).items()}
+
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+
+@register("metric", "attention-entropy")
+class AttentionEntropy(Metric):
+    """Entropy of attention in nats, mean over batch, heads and queries, by layer. Zhai et al. 2023."""
+
+    def sites(self) -> tuple[str, ...]:
+        return ("mixer.pattern",)
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        pattern = seen.sites["mixer.pattern"].astype(jnp.float32)
+        entropy = jax.scipy.special.entr(pattern).sum(-1)
+        return seen.by_layer("mixer.pattern", entropy.mean((1, 2, 3)))
+
+
+@register("metric", "attention-logit-max")
+class AttentionLogitMax(Metric):
+    """The largest attention score that the mask lets through, by layer. Dehghani et al. 2023."""
+
+    def sites(self) -> tuple[str, ...]:
+        return ("mixer.scores",)
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        return seen.by_layer("mixer.scores", seen.sites["mixer.scores"].max((1, 2, 3, 4)))
+
+
+@register("metric", "activation")
+class Activation(Metric):
+    """Statistics of the activations at a site: mean, root mean square, largest magnitude and share of zeros."""
+
+    site: Annotated[str, Field(description="a site, e.g. residual")]
+
+    def sites(self) -> tuple[str, ...]:
+        return (self.site,)
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        x = seen.sites[self.site].astype(jnp.float32)
+        axes = tuple(range(1 if seen.layers[self.site] else 0, x.ndim))
+        statistics: dict[str, Any] = {
+            "mean": x.mean(axes),
+            "rms": jnp.sqrt(jnp.square(x).mean(axes)),
+            "max": jnp.abs(x).max(axes),
+            "zeros": (x == 0).mean(axes),
+        }
+        return {
+            f"{name}.{layer}".rstrip("."): value
+            for name, values in statistics.items()
+            for layer, value in seen.by_layer(self.site, values).items()
+        }
