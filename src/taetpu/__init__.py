@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
     from taetpu.spec.loading import load_study
+    from taetpu.store.frame import read_metrics
     from taetpu.study.run import run
     from taetpu.train.saved import open_run
 
@@ -21,6 +22,7 @@ __all__ = [
     "load_folder",
     "load_study",
     "open_run",
+    "read_metrics",
     "register",
     "run",
     "to_huggingface",
@@ -31,6 +33,7 @@ _HOMES = {
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
     "spec.loading": ("load_study",),
+    "store.frame": ("read_metrics",),
     "study.run": ("run",),
     "train.saved": ("open_run",),
 }

@@ -1,4 +1,4 @@
-"""A structure is compiled once, and never again in a later process."""
+"""Eight arms that differ in numbers, a baseline among them, compile one step; a later process compiles nothing."""
 
 import json
 import os
@@ -16,6 +16,8 @@ base:
 seeds: 2
 arms:
   lr: {train.optimizer.lr: [1e-4, 1e-2]}
+  warm: {train.schedule.warmup: 3}
+  momentum: {train.optimizer.b1: 0.5}
   decay: {train.optimizer.weight_decay: 0.0}
   one-head-dropped: {model.mixer.drop_heads: [0]}
   clipped: {train.clip: 0.1}

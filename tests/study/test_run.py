@@ -59,6 +59,22 @@ def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, u
     assert stored(folder) == undisturbed[1]
 
 
+def test_looking_changes_nothing_that_is_trained(study, text, undisturbed):
+    """Metrics are sampled by a program of their own, at their own steps, however often the study was stopped."""
+    blind = text.replace(",\n          metrics: {gradient-norm: {every: 6}}", "")
+    assert blind != text
+    _, folder = study(blind)
+    seen, unseen = undisturbed[1], stored(folder)
+    models = [name for name in seen if name.endswith("model.safetensors")]
+    assert len(models) == 4
+    assert [unseen[name] for name in models] == [seen[name] for name in models]
+    _, folder = study(root="other")
+    for run in folder.runs():
+        series = run.metrics()
+        assert list(series["gradient-norm/all"].step) == [6, 12, 18]
+        assert all(series["gradient-norm/all"].value > 0)
+
+
 def test_a_finished_study_trains_nothing(study, interrupting, undisturbed):
     study()
     watcher = interrupting("never")

@@ -77,6 +77,13 @@ class Trainer:
             self.step += size
         return {name: np.concatenate([f[name] for f in found], 1) for name in found[0]}
 
+    def look(self, every=1) -> dict[str, np.ndarray]:
+        """What the metrics due every so many steps see of the next update, `{name: (width,)}`."""
+        batch = self.structure.train.batch_size
+        rows = np.stack([self.source.rows(seed, self.step, 1, batch)[0] for seed in self.seed_list])
+        found = self.program.observe(every)(self.state, self.numbers, self.seeds, rows, self.program.arrays)
+        return {name: np.asarray(values) for name, values in found.items()}
+
 
 @pytest.fixture(scope="session")
 def make():

@@ -15,9 +15,11 @@ from rich.text import Text
 
 from taetpu.core.plugins import explained
 from taetpu.spec.design import RunSpec
+from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.watch import Watcher
 
 WIDTH = 80  # columns that a sample's line takes at most
+SHORTEST = 0.2  # seconds of training that a speed is told from
 ROWS = 12  # arms shown at once, those of the latest packs
 
 
@@ -52,6 +54,21 @@ class StudyProgress(Watcher):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if self.console.is_terminal:
             self.live.stop()
+
+    def calibrating(self, runs: int, layout: Layout, number: int) -> None:
+        if number == 1:
+            self.say(f"measuring how to pack {runs} runs")
+        self.bars.update(self.bar, description=f"measuring packs, {number}: {in_words(layout)}")
+
+    def calibrated(self, runs: int, layout: Layout | None, problem: str = "") -> None:
+        if layout is None:
+            self.tell(f"how to pack {runs} runs could not be measured, and is guessed: {problem}")
+        else:
+            self.say(f"  fastest: {in_words(layout)}")
+
+    def kept(self, plan: PackPlan) -> None:
+        layout = in_words(plan.layout)
+        self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
 
     def begun(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=run_steps)
@@ -88,6 +105,9 @@ class StudyProgress(Watcher):
             pace = ", ".join(part for part in (self.rate(), self.left()) if part)
             self.say(f"  step {step}: val/loss {means}" + (f"  ({pace})" if pace else ""))
 
+    def looked(self, step: int) -> None:
+        self.pace.lap("looked")
+
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         self.pace.lap("sampled")
         self.text = f"{run.arm}: {' '.join(text.split())}"
@@ -95,6 +115,12 @@ class StudyProgress(Watcher):
 
     def stored(self, step: int) -> None:
         self.pace.lap("stored")
+
+    def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
+        self.bars.advance(self.bar, -self.step * len(self.runs))
+        self.step = 0
+        names = f"{len(plans)} packs of {plans[0].width}"
+        self.tell(f"out of memory: the pack of {len(runs)} runs, and those like it, begin anew as {names} ({error})")
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
@@ -122,6 +148,10 @@ class StudyProgress(Watcher):
         """A line for logs; a terminal has the live table instead."""
         if not self.console.is_terminal:
             self.console.print(Text(line), soft_wrap=True)
+
+    def tell(self, line: str) -> None:
+        """A line that everybody is to see."""
+        self.console.print(Text(line), style="yellow", soft_wrap=True)
 
     def render(self) -> Group:
         """The live display: the bar, the last losses of the arms, the last sample."""
@@ -176,7 +206,7 @@ class Pace:
 
     def steps_per_second(self) -> float | None:
         """Run-steps a second of this pack while it trains; evaluating and storing left out."""
-        return self.pack_steps / self.pack_seconds if self.pack_seconds else None
+        return self.pack_steps / self.pack_seconds if self.pack_seconds > SHORTEST else None
 
     def left(self, run_steps: float) -> float | None:
         """Seconds that so many more run-steps will take, with the compiling of the packs to come."""
@@ -185,6 +215,13 @@ class Pace:
         waiting = "trained" not in self.seen  # this pack is still to be compiled, too
         compiling = (self.packs_left + waiting) * self.compiling / (self.packs - waiting)
         return run_steps * self.working / self.steps + compiling
+
+
+def in_words(layout: Layout) -> str:
+    """`packs of 8 on 2 devices`."""
+    packs = f"packs of {layout.width}" if layout.width > 1 else "every run alone"
+    devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
+    return packs + devices + (f", {layout.unroll} layers at once" if layout.unroll > 1 else "")
 
 
 def _mean(values: dict[int, float]) -> str:

@@ -137,6 +137,7 @@ class PackTrainer:
             host = {name: np.asarray(values) for name, values in found.items()}
             for i in range(len(self.runs)):
                 self.recorder.add_point(step + 1, i, {name: float(values[i]) for name, values in host.items()})
+            self.watcher.looked(step)
 
     def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
@@ -215,12 +216,7 @@ class PackTrainer:
                     "metrics": {**last, **test[i]},
                     "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                     **spent,
-                    "pack": {
-                        "id": self.plan.id,
-                        "width": self.plan.width,
-                        "devices": self.plan.devices,
-                        "precision": self.plan.precision,
-                    },
+                    "pack": self.plan.facts,
                     "environment": {**self.environment, "data": self.facts},
                 }
             )

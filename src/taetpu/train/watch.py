@@ -5,10 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from taetpu.spec.design import RunSpec
+from taetpu.train.plan import Layout, PackPlan
 
 
 class Watcher:
     """Hears of everything that happens while a study trains, in the order of these methods."""
+
+    def calibrating(self, runs: int, layout: Layout, number: int) -> None:
+        """How to pack `runs` runs is measured: `layout` is compiled and timed, the `number`-th that is tried."""
+
+    def calibrated(self, runs: int, layout: Layout | None, problem: str = "") -> None:
+        """The fastest layout was found; None where none could be timed, and the `problem`."""
+
+    def kept(self, plan: PackPlan) -> None:
+        """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""
 
     def begun(self, run_steps: int) -> None:
         """Training begins; `run_steps` optimizer steps over all runs."""
@@ -22,6 +32,9 @@ class Watcher:
     def advanced(self, step: int, loss: np.ndarray) -> None:
         """The runs of the pack have taken `step` steps; `loss` holds the last training loss of each."""
 
+    def looked(self, step: int) -> None:
+        """The metrics that are due of the next update were measured."""
+
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         """A run was evaluated on the validation split."""
 
@@ -30,6 +43,9 @@ class Watcher:
 
     def stored(self, step: int) -> None:
         """All that was measured up to `step` is on the disk, and the state where it is kept."""
+
+    def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
+        """A pack needed more memory than there is, and is trained as these from the start; it may have been killed."""
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         """A pack raised; the study goes on with the next one."""

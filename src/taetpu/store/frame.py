@@ -1,0 +1,27 @@
+"""Everything measured, as a table."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from taetpu.store.index import one_study
+
+COLUMNS = ("arm", "seed", "step", "metric", "value")
+
+
+def read_metrics(place: str | Path) -> pd.DataFrame:
+    """All metrics of a study's runs, done or not: a row for each value, columns `arm, seed, step, metric, value`.
+
+    Args:
+        place: the study's folder, or a root with one study in it.
+
+    Raises:
+        UserError: no study, or more than one, is stored there; a file of metrics is damaged.
+    """
+    parts = []
+    for run in one_study(place).runs():
+        for metric, series in run.metrics().items():
+            columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
+            parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+    return table[list(COLUMNS)]

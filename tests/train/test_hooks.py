@@ -1,0 +1,138 @@
+"""Hooks act where they say, with randomness of their own, and leave everything else as it was."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.loading import load
+from taetpu.core.registry import register, registered, withdraw
+from taetpu.nn.lm import named_parameters
+from taetpu.optim.hooks import Hook
+from taetpu.plugin import Number
+from taetpu.spec.schema import RunConfig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planted():
+    """Hooks that each act at one place, known to this module alone."""
+
+    @register("hook", "test-weightless")
+    class Weightless(Hook):
+        def batch(self, batch, now):
+            return batch._replace(weights=batch.weights.at[:, 1:].set(0.0))
+
+    @register("hook", "test-penalty")
+    class Penalty(Hook):
+        strength: Number = 0.0
+
+        def loss(self, loss, logits, batch, model, now):
+            return loss + self.strength * sum(jnp.sum(a**2) for a in named_parameters(model).values())
+
+    @register("hook", "test-noise")
+    class Noise(Hook):
+        size: Number = 1.0
+
+        def gradients(self, gradients, params, now):
+            return jax.tree.map(lambda g: g + self.size * jax.random.normal(now.key, g.shape), gradients)
+
+    @register("hook", "test-still")
+    class Still(Hook):
+        def updates(self, updates, params, now):
+            return jax.tree.map(jnp.zeros_like, updates)
+
+    @register("hook", "test-idle")
+    class Idle(Hook):
+        pass
+
+    yield
+    assert registered(__name__)
+    withdraw(__name__)
+
+
+def parameters(run) -> dict[str, np.ndarray]:
+    return {name: np.asarray(a) for name, a in named_parameters(run.state.model).items()}
+
+
+def test_a_batch_hook_changes_what_is_learned_from(trainer, make, text):
+    task, source = text
+    plain, hooked = (trainer([make(task, hooks=hooks)], source) for hooks in ([], ["test-weightless"]))
+    start = plain.advance(1)["train/loss"], hooked.advance(1)["train/loss"]
+    assert start[0] != start[1]  # the mean over first positions alone
+    windows = plain.program.evaluation_set("val")
+    state = plain.state.model
+    totals = [run.program.evaluate(state, windows)["weight"] for run in (plain, hooked)]
+    np.testing.assert_array_equal(*totals)  # evaluation knows no hooks
+
+
+def test_a_loss_hook_counts_once_however_the_batch_is_cut(trainer, make, text):
+    task, source = text
+    hooks = {"test-penalty": {"strength": 0.05}}
+    whole = trainer([make(task, hooks=hooks, clip=None)], source)
+    parts = trainer([make(task, hooks=hooks, clip=None, accumulate=4)], source)
+    plain = trainer([make(task, clip=None)], source)
+    for run in (whole, parts, plain):
+        run.advance(4)
+    moved = [parameters(run) for run in (whole, parts, plain)]
+    for name in moved[0]:
+        np.testing.assert_allclose(moved[0][name], moved[1][name], atol=2e-5)
+    assert max(np.abs(moved[0][name] - moved[2][name]).max() for name in moved[0]) > 1e-3
+
+
+def test_hooks_draw_anew_for_each_step_run_and_hook(trainer, make, text):
+    """Two runs of one config on two seeds, and two hooks of one kind, get other noise; the same run gets the same."""
+    task, source = text
+    hooks = {"a": {"kind": "test-noise"}, "b": {"kind": "test-noise"}}
+    config = make(task, clip=None, hooks=hooks, metrics={"gradient-norm": {"every": 1}})
+    run = trainer([config, config], source, seeds=[1, 1])
+    first = run.look()["gradient-norm/all"]
+    assert first[0] == first[1]
+    run.advance(1)
+    later = run.look()["gradient-norm/all"]
+    assert later[0] != first[0]
+    count = sum(a[0].size for a in named_parameters(run.state.model).values())
+    # Independent noise of two hooks adds up to sqrt(2), shared noise would to 2.
+    assert later[0] / np.sqrt(count) == pytest.approx(np.sqrt(2), rel=0.1)
+
+
+def test_zero_updates_leave_every_bit(trainer, make, text):
+    task, source = text
+    run = trainer([make(task, hooks=["test-still"])], source)
+    before = parameters(run)
+    run.advance(3)
+    for name, value in parameters(run).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_numbers_of_hooks_share_a_program(trainer, make, text):
+    task, source = text
+    configs = [make(task, hooks={"test-penalty": {"strength": s}}) for s in (0.0, 0.1)]
+    losses = trainer(configs, source, seeds=[2, 2]).advance(3)["train/loss"]
+    assert losses[0, 0] == losses[1, 0]
+    assert losses[0, 2] != losses[1, 2]
+
+
+def test_a_hook_that_acts_nowhere_is_refused(make):
+    with pytest.raises(UserError, match="hook 'test-idle' acts nowhere") as error:
+        make(hooks=["test-idle"])
+    assert error.value.path == ("train", "hooks", "test-idle")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "problem", "path"),
+    [
+        ({"test-still": {"share": 1}}, "unknown field 'share'", ("train", "hooks", "test-still", "share")),
+        (["test-stil"], "unknown hook kind 'test-stil'", ("train", "hooks", "test-stil", "kind")),
+        (["test-still", "test-still"], "hook 'test-still' is listed twice", ("train", "hooks", 1)),
+        (3, "3 is neither a list of kinds nor a mapping of them", ("train", "hooks")),
+        ({"a.b": {"kind": "test-still"}}, "'a.b' cannot be a name", ("train", "hooks", "a.b")),
+        ({"test-penalty": {"strength": "x"}}, "'x' is not allowed", ("train", "hooks", "test-penalty", "strength")),
+    ],
+)
+def test_mistakes_in_hooks(hooks, problem, path):
+    data = {"task": {"kind": "copy", "seq_len": 16}, "model": {"dim": 16, "num_layers": 1},
+            "train": {"steps": 5, "hooks": hooks}}  # fmt: skip
+    with pytest.raises(UserError, match=problem) as error:
+        load(RunConfig, data)
+    assert error.value.path == path

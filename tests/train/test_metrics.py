@@ -1,0 +1,121 @@
+"""What the built-in metrics say of a step is what that step then does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.registry import kinds
+from taetpu.core.sites import capture
+from taetpu.nn.lm import named_parameters
+from taetpu.train.step import measured
+
+NORMS = ("weight-norm", "gradient-norm", "clipped-gradient-norm", "update-norm", "effective-lr")
+SITES = {"res": {"kind": "activation", "site": "residual"}, "final": {"kind": "activation", "site": "final"}}
+ALL = {name: {"every": 1} for name in (*NORMS, "attention-entropy", "attention-logit-max")}
+ALL |= {name: {**settings, "every": 1} for name, settings in SITES.items()}
+
+
+@pytest.fixture(scope="module")
+def run(trainer, make, text):
+    """A run some steps on, what its metrics see of the next step, and the parameters before and after that."""
+    task, source = text
+    run = trainer([make(task, clip=0.1, metrics=ALL, batch_size=8, accumulate=2)], source, seeds=[4])
+    run.advance(3)
+    before = parameters(run)
+    seen = {name: value[0] for name, value in run.look().items()}
+    model = jax.tree.map(lambda a: a[0], run.state.model)
+    rows = jnp.asarray(source.rows(4, 3, 1, 8)[0])
+    tokens = source.batch(run.program.arrays, rows, jax.random.key(0)).tokens[:4]
+    metrics = run.advance(1)
+    return seen, before, parameters(run), (model, tokens), metrics
+
+
+def parameters(run) -> dict[str, np.ndarray]:
+    return {name: np.asarray(a) for name, a in named_parameters(jax.tree.map(lambda a: a[0], run.state.model)).items()}
+
+
+def norm(arrays: dict[str, np.ndarray], group: str = "") -> float:
+    return np.sqrt(sum((a.astype(np.float64) ** 2).sum() for name, a in arrays.items() if name.startswith(group)))
+
+
+def test_norms_are_those_of_the_step_that_is_taken(run):
+    seen, before, after, _, _ = run
+    moved = {name: after[name] - before[name] for name in before}
+    for group in ("all", "embedding", "layers.1.mixer", "layers.0.ffn_norm", "norm"):
+        start = "" if group == "all" else f"{group}."
+        assert seen[f"weight-norm/{group}"] == pytest.approx(norm(before, start), rel=1e-5)
+        assert seen[f"update-norm/{group}"] == pytest.approx(norm(moved, start), rel=1e-3)
+        rate = seen[f"update-norm/{group}"] / seen[f"weight-norm/{group}"]
+        assert seen[f"effective-lr/{group}"] == pytest.approx(rate, rel=1e-5)
+
+
+def test_the_gradient_is_shown_before_and_after_clipping(run):
+    seen = run[0]
+    assert seen["gradient-norm/all"] > 0.1
+    assert seen["clipped-gradient-norm/all"] == pytest.approx(0.1, rel=1e-4)
+    share = seen["clipped-gradient-norm/layers.0.ffn"] / seen["gradient-norm/layers.0.ffn"]
+    assert share == pytest.approx(0.1 / seen["gradient-norm/all"], rel=1e-4)
+
+
+def test_attention_is_that_of_the_first_microbatch(run):
+    seen, _, _, (model, tokens), _ = run
+    _, reads = capture(model, ["mixer.pattern", "mixer.scores"])(tokens)
+    pattern, scores = np.asarray(reads["mixer.pattern"]), np.asarray(reads["mixer.scores"])
+    for layer in range(2):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            entropy = -np.nansum(pattern[layer] * np.log(pattern[layer]), -1).mean()
+        assert seen[f"attention-entropy/layers.{layer}"] == pytest.approx(entropy, rel=1e-4)
+        assert seen[f"attention-logit-max/layers.{layer}"] == pytest.approx(scores[layer].max(), rel=1e-4)
+        assert scores[layer].min() < -1e29  # what the mask forbids is not the largest
+
+
+def test_activations_at_any_site(run):
+    seen, _, _, (model, tokens), _ = run
+    _, reads = capture(model, ["residual", "final"])(tokens)
+    residual, final = np.asarray(reads["residual"])[1], np.asarray(reads["final"])
+    for name, x in (("res/{}.layers.1", residual), ("final/{}", final)):
+        assert seen[name.format("mean")] == pytest.approx(x.mean(), rel=1e-3, abs=1e-6)
+        assert seen[name.format("rms")] == pytest.approx(np.sqrt((x**2).mean()), rel=1e-4)
+        assert seen[name.format("max")] == pytest.approx(np.abs(x).max(), rel=1e-4)
+        assert seen[name.format("zeros")] == 0
+
+
+def test_layers_are_named_by_their_number_where_some_have_no_such_site(trainer, make, text):
+    task, source = text
+    one = trainer([make(task, {"num_layers": 3, "layers": {1: {"mixer": "none"}}}, metrics={
+        "attention-entropy": {"every": 1}})], source)  # fmt: skip
+    assert set(one.look()) == {"attention-entropy/layers.0", "attention-entropy/layers.2"}
+
+
+def test_what_is_trained_is_the_same_program_with_and_without(trainer, make, text):
+    task, source = text
+
+    def lowered(**settings):
+        run = trainer([make(task, clip=0.1, batch_size=8, accumulate=2, **settings)], source, seeds=[4])
+        rows = np.zeros((1, run.program.chunk, 8), np.int32)
+        args = (run.state, run.numbers, run.seeds, rows, np.int32(1), run.program.arrays)
+        return run.program.advance.lower(*args).as_text()
+
+    assert lowered(metrics=ALL) == lowered()
+
+
+def test_a_site_that_is_not_there(trainer, make, text):
+    task, source = text
+    with pytest.raises(UserError, match=r"no site 'residul' in this model\n.*did you mean 'residual'"):
+        trainer([make(task, metrics={"a": {"kind": "activation", "site": "residul", "every": 1}})], source).look()
+
+
+def test_a_metric_gives_single_numbers():
+    class Vector:
+        def measure(self, seen):
+            return {"here": jnp.ones(3)}
+
+    with pytest.raises(UserError, match=r"metric 'mine' gives here of shape \(3,\), not a single number"):
+        measured("mine", Vector(), None)  # type: ignore[arg-type]
+
+
+def test_every_built_in_metric_is_tested_here():
+    assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation"}
+
