@@ -28,6 +28,10 @@ CASES = {
         "a layer has no part 'mixr' to drop\n  where:  layers.2.drop\n"
         "  remedy: did you mean 'mixer'? known: ffn, layer, mixer",
     ),
+    "a branch dropped that is not there": (
+        {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},
+        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: mixer is none anyway",
+    ),
     "a branch dropped without a residual": (
         {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
         "dropping the ffn of a layer without a residual connection makes its output zero\n  where:  layers.1.drop\n"

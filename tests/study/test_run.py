@@ -131,7 +131,7 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     more = text + "  relu: {model.ffn: relu}\n"
     with monkeypatch.context() as broken:
         broken.setattr(MLP, "__call__", lambda *a, **k: 1 / 0)
-        broken.setattr("taetpu.train.plan.activation_bytes", lambda *a: 1)
+        broken.setattr("taetpu.train.memory.activation_bytes", lambda *a: 1)
         outcome, _ = study(more)
     assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]
     assert {run.arm for run in outcome.failed[0].runs} == {"relu"}

@@ -1,10 +1,13 @@
 """`taetpu new`, `plan`, `run` and `demo`: from a study file to its results."""
 
+from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.results import AsJson, Root, show
 from taetpu.cli.tables import show_json, show_table
 
@@ -12,6 +15,20 @@ StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YA
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
+]
+
+Diff = Annotated[
+    str | None, typer.Option(metavar="ARM", help="Show instead what one arm changes: config, parameters, program.")
+]
+
+Pack = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|measured|N|off",
+        help="Runs trained together in one program: as measured on this machine before, or now where there is much to "
+        "train, else by a rule of thumb (auto); measured in any case; at most N; every run alone (off). Packs that "
+        "were begun go on as they are.",
+    ),
 ]
 
 
@@ -41,25 +58,40 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml i
     typer.echo(f"wrote {target}\nnext: taetpu plan {target}, then taetpu run {target}")
 
 
-def plan(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:
-    """What would be trained: arms, changes, sizes, packs. Trains nothing.
+def plan(
+    study: StudyFile,
+    sets: Sets = None,
+    diff: Diff = None,
+    root: Root = None,
+    pack: Pack = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
 
     Example: taetpu plan study.yaml
     """
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
+    from rich.console import Console
+
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
+    from taetpu.study.changes import changes
     from taetpu.study.preview import preview
+    from taetpu.study.waiting import Waiting
+    from taetpu.train.plan import parse_packing
 
+    packing = parse_packing(pack)
     loaded = load_study(study, sets or [])
-    found = preview(loaded, StudyFolder(open_store(default_root(root)), loaded.name))
-    if as_json:
-        show_json(found)
+    if diff is not None:
+        found, printed = changes(loaded, diff), show_changes
     else:
-        _show_plan(found)
+        folder = StudyFolder(open_store(default_root(root)), loaded.name)
+        with Waiting(Console(stderr=True), "checking arms") as told:
+            found, printed = preview(loaded, folder, packing, programs=as_json, told=told), _show_plan
+    show_json(found) if as_json else printed(found)
 
 
 def _show_plan(found: dict[str, Any]) -> None:
@@ -77,31 +109,40 @@ def _show_plan(found: dict[str, Any]) -> None:
             for arm in found["arms"]
         ]
     )
+    other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
+    if other:
+        typer.echo(f"\n{', '.join(other)}: a seed reads {OTHER_DATA}")
     typer.echo("")
     if not found["packs"]:
         typer.echo("nothing is left to train")
         return
-    show_table(
-        [
-            {
-                "pack": number,
-                "runs": len(pack["runs"]),
-                "width": pack["width"],
-                "devices": pack["devices"],
-                "arms": ", ".join(pack["arms"]),
-            }
-            for number, pack in enumerate(found["packs"], start=1)
-        ]
-    )
-    typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: measured at run")
+    show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
+    seconds = [pack["seconds"] for pack in found["packs"]]
+    time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} and compiling"
+    typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
 
 
-def run(study: StudyFile, sets: Sets = None, root: Root = None, as_json: AsJson = False) -> None:
+def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row for the packs that share a program."""
+    first = packs[0]
+    unroll = {"unroll": first["unroll"]} if first["unroll"] > 1 else {}
+    return {
+        "packs": len(packs),
+        "runs": sum(len(pack["runs"]) for pack in packs),
+        "width": first["width"],
+        "devices": first["devices"],
+        **unroll,
+        "chosen": first["chosen"],
+        "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
+    }
+
+
+def run(study: StudyFile, sets: Sets = None, root: Root = None, pack: Pack = "auto", as_json: AsJson = False) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
 
     Example: taetpu run study.yaml --set train.steps=200
     """
-    train_study(study, sets or [], root, as_json)
+    train_study(study, sets or [], root, pack, as_json)
 
 
 def demo(root: Root = None) -> None:
@@ -112,10 +153,10 @@ def demo(root: Root = None) -> None:
     from importlib.resources import as_file, files
 
     with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
-        train_study(file, [], root, False)
+        train_study(file, [], root, "auto", False)
 
 
-def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) -> None:
+def train_study(file: Path, sets: list[str], root: str | None, pack: str, as_json: bool) -> None:
     """Run a study file to its report, with progress, and print the verdicts."""
     from taetpu.core.runtime import prepare_jax
 
@@ -127,7 +168,7 @@ def train_study(file: Path, sets: list[str], root: str | None, as_json: bool) ->
     from taetpu.study.run import run as run_file
 
     with StudyProgress(Console(stderr=True)) as progress:
-        outcome = run_file(file, sets, root=root, watcher=progress)
+        outcome = run_file(file, sets, root=root, pack=pack, watcher=progress)
     if as_json:
         show_json(outcome.results)
     else:

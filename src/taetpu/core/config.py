@@ -41,10 +41,16 @@ class Config(BaseModel):
 
 
 class Component(Config):
-    """What fills a slot. `@register(slot, kind)` names it; `check` refuses what does not fit the model's sizes."""
+    """What fills a slot. `@register(slot, kind)` names it; `check` refuses what does not fit the model's sizes.
+
+    Attributes:
+        own_init: its parameters start from values of their own, also where the component that it replaces has some of
+            that name and shape. Where it is not set, the arm contract proves that those start from the same values.
+    """
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
+    own_init: ClassVar[bool] = False
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that it stands in; empty for what comes with the package
 
     def check(self, dims: Any) -> None:

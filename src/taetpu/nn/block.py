@@ -53,6 +53,8 @@ class LayerConfig(Config):
                 raise UserError(
                     f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
                 )
+            if part != "layer" and getattr(self, part).kind == "none":
+                raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy=f"{part} is none anyway")
             if part != "layer" and isinstance(self.residual, NoResidualConfig):
                 raise UserError(
                     f"dropping the {part} of a layer without a residual connection makes its output zero",

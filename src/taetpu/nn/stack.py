@@ -16,8 +16,8 @@ from taetpu.core.traced import bind, split
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.parts import Context, Dims
 
-# Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones stay
-# rolled, so that compile time does not grow with depth.
+# Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones take
+# `Stack.unroll` layers a pass, so that compile time does not grow with depth.
 UNROLL_UP_TO = 8
 
 
@@ -30,6 +30,7 @@ class Stack(eqx.Module):
     block: Block
     start: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
+    unroll: int = eqx.field(static=True, default=1)
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         layers = range(self.start, self.start + self.size)
@@ -45,7 +46,7 @@ class Stack(eqx.Module):
             number, arrays = inputs
             return owning(layer, layers)(number, x, number, arrays)
 
-        unroll = self.size if self.size <= UNROLL_UP_TO else 1
+        unroll = self.size if self.size <= UNROLL_UP_TO else self.unroll
         x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=unroll)
         note(reads)
         return x

@@ -26,6 +26,8 @@ def markdown(results: Results) -> str:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     lines += ["", escaped(words.noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results)[1:]]
+    if words.packing(results):
+        lines += ["", escaped(f"Trained: {'; '.join(words.packing(results))}.")]
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]

@@ -106,6 +106,10 @@ def notices(results: Results) -> list[str]:
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         found.append(f"Diverged runs: {worst}. Means and effects are over the runs that finished.")
+    for pack in results.get("packs", ()):
+        if "halved_from" in pack:
+            runs, first = _count(pack["runs"], "run"), pack["halved_from"]
+            found.append(f"Out of memory: {runs} had to be trained in packs of {pack['width']} instead of {first}.")
     noisy = results["model"]["noisy"]
     if noisy:
         found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
@@ -122,6 +126,21 @@ def noise(results: Results) -> str:
     if not model["residual_sd"]:
         return f"{text}."
     return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out."
+
+
+def packing(results: Results) -> list[str]:
+    """How runs were packed, an entry for each kind of pack: `24 runs in packs of 8 on 2 devices (measured)`."""
+    return [
+        f"{_count(pack['runs'], 'run')} {_layout(pack)} ({pack['chosen']})"
+        for pack in results.get("packs", ())
+        if "chosen" in pack
+    ]
+
+
+def _layout(pack: Mapping[str, Any]) -> str:
+    where = f" on {pack['devices']} devices" if pack["devices"] > 1 else ""
+    loop = f", {pack['unroll']} layers at once" if pack["unroll"] > 1 else ""
+    return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop
 
 
 def more_seeds(results: Results) -> list[str]:

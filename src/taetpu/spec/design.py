@@ -14,7 +14,7 @@ from taetpu.data.batches import Source
 from taetpu.spec.document import Document
 from taetpu.spec.identity import SCHEMA, canonical, run_id
 from taetpu.spec.origins import Origins
-from taetpu.spec.overrides import apply, show
+from taetpu.spec.overrides import apply, brief, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.train_config import OBSERVATION
 
@@ -45,6 +45,7 @@ class Arm:
         diff: what they come to: `{path: (the baseline's value, this arm's)}`; a slot filled by another kind is one
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
+        crossed: one of a product of several lists, where a single value may be the baseline's.
     """
 
     name: str
@@ -52,11 +53,12 @@ class Arm:
     config: ResolvedConfig
     diff: Diff
     origins: Origins
+    crossed: bool = False
 
     @property
     def change(self) -> str:
         """What the arm changes, on one line; empty for the baseline."""
-        return ", ".join(f"{path}: {_brief(old)} -> {_brief(new)}" for path, (old, new) in self.diff.items())
+        return ", ".join(f"{path}: {brief(old)} -> {brief(new)}" for path, (old, new) in self.diff.items())
 
     def explain(self, error: UserError) -> UserError:
         """An error met in this arm's config, seen from the study file."""
@@ -175,10 +177,6 @@ def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any
     return [change for name in {**a, **b} for change in _changes(a.get(name), b.get(name), (*path, str(name)))]
 
 
-def _brief(value: Any) -> str:
-    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else show(value)
-
-
 # --- what is frozen --------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +206,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     for part, what in FIXED.items():
         for path, (before, after) in _changes(stored.get(part), new[part], (part,)):
             if not any(path == free or path.startswith(f"{free}.") for free in FREE):
-                change = "" if part == "data" else f": {path} was {_brief(before)}, and is {_brief(after)} now"
+                change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
     for arm in study.arms:
         before = stored["arms"].get(arm.name)

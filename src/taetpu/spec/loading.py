@@ -135,7 +135,8 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document:
             path=candidate.origins[idle],
             remedy="remove it, or change what the baseline says",
         )
-    return Arm(candidate.name, candidate.overrides, resolved, difference(baseline.config, resolved), origins)
+    diff = difference(baseline.config, resolved)
+    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed)
 
 
 def _refuse_observation(candidate: Candidate) -> None:

@@ -250,6 +250,11 @@ def _refuse_overlap(targets: Iterable[tuple[Parts, str]]) -> None:
         seen.append((parts, path))
 
 
+def brief(value: Any) -> str:
+    """A value on one line, a component by its kind alone."""
+    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else show(value)
+
+
 def show(value: Any) -> str:
     """A value as it would be written in a study file, on one line."""
     if isinstance(value, Mapping):

@@ -39,7 +39,7 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
     Runs that have not ended are counted, and `complete` is then false.
 
     Returns:
-        what is stored: `study, primary, direction, alpha, seeds, complete, label, noise_floor, model, arms`.
+        what is stored: `study, primary, direction, alpha, seeds, complete, label, noise_floor, model, packs, arms`.
 
     Raises:
         UserError: no study is stored here; no run has the primary metric; two runs claim one arm and seed.
@@ -68,6 +68,7 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
             "noisy": sorted(fit.noisy),
             "completers_only": any(count.diverged for count in counts.values()),
         },
+        "packs": _packs(cells),
         "arms": [_arm(arm, study, cells[arm], values[arm], judged.get(arm, _BASELINE)) for arm in study["arms"]],
     }
     results = finite(results)
@@ -108,6 +109,16 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
         "value": value if finished else None,
         "result": result,
     }
+
+
+def _packs(cells: Mapping[str, list[Cell]]) -> list[dict[str, Any]]:
+    """How runs were packed: the layout of their packs, how it was chosen, and how many `runs` were trained so."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in (cell for row in cells.values() for cell in row if cell["result"]):
+        pack = {key: value for key, value in cell["result"].get("pack", {}).items() if key != "id"}
+        entry = found.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
+        entry["runs"] += 1
+    return list(found.values())
 
 
 def _count(row: list[Cell]) -> Count:

@@ -113,6 +113,18 @@ class StudyFolder:
         """Forget a pack's state, once its runs are done."""
         self.store.delete(f"{self.name}/packs/{pack_id}")
 
+    def mark_pack(self, pack_id: str, data: dict[str, Any]) -> None:
+        """Note something of a pack that is being trained, in place of an earlier mark."""
+        self._write(f"packs/{pack_id}/begun.json", data)
+
+    def pack_mark(self, pack_id: str) -> dict[str, Any] | None:
+        """What `mark_pack` noted last, or None."""
+        return self._read(f"packs/{pack_id}/begun.json")
+
+    def unmark_pack(self, pack_id: str) -> None:
+        """Forget what `mark_pack` noted."""
+        self.store.delete(f"{self.name}/packs/{pack_id}/begun.json")
+
     # What came out.
 
     def write_results(self, data: dict[str, Any]) -> None:

@@ -2,31 +2,31 @@
 
 import platform
 import time
+import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
 from taetpu.core.traced import split
 from taetpu.report.build import build
 from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.loading import load_study
-from taetpu.spec.schema import ResolvedConfig
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.train.count import num_params
+from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
+from taetpu.train.contract import check
 from taetpu.train.loop import PackTrainer
+from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
-from taetpu.train.plan import PackPlan, plan_packs
+from taetpu.train.plan import AUTO, Packing, PackPlan, parse_packing
 from taetpu.train.watch import Watcher
 
 
@@ -62,35 +62,44 @@ def environment() -> dict[str, Any]:
 
 
 def run(
-    file: Path | str, sets: Iterable[str] = (), *, root: str | None = None, watcher: Watcher | None = None
+    file: Path | str,
+    sets: Iterable[str] = (),
+    *,
+    root: str | None = None,
+    pack: str | int = "auto",
+    watcher: Watcher | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
 
     Args:
         sets: changes of the baseline, `path=value` each.
         root: where studies live; else `TAETPU_ROOT`, else `./runs`.
+        pack: how runs are packed: `auto` (as measured before, or measured now where there is much to train, else by a
+            rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
+            begun go on as they are.
         watcher: is told how training gets on.
 
     Raises:
         UserError: as `load_study` and `run_study`.
     """
+    packing = parse_packing(pack)
     study = load_study(file, sets)
     folder = StudyFolder(open_store(default_root(root)), study.name)
-    return run_study(study, folder, watcher or Watcher())
+    return run_study(study, folder, watcher or Watcher(), packing)
 
 
-def run_study(study: Study, folder: StudyFolder, watcher: Watcher) -> Outcome:
+def run_study(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing = AUTO) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Raises:
-        UserError: an arm's data cannot be used or its model not be built (nothing is stored then), another process
-            holds the study's folder, the folder holds another study, or the disk is full.
+        UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
+            stored then); another process holds the study's folder, the folder holds another study, or the disk is full.
     """
-    for run in study.runs():
-        num_params(run.config.model, study.sources.of(run.config).vocab_size, run.config.task.seq_len)
+    study.runs()
+    check(study)
     with folder.claim():
         freeze(study, folder)
-        failed = train_missing(study, folder, watcher)
+        failed = train_missing(study, folder, watcher, packing)
         results = analyse(folder)
         return Outcome(results, build(folder), failed)
 
@@ -129,79 +138,89 @@ def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
             )
 
 
-def train_missing(study: Study, folder: StudyFolder, watcher: Watcher) -> list[Failure]:
+def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[Failure]:
     """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
 
-    A pack is trained whole, as it was begun, also when the file no longer names some of its runs.
+    A pack is trained whole, as it was begun, also when the file no longer names some of its runs. One that needs more
+    memory than there is is halved, and so are those to come that share its program.
     """
-    sources, wanted = study.sources, {run.id: run for run in study.runs()}
-    open_plans = []
-    for plan in planned(study, folder):
-        missing = [run_id for arm, seed, run_id in plan.runs if folder.run(arm, seed, run_id).status() != "done"]
+    wanted = {run.id: run for run in study.runs()}
+    queue = list[PackPlan]()
+    for plan in planned(study, folder, packing, watcher):
+        missing = unfinished(folder, plan)
         if not missing:
             folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
-        elif set(missing) & set(wanted):
-            open_plans.append(plan)
-    members = {
-        plan.id: [wanted.get(names[2]) or stored_run(folder, names) for names in plan.runs] for plan in open_plans
-    }
-    watcher.begun(sum(run_steps(run, sources) for runs in members.values() for run in runs))
-    failed = []
-    programs: dict[str, Program] = {}
-    for number, plan in enumerate(open_plans, start=1):
-        runs = members[plan.id]
-        watcher.pack(number, len(open_plans), runs)
-        began = time.monotonic()
-        try:
-            program = program_for(plan, runs, sources, programs)
-            folders = [folder.run(*names) for names in plan.runs]
-            PackTrainer(plan, program, runs, folders, folder, watcher, environment()).run()
-        except UserError:
-            raise
-        except Exception as error:  # one pack's failure must not cost the others; it is reported and exits with 3
+        elif {run_id for _, _, run_id in missing} & set(wanted):
+            queue.append(plan)
+            if not packing.kept_by(plan):
+                watcher.kept(plan)
+    trainer = Packs(study.sources, folder, watcher, wanted)
+    watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
+    failed, number = [], 0
+    while queue:
+        number, plan, queue = number + 1, queue[0], queue[1:]
+        runs = trainer.members(plan)
+        watcher.pack(number, number + len(queue), runs)
+        error = trainer.train(plan)
+        if error is not None and out_of_memory(error) and plan.width > 1:
+            alike = [other for other in queue if trainer.program_key(other) == trainer.program_key(plan)]
+            halves = halve(folder, [plan, *alike])
+            watcher.halved(runs, halves, error)
+            queue = [*halves, *(other for other in queue if other not in alike)]
+        elif error is not None:
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
-            continue
-        folder.delete_pack(plan.id)
-        record_time(folder, plan, time.monotonic() - began)
     return failed
 
 
-def planned(study: Study, folder: StudyFolder) -> list[PackPlan]:
-    """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
-    old = [PackPlan.from_data(data) for data in (folder.read_plan() or {"packs": []})["packs"]]
-    known = {names for plan in old for names in plan.runs}
-    new = []
-    for run in study.runs():
-        names = run.arm, run.seed, run.id
-        if folder.run(*names).status() == "absent":
-            about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
-            folder.run(*names).start({**about, "plugins": plugin_sources(run.config)})
-        if names not in known:
-            new.append(run)
-    plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], old)]
-    folder.write_plan({"packs": [asdict(plan) for plan in plans]})
-    return plans
+@dataclass
+class Packs:
+    """Trains packs of a study. Packs of one structure and layout share a program; only the last is kept in memory."""
 
+    sources: Sources
+    folder: StudyFolder
+    watcher: Watcher
+    wanted: dict[str, RunSpec]
+    programs: dict[str, Program] = field(default_factory=dict)
 
-def stored_run(folder: StudyFolder, names: tuple[str, int, str]) -> RunSpec:
-    """A planned run as it was recorded: one that the study's file names no more."""
-    arm, seed, run_id = names
-    return RunSpec(arm, seed, load(ResolvedConfig, folder.run(*names).config()["config"]), run_id)
+    def members(self, plan: PackPlan) -> list[RunSpec]:
+        return members(self.folder, plan, self.wanted)
 
+    def train(self, plan: PackPlan) -> Exception | None:
+        """Train a pack to its end; gives what it raised, since one pack's failure must not cost the others."""
+        if plan.width > 1 and killed_for_memory(self.folder, plan):
+            return MemoryError("the process that began this pack was killed for want of memory")
+        runs, began = self.members(plan), time.monotonic()
+        folders = [self.folder.run(*names) for names in plan.runs]
+        try:
+            with begun(self.folder, plan):
+                program = self.program_for(plan)
+                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment()).run()
+        except UserError:
+            raise
+        except Exception as error:
+            self.programs.clear()
+            traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
+            return error
+        self.folder.delete_pack(plan.id)
+        record_time(self.folder, plan, time.monotonic() - began)
+        return None
 
-def program_for(plan: PackPlan, runs: Sequence[RunSpec], sources: Sources, programs: dict[str, Program]) -> Program:
-    """The program of a pack; packs of one structure and width share it. Only the last one is kept in memory."""
-    structure = split(runs[0].config, frozenset(plan.live))[0]
-    source = sources.of(runs[0].config)
-    key = f"{plan.width} {plan.devices} {plan.precision} {structure_key(structure)}"
-    if key not in programs:
-        programs.clear()
-        steps = structure.train.total_steps(source.num_windows)
-        programs[key] = Program(
-            structure, source, steps=steps, width=plan.width, devices=plan.devices, precision=plan.precision
-        )
-    return programs[key]
+    def program_for(self, plan: PackPlan) -> Program:
+        """The program of a pack."""
+        key, config = self.program_key(plan), self.members(plan)[0].config
+        if key not in self.programs:
+            self.programs.clear()
+            structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
+            steps = structure.train.total_steps(source.num_windows)
+            layout = asdict(plan.layout)
+            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision, **layout)
+        return self.programs[key]
+
+    def program_key(self, plan: PackPlan) -> str:
+        """Equal for packs that share a program."""
+        structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
+        return f"{plan.layout} {plan.precision} {structure_key(structure)}"
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

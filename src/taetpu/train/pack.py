@@ -7,6 +7,7 @@ length, runs the same code, and where chunks are cut changes no bit.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -53,6 +54,7 @@ class Program:
         steps: optimizer steps of a whole run.
         width: runs in a pack; must divide by `devices`.
         devices: how many devices the run axis is spread over.
+        unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
         chunk: the most steps one dispatch may take.
     """
@@ -65,11 +67,12 @@ class Program:
         steps: int,
         width: int,
         devices: int = 1,
+        unroll: int = 1,
         precision: str = "float32",
         chunk: int = 64,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.dtype = run_mesh(devices), jnp.dtype(precision)
+        self.mesh, self.dtype, self.unroll = run_mesh(devices), jnp.dtype(precision), unroll
         self.observers: dict[int, Any] = {}
         self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
 
@@ -92,7 +95,12 @@ class Program:
     @cached_property
     def init(self) -> Callable[[Any, Any], TrainState]:
         """`(numbers, seeds) -> state`."""
-        return self.over_runs(lambda numbers, seed: init_state(bind(self.structure, numbers), self.source, seed))
+
+        def first(numbers: Any, seed: Any) -> TrainState:
+            state = init_state(bind(self.structure, numbers), self.source, seed)
+            return replace(state, model=state.model.unrolled(self.unroll))
+
+        return self.over_runs(first)
 
     @cached_property
     def advance(self) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:

@@ -1,25 +1,41 @@
-"""Which runs share a program, and how wide its packs are: decided before the first step, then kept."""
+"""Which runs share a program, and how they are packed: decided before the first step, then kept."""
 
 import hashlib
 import json
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 import jax
 
+from taetpu.core.errors import UserError
 from taetpu.core.runtime import cores
 from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import activation_bytes, num_params
+from taetpu.train.memory import memory_bytes, run_bytes
 from taetpu.train.pack import structure_key
 
-WIDEST = 32  # beyond this a pack gains nothing on any machine seen so far
-SHARE_OF_MEMORY = 0.5
+# The rule of thumb, where nothing was measured.
+WIDEST = 32  # runs a device, on accelerators
+SMALL = 8 << 20  # bytes (`run_bytes`) that a CPU core works on at once: more push each other out of its cache
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a program holds runs.
+
+    Attributes:
+        width: how many it trains at once.
+        devices: over how many devices they are spread; divides `width`. On a CPU each core is a device.
+        unroll: how many layers of a deep stack one pass of its loop takes (see `nn.stack`).
+    """
+
+    width: int
+    devices: int = 1
+    unroll: int = 1
 
 
 @dataclass(frozen=True)
@@ -28,11 +44,12 @@ class PackPlan:
 
     Attributes:
         id: names the pack's folder.
-        width: runs in the program; beyond `runs` it is filled up with repeats of the first.
-        devices: how many devices the run axis is spread over.
+        width, devices, unroll: see `Layout`; beyond `runs` the pack is filled up with repeats of the first.
         precision: of activations and products; decided once, so that a study moved to another device keeps it.
         live: fields traced though neutral in some runs (see `core.traced.split`).
         runs: `(arm, seed, id)` of each run.
+        chosen: how the layout was: `measured`, by `rule of thumb`, as `asked for`.
+        halved_from: the width that was planned first, where that ran out of memory.
     """
 
     id: str
@@ -41,12 +58,77 @@ class PackPlan:
     precision: str
     live: tuple[str, ...]
     runs: tuple[tuple[str, int, str], ...]
+    unroll: int = 1
+    chosen: str = "rule of thumb"
+    halved_from: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.width, self.devices, self.unroll)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the results of its runs say of it."""
+        names = ("id", "width", "devices", "unroll", "precision", "chosen", "halved_from")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
         """A plan as the study's `plan.json` holds it."""
         runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
-        return cls(data["id"], data["width"], data["devices"], data["precision"], tuple(data["live"]), runs)
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        return cls(**{**known, "live": tuple(data["live"]), "runs": runs})
+
+    def halved(self, names: Sequence[tuple[str, int, str]]) -> list["PackPlan"]:
+        """Plans for these of its runs at half its width: what is left when it needs more memory than there is."""
+        width = -(-self.width // 2)
+        devices = max(d for d in range(1, self.devices + 1) if width % d == 0)
+        halves = [tuple(names[start : start + width]) for start in range(0, len(names), width)]
+        layout = {"width": width, "devices": devices, "halved_from": self.halved_from or self.width}
+        return [PackPlan(**{**_shallow(self), **layout, "id": pack_id(half), "runs": half}) for half in halves]
+
+
+def _shallow(plan: PackPlan) -> dict[str, Any]:
+    return {field.name: getattr(plan, field.name) for field in fields(plan)}
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is asked of packs.
+
+    Attributes:
+        widest: the most runs in one; None leaves it to memory and speed.
+        measure: whether layouts are measured: where it `pays`, `always` or `never`.
+    """
+
+    widest: int | None = None
+    measure: Literal["pays", "always", "never"] = "pays"
+
+    def kept_by(self, plan: PackPlan) -> bool:
+        """Is a pack that was planned earlier as asked for now?"""
+        if self.measure == "always":
+            return plan.chosen == "measured"
+        return self.widest is None or plan.width <= self.widest
+
+
+AUTO = Packing()
+
+
+def parse_packing(asked: str | int) -> Packing:
+    """What `--pack` says: `auto`, `measured`, `off`, or the most runs in a pack.
+
+    Raises:
+        UserError: it says something else.
+    """
+    if asked == "auto":
+        return AUTO
+    if asked == "measured":
+        return Packing(measure="always")
+    number = 1 if asked == "off" else int(asked) if str(asked).isdecimal() else 0
+    if number < 1 or isinstance(asked, bool):
+        remedy = "auto, measured, off, or the most runs in a pack, e.g. 8"
+        raise UserError(f"{asked!r} is no way to pack runs", path=("pack",), remedy=remedy)
+    return Packing(number, "never")
 
 
 @dataclass(frozen=True)
@@ -55,6 +137,29 @@ class Group:
 
     live: frozenset[str]
     runs: tuple[RunSpec, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A group that is to be packed, with its prepared task; `precision` as in `PackPlan`."""
+
+    group: Group
+    source: Source
+    precision: str
+
+    @property
+    def size(self) -> int:
+        return len(self.group.runs)
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """One run's, which stands for all: they differ in numbers alone."""
+        return self.group.runs[0].config
+
+    def widest(self, devices: int) -> int:
+        """The most runs of a pack on so many devices that fit into memory. The cores of a CPU share theirs."""
+        fitting = max(1, memory_bytes() // run_bytes(self.config, self.source))
+        return fitting if jax.default_backend() == "cpu" else fitting * devices
 
 
 def group(runs: Sequence[RunSpec]) -> list[Group]:
@@ -72,41 +177,78 @@ def group(runs: Sequence[RunSpec]) -> list[Group]:
     ]
 
 
-def plan_packs(runs: Sequence[RunSpec], sources: Iterable[Source], earlier: Sequence[PackPlan] = ()) -> list[PackPlan]:
+Measure = Callable[[Work, Packing], Layout | None]
+"""Gives the fastest layout, None where it was not measured. See `train.calibrate`."""
+
+
+def plan_packs(
+    runs: Sequence[RunSpec],
+    sources: Iterable[Source],
+    earlier: Sequence[PackPlan] = (),
+    packing: Packing = AUTO,
+    measure: Measure = lambda work, packing: None,
+) -> list[PackPlan]:
     """Packs for runs that have none yet.
 
     Args:
         sources: each run's prepared task.
         earlier: the study's packs so far; what `precision: auto` meant for them it means for these.
+        packing: what the user asks for.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
     plans = []
     for members in group(runs):
-        first = members.runs[0]
-        widest = max(1, min(WIDEST, memory_bytes() // run_bytes(first.config, source_of[first.id])))
-        packs = -(-len(members.runs) // widest)
-        size = -(-len(members.runs) // packs)
-        devices, width = spread(size)
-        for start in range(0, len(members.runs), size):
-            names = tuple((r.arm, r.seed, r.id) for r in members.runs[start : start + size])
-            precision = first.config.train.precision
-            if precision == "auto":
-                precision = earlier[0].precision if earlier else auto_precision()
-            plans.append(PackPlan(pack_id(names), width, devices, precision, tuple(sorted(members.live)), names))
+        precision = members.runs[0].config.train.precision
+        if precision == "auto":
+            precision = earlier[0].precision if earlier else auto_precision()
+        layout, chosen = choose(Work(members, source_of[members.runs[0].id], precision), packing, measure)
+        settings = {"precision": precision, "live": tuple(sorted(members.live)), "chosen": chosen, **asdict(layout)}
+        for start in range(0, len(members.runs), layout.width):
+            names = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
+            plans.append(PackPlan(id=pack_id(names), runs=names, **settings))
     return plans
 
 
-def spread(size: int) -> tuple[int, int]:
-    """`(devices, width)` for a pack of `size` runs: over all devices unless filling up the pack would waste a sixth.
+def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]:
+    """A group's layout, and how it was chosen."""
+    if packing.measure == "never":
+        return rule_of_thumb(work, packing), "asked for"
+    measured = measure(work, packing)
+    return (measured, "measured") if measured else (rule_of_thumb(work, packing), "rule of thumb")
 
-    On a CPU each core is a device, and spreading runs over cores beats working on one run with all of them.
+
+def rule_of_thumb(work: Work, packing: Packing) -> Layout:
+    """A layout that is rarely far from the fastest; as few packs as may be where their width is asked for.
+
+    Accelerators take as many runs as fit. On a CPU a run on each core beats all cores on one run, and more than one a
+    core gains only while they are small.
     """
-    available = min(jax.local_device_count(), cores()) if jax.default_backend() == "cpu" else jax.local_device_count()
-    for devices in range(min(available, size), 1, -1):
-        width = -(-size // devices) * devices
-        if size / width >= 5 / 6:
-            return devices, width
-    return 1, size
+    small = packing.widest is None and jax.default_backend() == "cpu"
+    each = max(1, SMALL // run_bytes(work.config, work.source)) if small else packing.widest or WIDEST
+    for devices in reversed(device_counts()):
+        most = min(packing.widest or work.size, work.widest(devices), each * devices)
+        if devices <= min(most, work.size):
+            width = fitting_width if small else even_width
+            return Layout(width(work.size, devices, most, devices), devices)
+    return Layout(1)
+
+
+def fitting_width(runs: int, least: int, most: int, devices: int) -> int:
+    """The width between two that leaves the fewest places empty in the last pack of `runs`; the widest of such."""
+    widths = range(-(-least // devices) * devices, most + 1, devices)
+    return min(widths, key=lambda width: (-(-runs // width) * width, -width))
+
+
+def even_width(runs: int, least: int, most: int, devices: int) -> int:
+    """The least width with which `runs` fit into as few packs as possible."""
+    packs = -(-runs // (most // devices * devices))
+    return max(least, -(-runs // (packs * devices)) * devices)
+
+
+def device_counts() -> list[int]:
+    """Over how many devices packs may be spread: 1, 2, 4 ..., and all there are."""
+    there = min(jax.local_device_count(), cores()) if jax.default_backend() == "cpu" else jax.local_device_count()
+    return sorted({there, *(2**i for i in range(there.bit_length()))})
 
 
 def auto_precision() -> str:
@@ -116,21 +258,3 @@ def auto_precision() -> str:
 
 def pack_id(names: Sequence[tuple[str, int, str]]) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
-
-
-def memory_bytes() -> int:
-    """What packs may use of the device's memory, in bytes."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    total = stats.get("bytes_limit") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(total * SHARE_OF_MEMORY)
-
-
-def run_bytes(config: ResolvedConfig, source: Source) -> int:
-    """An upper estimate of what training one run of a pack holds at once, in bytes.
-
-    Parameters, gradients and two moments in float32, and everything that the forward pass of a microbatch computes, as
-    if the backward pass kept it all.
-    """
-    sizes = (config.model, source.vocab_size, source.seq_len)
-    sequences = config.train.batch_size // config.train.accumulate
-    return 4 * 4 * num_params(*sizes) + sequences * activation_bytes(*sizes)

@@ -1,0 +1,80 @@
+"""`python -m taetpu.testing my_idea.py`: every kind that a plug-in registers, checked."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KIND.FIELD=VALUE", help="A setting of a kind, e.g. mine.token=3. May be repeated."),
+]
+
+
+def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug-in.")], sets: Sets = None) -> None:
+    """Check every kind that a plug-in registers. Exits with 1 when a check fails.
+
+    Example: python -m taetpu.testing my_idea.py --set mine.factor=3
+    """
+    from taetpu.core.plugins import load_plugins
+    from taetpu.core.runtime import prepare_jax
+    from taetpu.testing import ComponentError, check_component
+
+    prepare_jax()
+    (plugin,) = load_plugins([file])
+    settings = _settings(sets or [], {name.partition("/")[2] for name in plugin.kinds})
+    failed = False
+    for name in plugin.kinds:
+        slot, _, kind = name.partition("/")
+        try:
+            typer.echo(f"{check_component(slot, kind, **settings.get(kind, {}))}\n")
+        except ComponentError as error:
+            failed = True
+            typer.echo(f"{error.report}\n")
+            sys.stderr.write(f"{error}\n\n")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
+    """`{kind: {field: value}}` from `KIND.FIELD=VALUE`."""
+    from taetpu.core.errors import UserError, suggest
+    from taetpu.spec.document import parse_value
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in sets:
+        path, equals, value = text.partition("=")
+        kind, dot, name = path.partition(".")
+        if not equals or not dot:
+            raise UserError(f"{text!r} is not of the form kind.field=value", remedy="e.g. mine.factor=3")
+        if kind not in kinds:
+            problem, place = f"the plug-in registers no kind {kind!r}", (f"--set {text}",)
+            raise UserError(problem, path=place, remedy=suggest(kind, kinds))
+        found.setdefault(kind, {})[name] = parse_value(value)
+    return found
+
+
+def main() -> None:
+    """Run the command; a mistake in the input is one message and exit code 2."""
+    from taetpu.core.errors import UserError
+
+    try:
+        code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
+    except typer.TyperException as error:
+        sys.exit(_told(error.format_message()))
+    except UserError as error:
+        sys.exit(_told(str(error)))
+    sys.exit(code)
+
+
+def _told(problem: str) -> int:
+    sys.stderr.write(f"error: {problem}\n")
+    return 2
+
+
+_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_app.command()(check_file)
+
+if __name__ == "__main__":
+    main()

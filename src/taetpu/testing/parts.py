@@ -1,0 +1,253 @@
+"""Checks of a component by itself: how it starts, what it is given and gives, that a call depends on its input."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from taetpu.core.keys import root_key
+from taetpu.core.tree import leaves_by_path
+from taetpu.nn.parts import Context, trainable
+from taetpu.nn.position import RopeConfig
+from taetpu.testing.report import Checks, Unmet
+from taetpu.testing.tiny import (
+    BATCH,
+    DIM,
+    HEADS,
+    SEQ,
+    TOLERANCE,
+    VOCAB,
+    context,
+    dims,
+    distance,
+    finite,
+    jit,
+    like,
+    same,
+    told,
+)  # fmt: skip
+
+Shape = jax.ShapeDtypeStruct
+SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
+
+
+def stream(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, seq, DIM), dtype)
+
+
+def heads(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, HEADS, seq, DIM // HEADS), dtype)
+
+
+def scores(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, HEADS, seq, seq), jnp.float32)
+
+
+def tokens(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, seq), jnp.int32)
+
+
+def embedded(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, seq, DIM), jnp.float32)
+
+
+def logits(batch: int, seq: int, dtype: Any) -> Shape:
+    return Shape((batch, seq, VOCAB), jnp.float32)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A place where a component is called.
+
+    Attributes:
+        given: shapes of the arguments by name.
+        gives: the shape of the result, or of each of them.
+        method: what is called.
+        context: is a `Context` the last argument?
+        build: `(component, key) -> module`.
+    """
+
+    given: dict[str, Callable[..., Shape]]
+    gives: Callable[..., Shape] | tuple[Callable[..., Shape], ...]
+    method: str = "__call__"
+    context: bool = True
+    build: Callable[..., Any] = lambda component, key: component.init(dims(), key=key)
+
+    def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
+        return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
+
+    def arguments(self, batch: int, seq: int, dtype: Any) -> tuple[Shape, ...]:
+        return tuple(shape(batch, seq, dtype) for shape in self.given.values())
+
+    def expected(self, batch: int, seq: int, dtype: Any) -> Any:
+        if isinstance(self.gives, tuple):
+            return tuple(shape(batch, seq, dtype) for shape in self.gives)
+        return self.gives(batch, seq, dtype)
+
+
+X = {"x": stream}
+PARTS: dict[str, dict[str, Part]] = {
+    "mixer": {"": Part(X, stream, build=lambda c, key: c.init(dims(), RopeConfig(), key=key))},
+    "ffn": {"": Part(X, stream)},
+    "norm": {"": Part(X, stream, context=False)},
+    "after": {"": Part(X, stream)},
+    "residual": {"": Part({"x": stream, "y": stream}, stream, context=False)},
+    "scores": {"": Part({"scores": scores}, scores)},
+    "embedding": {
+        "encode": Part({"tokens": tokens}, embedded, "encode", context=False),
+        "decode": Part(X, logits, "decode", context=False),
+    },
+    "position": {
+        "at_input": Part(X, stream, build=lambda c, key: c.at_input(dims(), key=key)),
+        "in_attention": Part(
+            {"q": heads, "k": heads}, (heads, heads), build=lambda c, key: c.in_attention(DIM // HEADS)
+        ),
+    },
+}
+
+
+def check_parts(checks: Checks) -> bool:
+    """Check a component wherever it is called. Is it fit to build a model of?"""
+    component = checks.component
+    found = [_check_part(checks, f"{name} ".lstrip(), part)
+             for name, part in PARTS[component.slot].items() if acts(component, name)]  # fmt: skip
+    return all(found)
+
+
+def _check_part(checks: Checks, prefix: str, part: Part) -> bool:
+    component = checks.component
+    checks.make(f"{prefix}start", start, component, part)
+    built: list[Any] = []
+    if not checks.make(f"{prefix}shapes", shapes, component, part, built):
+        checks.leave(f"{prefix}repeats", f"{prefix}jit")
+        return False
+    if built[0] is None:
+        return True
+    if not checks.make(f"{prefix}repeats", repeats, built[0], part):
+        checks.leave(f"{prefix}jit")
+        return False
+    return checks.make(f"{prefix}jit", compiled, built[0], part)
+
+
+def acts(component: Any, name: str) -> bool:
+    """Is the component called at this place? Positions may act at one of two, or at none."""
+    return getattr(component, f"acts_{name}", lambda: True)()
+
+
+def start(component: Any, part: Part) -> str:
+    """Parameters are finite float32, a function of the key, and not the same for every key where they are random."""
+    first, again, other = (trainable(part.build(component, root_key(seed)))[0] for seed in (0, 0, 1))
+    at, keyed = (component, "init"), "draw with the `key` that init gets: dims.weight(named(key, 'NAME'), ...)"
+    if not same(first, again):
+        raise Unmet("two models of one seed start from different parameters", at=at, remedy=keyed)
+    found = leaves_by_path(first)
+    for name, array in found.items():
+        if array.dtype != jnp.float32:
+            raise Unmet(f"parameter {name!r} starts as {array.dtype}, expected float32", at=at)
+    if wrong := [name for name, array in found.items() if not finite(array)]:
+        raise Unmet(f"parameter {wrong[0]!r} starts with numbers that are not finite", at=at)
+    others = leaves_by_path(other)
+    alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and same(array, others[name])]
+    for name in alike:
+        if _drawn(lambda key: trainable(part.build(component, key))[0], list(found).index(name)):
+            problem = f"parameter {name!r} is drawn, but starts the same from every seed and in every layer"
+            raise Unmet(problem, at=at, remedy=keyed)
+    return f"{len(found)} parameters, from the key alone" if found else "no parameters"
+
+
+def _drawn(build: Callable[..., Any], index: int) -> bool:
+    """Is the `index`-th array that `build(key)` gives made of random bits?"""
+    traced = jax.make_jaxpr(build)(root_key(0))
+    only = [i == index for i in range(len(traced.jaxpr.outvars))]
+    return "random_bits" in str(dce_jaxpr(traced.jaxpr, only)[0])
+
+
+def shapes(component: Any, part: Part, built: list[Any]) -> str:
+    """What it gives has the shape and the type that its slot asks for, whatever it is given."""
+    module = part.build(component, root_key(0))
+    built.append(module)
+    if module is None:
+        return f"it builds nothing: a block with it has no {component.slot}"
+    for dtype in (jnp.float32, jnp.bfloat16):
+        for batch, seq in SIZES:
+            given = part.arguments(batch, seq, dtype)
+            for key in (None, root_key(2)) if part.context else (None,):
+                ctx, expected = context(batch, seq, key), part.expected(batch, seq, dtype)
+                seen = jax.eval_shape(lambda *arguments, ctx=ctx: part.call(module, arguments, ctx), *given)
+                if [told(s) for s in _each(seen)] != [told(e) for e in _each(expected)]:
+                    arguments = ", ".join(f"{n} {told(g)}" for n, g in zip(part.given, given, strict=True))
+                    asked = "in evaluation" if key is None else "in training"
+                    raise Unmet(
+                        f"given {arguments} {asked} it gives {' and '.join(map(told, _each(seen)))}, "
+                        f"expected {' and '.join(map(told, _each(expected)))}",
+                        at=(module, part.method),
+                        remedy="end with .astype(x.dtype)" if np.shape(seen) == np.shape(expected) else "",
+                    )
+    return "float32 and bfloat16, several batches and lengths"
+
+
+def _each(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def repeats(module: Any, part: Part) -> str:
+    """Two calls with the same input give the same, with a key and without."""
+    given = tuple(map(like, part.arguments(BATCH, SEQ, jnp.float32)))
+    for key in (None, root_key(2)) if part.context else (None,):
+        first, again = (part.call(module, given, context(key=key)) for _ in range(2))
+        if not same(first, again):
+            raise Unmet(
+                f"two calls with the same input differ by up to {distance(first, again):.2g} of the largest value",
+                at=(module, part.method),
+                remedy="draw from named(ctx.key, 'NAME') (ctx.key is None in evaluation), not from numpy or random, "
+                "and keep nothing between calls",
+            )
+        if not finite(first):
+            raise Unmet("a plain input gives numbers that are not finite", at=(module, part.method))
+    return "two calls give the same bits"
+
+
+def compiled(module: Any, part: Part) -> str:
+    """The compiled call gives what the plain one does."""
+    given = tuple(map(like, part.arguments(BATCH, SEQ, jnp.float32)))
+    plain = part.call(module, given, context())
+    found = jit(lambda m, g, c: part.call(m, g, Context(c[0], c[1], c[2])))(
+        module, given, (context().tokens, context().positions, context().layer)
+    )
+    apart = distance(found, plain)
+    if not apart < TOLERANCE:
+        raise Unmet(
+            f"compiled and plain calls differ by up to {apart:.2g} of the largest value, expected below {TOLERANCE:g}",
+            at=(module, part.method),
+            remedy="something is read while tracing that changes later: a global, the time, numpy's random numbers",
+        )
+    return f"compiled and plain calls agree to {apart:.0e}"
+
+
+def check_init(checks: Checks) -> bool:
+    """Check a component of slot `init`: what it draws for each role."""
+    return checks.make("draw", draws, checks.component)
+
+
+ROLES = {"in": (DIM, 2 * DIM), "out": (2 * DIM, DIM), "embedding": (VOCAB, DIM), "position": (SEQ, DIM)}
+
+
+def draws(component: Any) -> str:
+    """Weights of every role have the shape that was asked for, are finite, and are drawn from the key."""
+    at = (component, "draw")
+    for role, shape in ROLES.items():
+        first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))
+        if told(first) != told(Shape(shape, jnp.float32)):
+            raise Unmet(f"asked for a weight of shape {shape} (role {role}) it gives {told(first)}", at=at)
+        if not finite(first):
+            raise Unmet(f"a weight of role {role} has numbers that are not finite", at=at)
+        keyed = "give `key` to jax.random, and draw with nothing else"
+        if not same(first, again):
+            raise Unmet(f"two draws of role {role} from one key differ", at=at, remedy=keyed)
+        if np.ptp(np.asarray(first)) > 0 and same(first, other):
+            raise Unmet(f"a weight of role {role} is the same from two keys", at=at, remedy=keyed)
+    return f"roles {', '.join(ROLES)}: shapes, and from the key alone"

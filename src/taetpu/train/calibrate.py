@@ -1,0 +1,260 @@
+"""The fastest way to pack the runs of a group, found by trying: width x devices x unrolled layers.
+
+On a CPU each layout is tried in a process of its own (`train.trial`), one at work at a time, so that neither threads
+nor memory of one disturb another. An accelerator belongs to this process, and can be asked for too much without harm:
+there layouts are tried here. What was measured is kept in the cache folder, by machine and shape.
+"""
+
+import hashlib
+import math
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from taetpu.core.config import to_data
+from taetpu.core.errors import UserError
+from taetpu.core.runtime import cache_folder, cores
+from taetpu.core.traced import split
+from taetpu.nn.stack import UNROLL_UP_TO
+from taetpu.spec.identity import canonical, plugin_sources
+from taetpu.spec.train_config import OBSERVATION
+from taetpu.store.backend import open_store
+from taetpu.store.documents import from_json, to_json
+from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
+from taetpu.train.count import flops_per_token
+from taetpu.train.memory import memory_bytes
+from taetpu.train.plan import Layout, Packing, Work, device_counts, fitting_width
+from taetpu.train.watch import Watcher
+
+UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
+
+# A calibration takes about a minute and gains some ten per cent over the rule of thumb.
+PAYS = 600.0  # seconds of work
+# What a CPU core and an accelerator compute in a second at best; real rates are lower, most of all for small models, so
+# that work takes longer than this makes believe.
+FLOPS_OF_CORE, FLOPS_OF_ACCELERATOR = 5e10, 2e13
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the time of a step depends on, besides the layout.
+
+    Attributes:
+        folder: where the task's paths start.
+        plugins: the plug-ins of the study.
+    """
+
+    work: Work
+    folder: Path
+    plugins: tuple[Path, ...]
+
+    def request(self, layout: Layout) -> dict[str, Any]:
+        """All that another process needs to try a layout."""
+        return {
+            "config": to_data(self.work.config),
+            "live": sorted(self.work.group.live),
+            "precision": self.work.precision,
+            "data": self.work.source.fingerprint,
+            "folder": str(self.folder),
+            "plugins": [str(file) for file in self.plugins],
+            "devices": str(jax.devices()),
+            "layout": asdict(layout),
+        }
+
+    def start(self, layout: Layout) -> Tried:
+        """A layout, compiled and ready to be timed."""
+        work = self.work
+        if jax.default_backend() == "cpu":
+            return Child(self.request(layout))
+        return Here(work.config, work.source, layout, live=work.group.live, precision=work.precision)
+
+    def about(self) -> dict[str, Any]:
+        """The machine and the program; measurements are good for whoever has the same."""
+        source = self.work.source
+        config = to_data(split(self.work.config, self.work.group.live)[0])
+        train = {k: v for k, v in config["train"].items() if k not in (*OBSERVATION, "steps", "epochs", "loss_bound")}
+        task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
+        return {
+            "machine": {
+                "cpu": cpu_model(),
+                "cores": cores(),
+                "devices": [device.device_kind for device in jax.local_devices()],
+                "jaxlib": version("jaxlib"),
+                "memory": round(memory_bytes() / 2**30),
+            },
+            "program": {"task": task, "model": config["model"], "train": train, "precision": self.work.precision},
+            "plugins": plugin_sources(self.work.config),
+            "vocab": source.vocab_size,
+            "seq_len": source.seq_len,
+        }
+
+    @property
+    def deep(self) -> bool:
+        """Has the model a stack of layers that is not unrolled whole?"""
+        layers = split(self.work.config, self.work.group.live)[0].model.layers
+        return any(len(list(alike)) > UNROLL_UP_TO for _, alike in groupby(layers))
+
+    def seconds_of_work(self) -> float:
+        """A lower bound of how long training the group takes."""
+        config, source = self.work.config, self.work.source
+        tokens = config.train.total_steps(source.num_windows) * config.train.batch_size * source.seq_len
+        flops = self.work.size * tokens * flops_per_token(config.model, source.vocab_size, source.seq_len)
+        on_cpu = jax.default_backend() == "cpu"
+        return flops / (cores() * FLOPS_OF_CORE if on_cpu else jax.local_device_count() * FLOPS_OF_ACCELERATOR)
+
+    def pays(self) -> bool:
+        """Is there so much to train that measuring first is likely to save time?"""
+        return self.seconds_of_work() > PAYS
+
+
+# --- which layouts are tried -----------------------------------------------------------------------------------------
+
+
+def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> Layout | None:
+    """The layout that trains the whole group soonest.
+
+    Narrow packs come first, and wider ones only while they are not much slower: on a CPU what a wide pack works on
+    leaves the caches, and its rate falls from there on.
+
+    Args:
+        seconds: a layout's time for a step; infinite where it needs more memory than there is.
+
+    Returns:
+        None where no layout can be trained.
+    """
+    size, whole = shape.work.size, dict[Layout, float]()
+
+    def soonest() -> Layout:
+        return min(whole, key=lambda layout: whole[layout])
+
+    for devices in reversed([count for count in device_counts() if count <= size]):
+        for width in widths(size, min(packing.widest or size, shape.work.widest(devices)), devices):
+            layout = Layout(width, devices)
+            whole[layout] = -(-size // width) * seconds(layout)
+            if whole[soonest()] < KEPT * whole[layout]:
+                break
+    if not math.isfinite(whole[soonest()]):
+        return None
+    if shape.deep:
+        best = soonest()
+        for unroll in UNROLLS:
+            layout = Layout(best.width, best.devices, unroll)
+            whole[layout] = -(-size // best.width) * seconds(layout)
+    return soonest()
+
+
+def widths(runs: int, most: int, devices: int) -> list[int]:
+    """Widths worth trying, narrow ones first: about 1, 2, 4, 8 ... runs a device, leaving few places empty."""
+    found, goal = [], devices
+    while True:
+        top = min(goal, most, -(-runs // devices) * devices)
+        if top // devices * devices > goal // 2:
+            found.append(fitting_width(runs, goal // 2 + 1, top, devices))
+        if goal >= min(runs, most):
+            return found
+        goal *= 2
+
+
+# --- what is remembered ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `train.plan.plan_packs` asks for the fastest layout.
+
+    Args:
+        folder, plugins: see `Shape`.
+        watcher: is told while layouts are timed; without one nothing is, and only what is remembered counts.
+    """
+
+    folder: Path
+    plugins: tuple[Path, ...] = ()
+    watcher: Watcher | None = None
+
+    def __call__(self, work: Work, packing: Packing) -> Layout | None:
+        shape = Shape(work, self.folder, self.plugins)
+        known = remembered(shape)
+        try:
+            return fastest(shape, packing, known.__getitem__)
+        except KeyError:
+            pass
+        if self.watcher is None or not self.wanted(work, packing):
+            return None
+        try:
+            seconds = measured(shape, packing, self.watcher)
+        except NotMeasured as error:
+            self.watcher.calibrated(work.size, None, str(error))
+            return None
+        remember(shape, {**known, **seconds})
+        layout = min(seconds, key=lambda layout: -(-work.size // layout.width) * seconds[layout])
+        if not math.isfinite(seconds[layout]):
+            self.watcher.calibrated(work.size, None, "not even one run fits into memory")
+            return None
+        self.watcher.calibrated(work.size, layout)
+        return layout
+
+    def seconds(self, work: Work, layout: Layout) -> float | None:
+        """The time of a step in a layout, where this machine remembers it."""
+        found = remembered(Shape(work, self.folder, self.plugins)).get(layout, math.inf)
+        return found if math.isfinite(found) else None
+
+    def wanted(self, work: Work, packing: Packing) -> bool:
+        """Is this group to be measured, if nothing is remembered of it?"""
+        shape = Shape(work, self.folder, self.plugins)
+        if packing.measure == "never" or (work.size == 1 and not shape.deep):
+            return False
+        return packing.measure == "always" or shape.pays()
+
+
+def measured(shape: Shape, packing: Packing, watcher: Watcher) -> dict[Layout, float]:
+    """The seconds of a step by layout, timed now. Raises `NotMeasured`."""
+    with Bench(shape.work.size, shape.start) as bench:
+
+        def look(layout: Layout) -> float:
+            watcher.calibrating(shape.work.size, layout, len(bench.seconds) + 1)
+            return bench.first_look(layout)
+
+        fastest(shape, packing, look)
+        bench.finish()
+        return bench.seconds
+
+
+def remembered(shape: Shape) -> dict[Layout, float]:
+    """The seconds of a step by layout, as measured on this machine before; infinite where memory did not suffice."""
+    store, key = open_store(cache_folder()), _key(shape)
+    try:
+        data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
+        return {
+            Layout(*(found[name] for name in ("width", "devices", "unroll"))): found["seconds"] or math.inf
+            for found in data["layouts"]
+        }
+    except (UserError, KeyError, TypeError):  # damaged, or of another version: it will be written anew
+        return {}
+
+
+def remember(shape: Shape, seconds: Mapping[Layout, float]) -> None:
+    """Keep what was measured for the next study of this shape."""
+    layouts = [
+        {**asdict(layout), "seconds": taken if math.isfinite(taken) else None} for layout, taken in seconds.items()
+    ]
+    with suppress(UserError):  # a cache that cannot be written costs time, not the study
+        open_store(cache_folder()).write(_key(shape), to_json({**shape.about(), "layouts": layouts}), replace=True)
+
+
+def _key(shape: Shape) -> str:
+    return f"packs/{hashlib.sha256(canonical(shape.about()).encode()).hexdigest()[:16]}.json"
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

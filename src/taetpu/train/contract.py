@@ -1,0 +1,186 @@
+"""The arm contract: an arm changes what it says, all that it says takes effect, and nothing else moves.
+
+Proved before anything is stored, from programs that are traced and lowered, never compiled.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.loading import load
+from taetpu.core.traced import active
+from taetpu.spec.design import Arm, Study
+from taetpu.spec.overrides import apply
+from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.train.computation import Computation
+from taetpu.train.declared import declared, folded
+from taetpu.train.inert import reason
+
+Progress = Callable[[int, int], None]
+SHOWN = 3  # parameters named in a message
+VERBS = {
+    "redrawn": ("starts from other values", "start from other values"),
+    "reshaped": ("takes another shape", "take another shape"),
+    "added": ("comes in", "come in"),
+    "removed": ("goes", "go"),
+}
+
+REBUILT = "a component builds what is its own, and leaves the dims that it is given as they are"
+REDRAWN = (
+    "draw it as the baseline does, from the dims and the key that the component is given; or, where the component is "
+    "meant to start otherwise, say own_init = True in its config class"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The parameters of an arm against the baseline's, by logical name.
+
+    Attributes:
+        equal: in both, of one shape, and started from the same bits for every seed.
+        redrawn: in both, of one shape, and started from other values.
+        reshaped: in both, of two shapes.
+    """
+
+    equal: tuple[str, ...]
+    redrawn: tuple[str, ...]
+    reshaped: tuple[str, ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def compare(baseline: Computation, arm: Computation) -> Comparison:
+    old, new = baseline.parameters, arm.parameters
+    both = [name for name in new if name in old]
+    shaped = [name for name in both if old[name].shape == new[name].shape]
+    return Comparison(
+        equal=tuple(name for name in shaped if old[name] == new[name]),
+        redrawn=tuple(name for name in shaped if old[name] != new[name]),
+        reshaped=tuple(name for name in both if old[name].shape != new[name].shape),
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+    )
+
+
+def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Computation]:
+    """Prove the contract of every arm; returns what each computes.
+
+    Args:
+        told: called with how many arms are done, and of how many.
+
+    Raises:
+        UserError: an arm, or one of its overrides, changes nothing; two arms are the same; an arm changes more than it
+            says; a model cannot be built, or a plug-in raises.
+    """
+    contract = Contract(study)
+    with _without_collections():
+        for number, arm in enumerate(study.arms, start=1):
+            contract.admit(arm)
+            told(number, len(study.arms))
+    return contract.known
+
+
+def examine(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
+    """What the baseline and one arm compute, and how the arm breaks the contract, if it does.
+
+    Raises:
+        UserError: the study has no such arm.
+    """
+    known = {arm.name: arm for arm in study.arms[1:]}
+    if name not in known:
+        raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
+    contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
+    contract.admit(baseline)
+    try:
+        contract.admit(arm)
+    except UserError as error:
+        broken = error
+    return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
+
+
+class Contract:
+    """The arms of a study that are proved so far."""
+
+    def __init__(self, study: Study):
+        self.study, self.baseline = study, study.arms[0]
+        self.live = frozenset[str]().union(*(active(arm.config) for arm in study.arms))
+        self.known: dict[str, Computation] = {}
+
+    def admit(self, arm: Arm) -> None:
+        """Raises `UserError` where an arm breaks the contract."""
+        new = self.computation(arm, arm.config)
+        if arm is not self.baseline:
+            self.refuse_undeclared(arm, new)
+            if new.same_as(self.known[self.baseline.name]):
+                why, remedy = reason(self.baseline.config, arm.config, lambda c: self.computation(arm, c))
+                raise arm.explain(UserError(f"arm {arm.name!r} changes nothing: {why}", remedy=remedy))
+            self.refuse_idle_part(arm, new)
+            self.refuse_twin(arm, new)
+        self.known[arm.name] = new
+
+    def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
+        """What an arm computes, or would with this config instead of its own."""
+        source = self.study.source(arm) if config is arm.config else self.study.sources.of(config)
+        try:
+            config.model.check(source.vocab_size, source.seq_len)
+            return Computation(config, source, self.live)
+        except UserError as error:
+            raise arm.explain(error.at("model")) from None
+
+    def refuse_undeclared(self, arm: Arm, new: Computation) -> None:
+        old = self.known[self.baseline.name]
+        found = compare(old, new)
+        for kind, verbs in VERBS.items():
+            redrawn = kind == "redrawn"
+            more = [n for n in getattr(found, kind) if not declared(n, arm.diff, old, new, redrawn=redrawn)]
+            if more:
+                # Not in the component that is changed, if there are any: those are the more surprising.
+                elsewhere = [n for n in more if not declared(n, arm.diff, old, new, redrawn=False)]
+                listed = folded(elsewhere or more)
+                shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
+                problem = f"{shown} {verbs[len(listed) > 1]}, and {arm.change} does not say so"
+                remedy = REBUILT if elsewhere else REDRAWN
+                raise arm.explain(UserError(f"arm {arm.name!r} changes more than it says: {problem}", remedy=remedy))
+
+    def refuse_idle_part(self, arm: Arm, new: Computation) -> None:
+        """In a product of several lists a single value may do nothing, as long as the arm as a whole does something."""
+        if arm.crossed or len(arm.overrides) < 2:
+            return
+        for path in arm.overrides:
+            config = without(self.study, arm, path)
+            if config is not None and new.same_as(self.computation(arm, config)):
+                why, remedy = reason(config, arm.config, lambda c: self.computation(arm, c))
+                raise arm.explain(
+                    UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
+                )
+
+    def refuse_twin(self, arm: Arm, new: Computation) -> None:
+        for name, earlier in self.known.items():
+            if name != self.baseline.name and new.same_as(earlier):
+                problem = f"arms {name!r} and {arm.name!r} are the same program with the same numbers"
+                raise arm.explain(UserError(problem, remedy="remove one"))
+
+
+def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
+    """An arm's config without one of its overrides; None where the others do not stand without it."""
+    try:
+        config = load(RunConfig, apply(study.base, {p: v for p, v in arm.overrides.items() if p != path})).resolve()
+        config.check()
+        study.sources.of(config)
+    except UserError:
+        return None
+    return config
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage collection meanwhile: tracing makes many small objects, and looking through them is a fifth of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

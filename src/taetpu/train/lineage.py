@@ -1,0 +1,79 @@
+"""How each result of a traced function comes about, as a digest: the operations and the values behind it.
+
+Two results of equal digest are computed alike, whatever else their functions compute. That is finer than the text of a
+program, which is about all results at once, and sees what a jaxpr's text hides: the content of an array closed over.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def lineage(traced: ClosedJaxpr, inputs: Sequence[bytes]) -> list[bytes]:
+    """A digest for each result of a traced function, given one for each of its inputs."""
+    return _results(traced.jaxpr, [of_value(const) for const in traced.consts], inputs)
+
+
+def of_value(value: Any, dtype: Any = None) -> bytes:
+    """The digest of an array by its content, also one of random keys."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value, dtype)
+    return _digest(array.dtype.str, array.shape, array.tobytes())
+
+
+def _results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[bytes]) -> list[bytes]:
+    known: dict[Any, bytes] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+
+    def of(atom: Any) -> bytes:
+        if isinstance(atom, Literal):
+            aval: Any = atom.aval
+            return of_value(atom.val, aval.dtype)
+        return known[atom]
+
+    for eqn in jaxpr.eqns:
+        operands = [of(atom) for atom in eqn.invars]
+        if eqn.primitive.name == "jit":  # is what it does: neither its name nor where it was cut matters
+            results = lineage(eqn.params["jaxpr"], operands)
+        else:
+            made = _digest(eqn.primitive.name, _settings(eqn.params), *operands)
+            results = [_digest(made, i) for i in range(len(eqn.outvars))]
+        known |= zip(eqn.outvars, results, strict=True)
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _settings(value: Any) -> str:
+    """An operation's parameters as text: inner functions by their lineage, no addresses."""
+    if isinstance(value, dict):
+        return ";".join(f"{name}={_settings(setting)}" for name, setting in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return f"({','.join(map(_settings, value))})"
+    if isinstance(value, ClosedJaxpr):
+        return ",".join(digest.hex() for digest in lineage(value, _places(value.jaxpr)))
+    if isinstance(value, Jaxpr):
+        return ",".join(digest.hex() for digest in _results(value, [], _places(value)))
+    if isinstance(value, np.ndarray | jax.Array):
+        return of_value(value).hex()
+    if callable(value) and not isinstance(value, type):  # how to differentiate or batch it, not what it computes
+        return ""
+    return ADDRESS.sub("", repr(value))
+
+
+def _places(jaxpr: Jaxpr) -> list[bytes]:
+    return [_digest("input", i) for i in range(len(jaxpr.invars))]
+
+
+def _digest(*parts: Any) -> bytes:
+    told = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        told.update(len(data).to_bytes(8, "little") + data)
+    return told.digest()

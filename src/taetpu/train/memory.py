@@ -1,0 +1,80 @@
+"""What memory there is, what a run needs of it, and how running out of it shows."""
+
+import os
+from pathlib import Path
+
+import jax
+
+from taetpu.data.batches import Source
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.count import activation_bytes, num_params
+
+SHARE_OF_MEMORY = 0.5
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_bytes() -> int:
+    """What packs may use of a device's memory, in bytes; on a CPU the devices share it."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return int((stats.get("bytes_limit") or host_bytes()) * SHARE_OF_MEMORY)
+
+
+def run_bytes(config: ResolvedConfig, source: Source) -> int:
+    """An upper estimate of what training one run of a pack holds at once, in bytes.
+
+    Parameters, gradients and two moments in float32, and everything that the forward pass of a microbatch computes, as
+    if the backward pass kept it all.
+    """
+    sizes = (config.model, source.vocab_size, source.seq_len)
+    sequences = config.train.batch_size // config.train.accumulate
+    return 4 * 4 * num_params(*sizes) + sequences * activation_bytes(*sizes)
+
+
+def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:
+    """This machine's memory, or what the process's control groups (a container, a service) allow of it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in member.read_text().splitlines() if member.exists() else []:
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            base, name = cgroups, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = cgroups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = group.strip("/").split("/")
+        for depth in range(len(parts) + 1):  # a group's limit holds for the groups in it
+            file = base.joinpath(*parts[:depth], name)
+            text = file.read_text().strip() if file.is_file() else "max"
+            limits += [] if text == "max" else [int(text)]
+    return min(limits)
+
+
+def peak_bytes() -> int:
+    """The most that this process has held of the machine's memory so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # what `getrusage` says includes the parent's share at the start of a child
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) << 10
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Was it too little memory that made a pack fail?"""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+    return isinstance(error, MemoryError)
+
+
+def oom_kills() -> tuple[str, int] | None:
+    """How many processes this machine has killed for want of memory since it was started, and which start that was.
+
+    None where the system does not count them.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return boot, int(counts["oom_kill"])
+    except (OSError, KeyError):
+        return None

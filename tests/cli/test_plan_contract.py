@@ -1,0 +1,118 @@
+"""`plan` and `run` refuse a study whose arms break their contract; `plan --diff` shows what an arm changes."""
+
+from pathlib import Path
+
+import pytest
+
+PLANTED = Path(__file__).parents[1] / "train" / "planted.py"
+SAME = "leads to the same program with the same numbers"
+BROKEN = {
+    "an arm that changes nothing": (
+        "x: {model.ffn: copied}",
+        f"error: arm 'x' changes nothing: model.ffn: swiglu -> copied {SAME}\n",
+        "at arms.x.model.ffn\n  remedy: remove it, or look at where it should act\n",
+    ),
+    "a plug-in that also changes how what it leaves alone is drawn": (
+        "x: {model.mixer.kind: louder}",
+        "error: arm 'x' changes more than it says: layers.0.mixer.wq starts from other values, "
+        "and model.mixer: attention -> louder does not say so\n",
+        "at arms.x.model.mixer.kind\n  remedy: draw it as the baseline does",
+    ),
+    "two arms that are one": (
+        "x: {train.optimizer.lr: 0.00010000000000001}",
+        "error: arms 'low-lr' and 'x' are the same program with the same numbers\n",
+        "at arms.x.train.optimizer.lr\n  remedy: remove one\n",
+    ),
+}
+
+
+@pytest.fixture
+def write(here, text):
+    """`write(arm, ...)`: the tiny study with these arms more, and the planted kinds to name in them."""
+
+    def written(*arms: str) -> None:
+        (here / "planted.py").write_bytes(PLANTED.read_bytes())
+        (here / "s.yaml").write_text("plugins: [planted.py]\n" + text + "".join(f"  {arm}\n" for arm in arms))
+
+    return written
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, contents, write, broken, command):
+    arm, problem, rest = BROKEN[broken]
+    write(arm)
+    before = contents(here)
+    code, out, err = taetpu(command, "s.yaml")
+    assert (code, out) == (2, "")
+    assert err.startswith(problem)
+    assert f"where:  s.yaml:{len((here / 's.yaml').read_text().splitlines())} {rest}" in err
+    assert contents(here) == before
+
+
+ARMS = ("relu: {model.ffn: relu}", "batch: {train.batch_size: 8}", "mute: {model.mixer.drop_heads: [1]}")
+
+
+def test_the_plan_says_which_arms_share_a_program_and_what_they_keep(taetpu, write):
+    write(*ARMS)
+    arms = {arm["name"]: arm["contract"] for arm in taetpu("plan", "s.yaml", "--json").json()["arms"]}
+    programs = {name: arm.pop("program") for name, arm in arms.items()}
+    assert programs["baseline"] == programs["low-lr"] == programs["mute"]
+    assert len(set(programs.values())) == 3
+    assert arms["low-lr"] == arms["baseline"] == {"same_data": True, "same_parameters": 11, "other_parameters": 0}
+    assert arms["relu"] == {"same_data": True, "same_parameters": 8, "other_parameters": 2}
+    assert not arms["batch"]["same_data"]
+    assert "batch: a seed reads other windows than the baseline's, or in another order" in taetpu("plan", "s.yaml").out
+
+
+def test_a_program_has_the_same_name_in_every_process(taetpu, process):
+    def programs(done):
+        return [arm["contract"]["program"] for arm in done.json()["arms"]]
+
+    assert programs(taetpu("plan", "s.yaml", "--json")) == programs(process("plan", "s.yaml", "--json"))
+
+
+def test_the_difference_of_an_arm(taetpu, here, contents, write):
+    write(*ARMS)
+    before = contents(here)
+    found = taetpu("plan", "s.yaml", "--diff", "relu", "--json").json()
+    assert list(found["config"]) == ["model.ffn"]
+    assert found["removed"] == {"layers.0.ffn.gate": [16, 40]}
+    assert found["reshaped"] == {"layers.0.ffn.down": [[40, 16], [64, 16]], "layers.0.ffn.up": [[16, 40], [16, 64]]}
+    assert (found["added"], found["redrawn"], found["breaks"]) == ({}, {}, None)
+    assert found["parameters"][1] - found["parameters"][0] == 2 * 16 * 64 - 3 * 16 * 40
+    assert found["flops_per_token"][1] - found["flops_per_token"][0] == 6 * (2 * 16 * 64 - 3 * 16 * 40)
+    # One product less forward, two less backward, and one less in the evaluation.
+    assert found["operations"]["dot_general"][0] - found["operations"]["dot_general"][1] == 4
+    table = taetpu("plan", "s.yaml", "--diff", "relu").out
+    assert max(map(len, table.splitlines())) <= 80
+    for said in (
+        "model.ffn",
+        "layers.0.ffn.gate",
+        "40 x 16 -> 64 x 16",
+        "dot_general",
+        "start: 8 of 8",
+        "the same order",
+    ):
+        assert said in table
+    assert contents(here) == before
+
+
+def test_the_difference_of_an_arm_that_breaks_the_contract_shows_how(taetpu, write):
+    write("x: {model.mixer.kind: louder}")
+    found = taetpu("plan", "s.yaml", "--diff", "x", "--json").json()
+    assert list(found["redrawn"]) == ["layers.0.mixer.wq"]
+    assert "layers.0.mixer.wq starts from other values" in found["breaks"]
+    table = taetpu("plan", "s.yaml", "--diff", "x").out
+    assert "start: 10 of 11 parameters that both have start from the same bits" in table
+    assert f"the arm contract is broken: {found['breaks']}" in table
+
+
+def test_an_arm_that_differs_in_numbers_alone_has_the_same_program(taetpu):
+    assert "the program is the same; what differs are numbers" in taetpu("plan", "s.yaml", "--diff", "low-lr").out
+
+
+def test_the_difference_of_an_unknown_arm_names_the_nearest(taetpu):
+    code, out, err = taetpu("plan", "s.yaml", "--diff", "lowlr")
+    assert (code, out) == (2, "")
+    assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: did you mean 'low-lr'? known: low-lr\n"

@@ -1,0 +1,66 @@
+"""A plug-in with kinds that keep the arm contract, and kinds that break it."""
+
+import equinox as eqx
+import numpy as np
+
+from taetpu.nn.attention import AttentionConfig
+from taetpu.nn.ffn import SwiGLU, SwiGLUConfig
+from taetpu.nn.init import FanIn
+from taetpu.plugin import register
+
+
+@register("ffn", "copied")
+class Copied(SwiGLUConfig):
+    """Says that it is something else than SwiGLU, and is not."""
+
+
+@register("ffn", "honest")
+class Honest(SwiGLUConfig):
+    """SwiGLU's parameters, another function; `weight` is a constant in its program."""
+
+    weight: float = 2.0
+
+    def init(self, dims, *, key):
+        return Weighted(**vars(super().init(dims, key=key)), weights=(1.0,) * (dims.dim - 1) + (self.weight,))
+
+
+class Weighted(SwiGLU):
+    weights: tuple = eqx.field(static=True)
+
+    def __call__(self, x, ctx):
+        return super().__call__(x, ctx) * np.asarray(self.weights, np.float32)
+
+
+@register("ffn", "meddling")
+class Meddling(SwiGLUConfig):
+    """Also changes how all layers after it are drawn."""
+
+    def init(self, dims, *, key):
+        made = super().init(dims, key=key)
+        object.__setattr__(dims, "init", FanIn())
+        return made
+
+
+@register("ffn", "biasing")
+class Biasing(SwiGLUConfig):
+    """Also gives biases to all layers after it."""
+
+    def init(self, dims, *, key):
+        made = super().init(dims, key=key)
+        object.__setattr__(dims, "bias", True)
+        return made
+
+
+@register("mixer", "louder")
+class Louder(AttentionConfig):
+    """Attention whose queries start at another scale."""
+
+    factor: float = 2.0
+
+    def init(self, dims, position, *, key):
+        return eqx.tree_at(lambda m: m.wq, made := super().init(dims, position, key=key), self.factor * made.wq)
+
+
+@register("mixer", "louder-and-says-so")
+class LouderAndSaysSo(Louder):
+    own_init = True

@@ -1,0 +1,244 @@
+"""The arm contract: what breaks it is refused with its reason, what keeps it is admitted, and its proofs are true."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.registry import kinds
+from taetpu.nn.block import SLOTS
+from taetpu.nn.lm import named_parameters
+from taetpu.spec.loading import load_study
+from taetpu.train.contract import check, compare
+from taetpu.train.step import init_state
+
+PLANTED = Path(__file__).with_name("planted.py")
+STUDY = """\
+study: s
+plugins: [planted.py]
+base:
+  task: {kind: copy, seq_len: 12, symbols: 5, min_length: 2, max_length: 4, eval_size: 8}
+  model: {dim: 16, num_layers: 2, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 20, batch_size: 4, sample: none}
+arms:
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    """`study(*arms, base=settings)`: the study above with these arms, and with these settings beside the mixer's."""
+
+    def loaded(*arms, base=""):
+        (tmp_path / "planted.py").write_bytes(PLANTED.read_bytes())
+        text = STUDY.replace("num_heads: 2}", f"num_heads: 2}}, {base}") if base else STUDY
+        (tmp_path / "s.yaml").write_text(text + "".join(f"  {arm}\n" for arm in arms))
+        return load_study(tmp_path / "s.yaml")
+
+    return loaded
+
+
+def refused(study) -> tuple[str, str]:
+    """The problem of a study, and the place that it is blamed on."""
+    with pytest.raises(UserError) as caught:
+        check(study)
+    assert caught.value.line is not None
+    return caught.value.problem, ".".join(map(str, caught.value.path))
+
+
+# --- arms that change nothing ----------------------------------------------------------------------------------------
+
+UNREAD = "is never read: nothing that is trained or measured depends on it"
+INERT = {
+    "{model.mixer.head_dim: 8}": (
+        "", "model.mixer.head_dim: none -> 8 leads to the same program: 8 is what it is anyway when nothing is said"
+    ),
+    "{model.layers.1.mixer.head_dim: 8}": (
+        "", "model.layers.1.mixer.head_dim: none -> 8 leads to the same program: "
+        "8 is what it is anyway when nothing is said",
+    ),
+    "{model.ffn.mult: 2}": (
+        "ffn: {kind: relu, hidden: 24}",
+        "model.ffn.mult: 4.0 -> 2.0 leads to the same program: model.ffn.hidden is 24, and that alone counts",
+    ),
+    "{train.loss_bound: 5}": (
+        "", "train.loss_bound: 1000.0 -> 5.0 leads to the same program: it only says which runs count as diverged"
+    ),
+    "{train.precision: float32}": (
+        "", "train.precision: auto -> float32 leads to the same program: this device computes in float32 anyway"
+    ),
+    "{model.layers.1.position: none}": (
+        "layers: {1: {mixer: none}}",
+        "model.layers.1.position: rope -> none leads to the same program with the same numbers",
+    ),
+    "{model.layers.1.position.base: 5}": ("layers: {1: {mixer: none}}", f"model.layers.1.position.base {UNREAD}"),
+    "{model.position.base: 5}": ("layers: {':': {mixer: none}}", f"model.position.base {UNREAD}"),
+    "{model.ffn: copied}": ("", "model.ffn: swiglu -> copied leads to the same program with the same numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arm", INERT)
+def test_an_inert_arm_is_refused_and_told_why(study, arm):
+    base, why = INERT[arm]
+    path = arm[1:].split(":")[0]
+    assert refused(study(f"x: {arm}", base=base)) == (f"arm 'x' changes nothing: {why}", f"arms.x.{path}")
+
+
+def test_each_value_of_a_list_is_blamed_by_itself(study):
+    loaded = study("x: {model.ffn.hidden: [64, 40]}")
+    problem, place = refused(loaded)
+    assert problem.startswith("arm 'x=40' changes nothing: model.ffn.hidden: none -> 40 leads to the same program")
+    assert place == "arms.x.model.ffn.hidden.1"
+
+
+def test_an_override_that_does_nothing_beside_one_that_does_is_refused(study):
+    problem, place = refused(study("x: {model.ffn: none, model.mixer.head_dim: 8}"))
+    assert problem.startswith("part of arm 'x' changes nothing: model.mixer.head_dim: none -> 8")
+    assert place == "arms.x.model.mixer.head_dim"
+
+
+def test_in_a_product_of_lists_a_single_value_may_do_nothing(study):
+    arms = check(study("x: {model.mixer.head_dim: [8, 4], model.ffn: [relu, none]}"))
+    assert len(arms) == 5
+
+
+def test_a_mask_of_ones_is_no_mask_and_one_with_a_hole_is(study):
+    arms = check(study("x: {model.mixer.drop_heads: [1]}", "y: {model.layers.0.drop: [ffn]}"))
+    assert len({id(arm.outline) for arm in arms.values()}) == 1  # one program, other numbers
+
+
+def test_arms_that_are_the_same_are_named(study):
+    problem, place = refused(study("x: {model.ffn.hidden: 64}", "y: {model.ffn.mult: 4}"))
+    assert problem == "arms 'x' and 'y' are the same program with the same numbers"
+    assert place == "arms.y.model.ffn.mult"
+
+
+def test_a_constant_in_the_program_is_part_of_it(study):
+    arms = check(study("x: {model.ffn: honest}", "y: {model.ffn: {kind: honest, weight: 3.0}}"))
+    assert arms["x"].outline.operations == arms["y"].outline.operations
+    assert not arms["x"].same_as(arms["y"])
+
+
+# --- arms that change more than they say -----------------------------------------------------------------------------
+
+MORE = {
+    "{model.layers.0.ffn: meddling}": (
+        "layers.1.ffn.down, layers.1.ffn.gate, layers.1.ffn.up and 4 more start from other values, "
+        "and model.layers.0.ffn: swiglu -> meddling does not say so",
+        "a component builds what is its own",
+    ),
+    "{model.ffn: meddling}": (
+        "layers.1.mixer.wk, layers.1.mixer.wo, layers.1.mixer.wq and 1 more start from other values, "
+        "and model.ffn: swiglu -> meddling does not say so",
+        "a component builds what is its own",
+    ),
+    "{model.layers.0.ffn: biasing}": (
+        "layers.1.ffn.down_bias, layers.1.ffn.gate_bias, layers.1.ffn.up_bias and 4 more come in, "
+        "and model.layers.0.ffn: swiglu -> biasing does not say so",
+        "a component builds what is its own",
+    ),
+    "{model.mixer.kind: louder}": (
+        "layers.0-1.mixer.wq starts from other values, and model.mixer: attention -> louder does not say so",
+        "draw it as the baseline does",
+    ),
+}
+
+
+@pytest.mark.parametrize("arm", MORE)
+def test_an_arm_that_changes_more_than_it_says_is_refused(study, arm):
+    what, remedy = MORE[arm]
+    loaded = study(f"x: {arm}")
+    assert refused(loaded) == (f"arm 'x' changes more than it says: {what}", f"arms.x.{arm[1:].split(':')[0]}")
+    with pytest.raises(UserError) as caught:
+        check(loaded)
+    assert str(caught.value.remedy).startswith(remedy)
+
+
+def test_another_start_that_is_declared_is_admitted(study):
+    check(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
+    louder = "layers: {':': {mixer: {kind: louder, num_heads: 2}}}"
+    check(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))
+
+
+def test_every_kind_that_comes_with_the_package_keeps_the_contract(study):
+    loaded = study()
+    first = loaded.arms[0].config
+    own = {slot: getattr(first.model.layers[0], slot).kind for slot in SLOTS} | {
+        "embedding": "tied",
+        "init": "gpt2-scaled",
+    }
+    others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
+    arms = check(study(*(f"{slot}-{kind}: {{model.{slot}: {kind}}}" for slot, kind in others)))
+    assert len(arms) == len(others) + 1
+
+
+def test_what_components_are_built_from_may_change_everything(study):
+    loaded = study("dim: {model.dim: 32}", "deep: {model.num_layers: 3}", "bias: {model.bias: true}",
+                   "std: {model.init.std: 0.1}", "narrow: {model.mixer.num_kv_heads: 1}")  # fmt: skip
+    arms = check(loaded)
+    redrawn = {name: compare(arms["baseline"], arm).redrawn for name, arm in arms.items()}
+    assert redrawn["bias"] == redrawn["narrow"] == ()
+    assert set(redrawn["deep"]) == {f"layers.{i}.{name}" for i in (0, 1) for name in ("mixer.wo", "ffn.down")}
+
+
+# --- the proofs are true ---------------------------------------------------------------------------------------------
+
+SWAPS = {
+    "ffn of one layer": "{model.layers.0.ffn: relu}",
+    "ffn of all layers": "{model.ffn: relu}",
+    "queries": "{model.mixer.kind: louder-and-says-so}",
+}
+
+
+@pytest.fixture(scope="module")
+def born():
+    """`born(config, source)`: the parameters that runs on seeds 0 and 1 really start from."""
+    known = {}
+
+    def parameters(config, source):
+        key = config.model_dump_json()
+        if key not in known:
+            many = jax.jit(jax.vmap(lambda seed: named_parameters(init_state(config, source, seed).model)))
+            known[key] = {name: np.asarray(a) for name, a in many(np.arange(2, dtype=np.int32)).items()}
+        return known[key]
+
+    return parameters
+
+
+@pytest.mark.parametrize(
+    "swap", [swap if swap == "ffn of one layer" else pytest.param(swap, marks=pytest.mark.slow) for swap in SWAPS]
+)
+def test_parameters_said_to_be_equal_are_so_bit_for_bit_and_others_are_not(study, born, swap):
+    loaded = study(f"x: {SWAPS[swap]}")
+    arms = check(loaded)
+    found = compare(arms["baseline"], arms["x"])
+    old, new = (born(arm.config, loaded.source(arm)) for arm in loaded.arms)
+    assert {n for n in new if n in old and np.array_equal(old[n], new[n])} == set(found.equal)
+    assert len(found.equal) > len(new) / 2
+    assert set(found.redrawn) == ({"layers.0.mixer.wq", "layers.1.mixer.wq"} if swap == "queries" else set())
+
+
+def test_a_seed_reads_the_same_windows_whatever_the_model(study, tmp_path):
+    (tmp_path / "text.txt").write_text("hello world. " * 40)
+    text = "task: {kind: text, source: text.txt, seq_len: 12, split: order}"
+    loaded = study("x: {model.ffn: relu}", "y: {train.batch_size: 8}", "z: {task.seq_len: 8}", base="")
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "".join(f"  {text}\n" if "task:" in line else f"{line}\n" for line in file.read_text().splitlines())
+    )
+    loaded = load_study(file)
+    arms = check(loaded)
+    assert [arms[name].same_data(arms["baseline"]) for name in "xyz"] == [True, False, False]
+    rows = {arm.name: loaded.source(arm).rows(1, 5, 7, arm.config.train.batch_size) for arm in loaded.arms}
+    assert np.array_equal(rows["baseline"], rows["x"])
+    assert not np.array_equal(rows["baseline"].ravel(), rows["y"].ravel()[: rows["baseline"].size])
+
+
+def test_the_numbers_said_to_be_read_are_those(study):
+    arms = check(study("x: {model.layers.0.mixer: none}", "y: {model.position: learned}"))
+    unread = {name: set(arm.numbers) - arm.outline.reads for name, arm in arms.items()}
+    assert unread["baseline"] == {"model.position.base"}  # rope acts in the layers alone
+    assert unread["x"] == {"model.position.base", "model.layers.0.position.base"}
+    assert unread["y"] == set()
+    assert {"model.init.std", "train.optimizer.lr", "train.clip"} <= arms["x"].outline.reads
