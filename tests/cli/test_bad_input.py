@@ -94,7 +94,7 @@ def test_an_arm_whose_data_cannot_be_used_is_not_frozen(taetpu, here, contents, 
     text = (here / "s.yaml").read_text()
     (here / "s.yaml").write_text(text.replace(ARM, "{task.seq_len: 5000}"))
     before = contents(here)
-    refused(taetpu("run", "s.yaml"), "seq_len 5000 is longer than", "s.yaml:8 at arms.low-lr.task.seq_len")
+    refused(taetpu("run", "s.yaml"), "seq_len 5000 is longer than", "s.yaml:9 at arms.low-lr.task.seq_len")
     assert contents(here) == before
 
 
@@ -135,7 +135,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(taetpu, here, conten
     [
         ("batch_size: 4", "batch_size: 8", ("base.train.batch_size was 4, and is 8 now", "s.yaml:5 at base.train")),
         ("symbols: 5", "symbols: 6", ("base.task.symbols was 5", "s.yaml:3 at base.task.symbols")),
-        ("lr: 1e-4", "lr: 1e-5", ("arm 'low-lr' was", "s.yaml:8 at arms.low-lr")),
+        ("lr: 1e-4", "lr: 1e-5", ("arm 'low-lr' was", "s.yaml:9 at arms.low-lr")),
     ],
 )
 def test_the_folder_of_another_study_is_left_as_it_is(taetpu, here, text, contents, trained, command, old, new, said):

@@ -116,3 +116,14 @@ def test_the_difference_of_an_unknown_arm_names_the_nearest(taetpu):
     code, out, err = taetpu("plan", "s.yaml", "--diff", "lowlr")
     assert (code, out) == (2, "")
     assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: did you mean 'low-lr'? known: low-lr\n"
+
+
+def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
+    file, metrics = here / "s.yaml", "metrics: {stream: {kind: activation, site: residul}}"
+    file.write_text(text.replace("metrics: {gradient-norm: {every: 6}}", metrics))
+    assert metrics in file.read_text()
+    code, _, err = taetpu("plan", "s.yaml")
+    assert code == 2
+    assert "no arm has a site 'residul'" in err
+    assert "at base.train.metrics.stream" in err
+    assert "did you mean 'residual'" in err

@@ -5,6 +5,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
+from taetpu.train.plan import parse_packing
 from taetpu.train.watch import Watcher
 
 
@@ -26,14 +27,14 @@ class Interrupting(Watcher):
 
 @pytest.fixture
 def study(tmp_path):
-    """`study(yaml=STUDY, root="root", watcher=None) -> (Outcome, StudyFolder)`: one call of `taetpu run`."""
+    """`study(yaml=STUDY, root="root", watcher=None, pack="auto") -> (Outcome, StudyFolder)`: one `taetpu run`."""
 
-    def run(text=STUDY, root="root", watcher=None):
+    def run(text=STUDY, root="root", watcher=None, pack="auto"):
         file = tmp_path / "study.yaml"
         file.write_text(text)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        return run_study(loaded, folder, watcher or Watcher()), folder
+        return run_study(loaded, folder, watcher or Watcher(), parse_packing(pack)), folder
 
     return run
 

@@ -182,6 +182,21 @@ def test_what_components_are_built_from_may_change_everything(study):
     assert set(redrawn["deep"]) == {f"layers.{i}.{name}" for i in (0, 1) for name in ("mixer.wo", "ffn.down")}
 
 
+def test_nothing_is_compiled(study):
+    loaded = study(
+        "x: {model.ffn: relu}", "y: {model.norm.kind: layer}", base="layers: {0: {ffn: {kind: swiglu, hidden: 56}}}"
+    )
+    loaded.runs()  # what the task compiles to draw its evaluation set is not the contract's
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    check(loaded)
+    assert compiled == []
+    jax.jit(lambda x: x + 56).lower(1.0).compile()
+    assert compiled != []  # it would have been heard
+
+
 # --- the proofs are true ---------------------------------------------------------------------------------------------
 
 SWAPS = {

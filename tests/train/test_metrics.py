@@ -101,12 +101,6 @@ def test_what_is_trained_is_the_same_program_with_and_without(trainer, make, tex
     assert lowered(metrics=ALL) == lowered()
 
 
-def test_a_site_that_is_not_there(trainer, make, text):
-    task, source = text
-    with pytest.raises(UserError, match=r"no site 'residul' in this model\n.*did you mean 'residual'"):
-        trainer([make(task, metrics={"a": {"kind": "activation", "site": "residul", "every": 1}})], source).look()
-
-
 def test_a_metric_gives_single_numbers():
     class Vector:
         def measure(self, seen):
@@ -118,4 +112,3 @@ def test_a_metric_gives_single_numbers():
 
 def test_every_built_in_metric_is_tested_here():
     assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation"}
-

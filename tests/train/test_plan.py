@@ -1,12 +1,28 @@
-"""Which runs share a program, and what is decided once."""
+"""Which runs share a program, how they are packed, and what is decided once."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
+import jax
 import pytest
 
+from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec
 from taetpu.train import plan
-from taetpu.train.plan import PackPlan, group, plan_packs
+from taetpu.train.plan import (
+    AUTO,
+    Group,
+    Layout,
+    Packing,
+    PackPlan,
+    Work,
+    even_width,
+    fitting_width,
+    group,
+    parse_packing,
+    plan_packs,
+    rule_of_thumb,
+)
 
 
 @pytest.fixture
@@ -19,6 +35,12 @@ def runs(make, text):
         "relu": make(task, {"ffn": "relu"}),
     }
     return [RunSpec(arm, seed, c, f"{i}{seed}") for i, (arm, c) in enumerate(arms.items()) for seed in range(3)]
+
+
+@pytest.fixture
+def work(runs, text):
+    """`work(n)`: n runs of one structure, to be packed."""
+    return lambda n: Work(Group(frozenset(), (runs * 100)[:n]), text[1], "float32")
 
 
 def test_runs_that_differ_in_numbers_share_a_program(runs):
@@ -34,14 +56,8 @@ def test_every_run_is_in_one_pack_and_plans_survive_the_store(runs, text):
     for p in plans:
         assert p.width >= len(p.runs)
         assert p.width % p.devices == 0
-        assert PackPlan.from_data({**p.__dict__}) == p
-
-
-def test_a_small_memory_makes_narrow_packs_of_one_width(runs, text, monkeypatch):
-    monkeypatch.setattr(plan, "memory_bytes", lambda: 4 * plan.run_bytes(runs[0].config, text[1]) + 1)
-    plans = plan_packs(runs[:9], [text[1]] * 9)
-    assert [len(p.runs) for p in plans] == [3, 3, 3]
-    assert len({p.width for p in plans}) == 1
+        assert p.chosen == "rule of thumb"
+        assert PackPlan.from_data(json.loads(json.dumps(asdict(p)))) == p
 
 
 def test_what_auto_precision_meant_first_it_means_later(runs, text):
@@ -49,3 +65,82 @@ def test_what_auto_precision_meant_first_it_means_later(runs, text):
     assert first.precision == "float32"  # this machine's device is a CPU
     (later, *_) = plan_packs(runs[9:], [text[1]] * 3, [replace(first, precision="bfloat16")])
     assert later.precision == "bfloat16"
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 4, 7, 100])
+@pytest.mark.parametrize("packing", [AUTO, Packing(5, "never")])
+def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, packing):
+    """Not for its repeats either: a pack that is filled up holds as much as a full one."""
+    need = plan.run_bytes(work(1).config, work(1).source)
+    monkeypatch.setattr(plan, "memory_bytes", lambda: room * need + need // 2)
+    for count in range(1, 13):
+        layout = rule_of_thumb(work(count), packing)
+        assert layout.width * need <= plan.memory_bytes()
+        assert layout.width <= (packing.widest or count + 1)
+        assert layout.width % layout.devices == 0
+        assert layout.devices <= min(2, count)
+
+
+def test_a_measured_layout_is_taken_before_the_rule_of_thumb_and_never_where_a_width_is_asked_for(runs, text):
+    nine = (runs[:9], [text[1]] * 9)
+    plans = plan_packs(*nine, measure=lambda work, packing: Layout(4, 2, 2))
+    assert [(p.layout, p.chosen, len(p.runs)) for p in plans] == [
+        (Layout(4, 2, 2), "measured", 4),
+        (Layout(4, 2, 2), "measured", 4),
+        (Layout(4, 2, 2), "measured", 1),
+    ]
+    asked = plan_packs(*nine, packing=parse_packing(3), measure=lambda work, packing: Layout(4, 2, 2))
+    assert {p.chosen for p in asked} == {"asked for"}
+    assert max(p.width for p in asked) <= 3
+    alone = plan_packs(*nine, packing=parse_packing("off"))
+    assert [(p.layout, len(p.runs)) for p in alone] == [(Layout(1), 1)] * 9
+
+
+@pytest.mark.parametrize("wrong", ["on", "0", "-3", "2.5", "", 0, -1, True, 2.0, None])
+def test_other_ways_to_pack_are_refused_with_those_there_are(wrong):
+    with pytest.raises(UserError, match="no way to pack runs") as error:
+        parse_packing(wrong)
+    assert repr(wrong) in error.value.problem
+    assert "auto, measured, off, or the most runs in a pack" in (error.value.remedy or "")
+
+
+def test_what_was_asked_for_tells_which_earlier_packs_are_otherwise():
+    earlier = PackPlan("x", 4, 2, "float32", (), (("baseline", 0, "a"),), chosen="rule of thumb")
+    assert [parse_packing(asked).kept_by(earlier) for asked in ("auto", 4, 3, "off", "measured")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert parse_packing("measured").kept_by(replace(earlier, chosen="measured"))
+
+
+@pytest.mark.parametrize(("width", "devices"), [(8, 2), (6, 2), (5, 1), (2, 2), (12, 4)])
+def test_halving_halves_what_a_device_holds_until_every_run_is_alone(width, devices):
+    names = tuple(("arm", seed, f"{seed}") for seed in range(width - 1))
+    plans = [PackPlan("x", width, devices, "float32", ("a.*.b",), names, unroll=2, chosen="measured")]
+    while plans[0].width > 1:
+        before, plans = plans, [half for one in plans for half in one.halved(one.runs)]
+        assert plans[0].width == -(-before[0].width // 2)
+        assert len({half.layout for half in plans}) == 1
+        assert all(half.width % half.devices == 0 and len(half.runs) <= half.width for half in plans)
+        assert [run for half in plans for run in half.runs] == list(names)
+        assert len({half.id for half in plans}) == len(plans)
+        assert {(half.halved_from, half.unroll, half.chosen, half.live) for half in plans} == {
+            (width, 2, "measured", ("a.*.b",))
+        }
+    assert len(plans) == len(names)
+
+
+def test_widths_leave_few_places_empty_or_make_few_packs():
+    for devices in (1, 2, 3):
+        for runs in range(1, 40):
+            for most in range(devices, 20):
+                every = range(devices, most + 1, devices)
+                fitting, even = (f(runs, devices, most, devices) for f in (fitting_width, even_width))
+                assert fitting in every
+                assert even in every
+                assert -(-runs // fitting) * fitting == min(-(-runs // width) * width for width in every)
+                assert -(-runs // even) == min(-(-runs // width) for width in every)
+
+
+def test_the_cores_that_a_pack_may_use_are_those_there_are():
+    assert plan.device_counts() == [1, 2]
+    assert jax.local_device_count() == 2

@@ -118,20 +118,19 @@ def _show_plan(found: dict[str, Any]) -> None:
         return
     show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
     seconds = [pack["seconds"] for pack in found["packs"]]
-    time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} and compiling"
+    time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
     typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
 
 
 def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
     """A row for the packs that share a program."""
     first = packs[0]
-    unroll = {"unroll": first["unroll"]} if first["unroll"] > 1 else {}
     return {
         "packs": len(packs),
         "runs": sum(len(pack["runs"]) for pack in packs),
         "width": first["width"],
         "devices": first["devices"],
-        **unroll,
+        "unroll": first["unroll"] if first["unroll"] > 1 else None,
         "chosen": first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
     }

@@ -84,7 +84,7 @@ def several(slot: str, value: Any, path: Where = ()) -> dict[str, Component]:
         value = entries
     dotted_name = next((name for name in value if "." in str(name)), None) if isinstance(value, Mapping) else None
     if dotted_name is not None:
-        raise UserError(f"{dotted_name!r} cannot be a name: it has a dot", path=(*path, dotted_name), remedy="rename it")
+        raise UserError(f"{dotted_name!r} cannot be a name", path=(*path, dotted_name), remedy="leave out the dot")
     if not isinstance(value, Mapping):
         raise UserError(f"{value!r} is neither a list of kinds nor a mapping of them", path=path)
     return {

@@ -52,18 +52,21 @@ _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
 def wanted(name: str) -> bool:
-    """Is the site read or edited in the capture that is being traced? For code that has a cheaper way when not."""
+    """Is the site read or edited in the capture that is being traced? For code that has a cheaper way when not.
+
+    Asking says that the site is there.
+    """
     tape = _TAPE.get()
-    return tape is not None and (name in tape.sites or any(edit.site == name for edit in tape.edits))
+    if tape is None:
+        return False
+    tape.seen.update((name, layer) for layer in tape.layers)
+    return name in tape.sites or any(edit.site == name for edit in tape.edits)
 
 
 def site(name: str, x: Array) -> Array:
     """Mark a point: returns `x`, edited if an edit asks for it."""
     tape = _TAPE.get()
-    if tape is None:
-        return x
-    tape.seen.update((name, layer) for layer in tape.layers)
-    if not wanted(name):
+    if tape is None or not wanted(name):
         return x
     if tape.trace != _trace_now():
         raise RuntimeError(f"site {name!r} is inside a transform that owns no tape: wrap its body with sites.owning")

@@ -13,14 +13,16 @@ from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
-from taetpu.core.sites import site
+from taetpu.core.sites import site, wanted
 from taetpu.nn.parts import Context, Dims, Fixed, dropout, project
 from taetpu.nn.position import PositionConfig
+from taetpu.nn.product import product
 from taetpu.nn.scores import NoScores
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
+Scores = Float[Array, "batch head query key"]
 
 
 @register("mixer", "none")
@@ -151,14 +153,22 @@ class Attention(eqx.Module):
         return jnp.repeat(kv, self.num_heads // self.num_kv_heads, axis=1) if self.num_kv_heads < self.num_heads else kv
 
     def attend(self, q: Heads, k: Heads, v: Heads, ctx: Context) -> Heads:
-        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) * self.scale.value
-        scores = self.scores(scores, ctx)
+        scores = self.scores(product(q, k.mT, jnp.float32) * self.scale.value, ctx)
         if self.causal:
             scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
-        scores = site("mixer.scores", scores)
-        pattern = site("mixer.pattern", jax.nn.softmax(scores, -1).astype(v.dtype))
-        pattern = self.dropout(pattern, None if ctx.key is None else named(ctx.key, "pattern"))
-        return jnp.einsum("bhqk,bhkd->bhqd", pattern, v)
+        return self.read(site("mixer.scores", scores), v, ctx)
+
+    def read(self, scores: Scores, v: Heads, ctx: Context) -> Heads:
+        """softmax(scores) v. Unless the pattern is looked at, the sum that normalises it divides the result instead.
+
+        The result is smaller, and so no gradient is summed over the pattern.
+        """
+        pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+        total = pattern.sum(-1, keepdims=True)
+        if wanted("mixer.pattern"):
+            pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
+        pattern = self.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
+        return (product(pattern, v, jnp.float32) / total).astype(v.dtype)
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:

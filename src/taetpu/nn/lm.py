@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 from pydantic import Field, PositiveInt
 
 from taetpu.core.config import Config, SlotMark, Traced
@@ -212,8 +212,8 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
     return join(jax.tree_util.tree_map_with_path(replaced, params), rest)
 
 
-def scale_layers(tree: LM, factors: Float[Array, " layers"]) -> LM:
-    """A tree like a model or its parameters, with everything in layer i times `factors[i]`; 0 leaves zeros."""
+def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
+    """A tree like a model or its parameters, with everything in layer i times `factors[i]`; 0 or False leaves zeros."""
 
     def scaled(stack: Stack) -> Stack:
         own = jnp.asarray(factors)[stack.start : stack.start + stack.size]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.keys import Key
+from taetpu.nn.product import product
 
 
 @runtime_checkable
@@ -74,6 +75,11 @@ def join(params: Any, rest: Any) -> Any:
     return eqx.combine(params, rest, is_leaf=is_fixed)
 
 
+def rows(x: Float[Array, "*lead size"]) -> Float[Array, "rows size"]:
+    """All leading axes as one."""
+    return x.reshape(-1, x.shape[-1])
+
+
 def project(
     x: Float[Array, "*lead size_in"],
     w: Float[Array, "size_in size_out"],
@@ -86,7 +92,7 @@ def project(
     Rank 2 because XLA's CPU backend fuses element-wise work into rank-3 gradients and leaves its fast path (measured:
     a whole train step took twice as long).
     """
-    y = jnp.matmul(x.reshape(-1, x.shape[-1]), w.astype(x.dtype), preferred_element_type=out or x.dtype)
+    y = product(rows(x), w.astype(x.dtype), out)
     y = y if b is None else y + b.astype(y.dtype)
     return y.reshape(*x.shape[:-1], w.shape[-1])
 

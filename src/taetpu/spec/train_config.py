@@ -33,8 +33,8 @@ class TrainConfig(Config):
     None evaluates about ten times; the last step is always evaluated. `checkpoint` says after which steps a killed run
     can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
     done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
-    one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them: both are
-    lists of kinds, or settings by name.
+    one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them:
+    both are lists of kinds, or settings by name.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None

@@ -20,6 +20,7 @@ FIRST_LOOK = 0.5  # seconds that every layout is timed for, to drop the slow one
 WINDOW, ROUNDS = 2.0, 2  # the others take turns after that; one window alone picked wrong
 KEPT = 0.7  # of the best rate so far: slower layouts are dropped
 FINALISTS = 4
+COMMAND = [sys.executable, "-P", "-m", "taetpu.train.trial"]  # -P: what lies in the working folder is no module
 
 
 class NotMeasured(Exception):
@@ -134,9 +135,8 @@ class Child:
         self.said = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process is)
         # A session of its own: Ctrl-C is the parent's to hear, which then ends its children.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "taetpu.train.trial"], text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-        )  # fmt: skip
+            COMMAND, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
+        )
         try:
             self.ask(request)
         except BaseException:

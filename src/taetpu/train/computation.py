@@ -15,6 +15,7 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.config import components
+from taetpu.core.sites import present
 from taetpu.core.traced import bind, split
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.lm import named_parameters
@@ -24,7 +25,7 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.lineage import lineage, of_value
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import auto_precision
-from taetpu.train.step import TrainState, evaluate, first_state, new_model, train_step
+from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
 MOST_KEPT = 64  # outlines of structures
 
@@ -125,15 +126,35 @@ class Outline:
         measured = evaluate(new.model, windows, dtype=self.dtype)
         return jax.tree.leaves((trainable(new.model)[0], new.opt, metrics, measured))
 
+    @property
+    def _inputs(self) -> tuple[Any, ...]:
+        rows = jax.ShapeDtypeStruct((self.structure.train.batch_size,), jnp.int32)
+        arrays = {name: _like(array) for name, array in self.source.arrays.items()}
+        return self.state, self.shapes, self.seed, arrays, rows
+
     @cached_property
     def onwards(self) -> Any:
         """The train step and the evaluation, traced by jax."""
-        batch = self.structure.train.batch_size
-        rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
-        window = (1, batch, self.source.seq_len)
+        window = (1, self.structure.train.batch_size, self.source.seq_len)
         shapes: Any = [jax.ShapeDtypeStruct(window, dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32)]
-        arrays = {name: _like(array) for name, array in self.source.arrays.items()}
-        return jax.jit(self._onwards).trace(self.state, self.shapes, self.seed, arrays, rows, Batch(*shapes))
+        return jax.jit(self._onwards).trace(*self._inputs, Batch(*shapes))
+
+    @cached_property
+    def sites(self) -> frozenset[str]:
+        """The sites that the model has."""
+        tokens = jax.ShapeDtypeStruct((1, self.source.seq_len), jnp.int32)
+        return frozenset(present(lambda model, tokens: model(tokens), self.state.model, tokens))
+
+    @cached_property
+    def looks(self) -> frozenset[str]:
+        """The names of what the metrics measure. Tracing them finds the mistakes in them."""
+
+        def look(state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any) -> dict[str, Any]:
+            config = bind(self.structure, numbers)
+            return observe(state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype,
+                           metrics=config.train.metrics)  # fmt: skip
+
+        return frozenset(jax.eval_shape(look, *self._inputs))
 
     @cached_property
     def lowered(self) -> tuple[str, dict[str, int]]:
@@ -199,7 +220,7 @@ def operations(text: str) -> dict[str, int]:
 
     def of(name: str) -> Counter[str]:
         if name not in found:
-            found[name] = Counter(re.findall(r"stablehlo\.(\w+)", bodies[name]))
+            found[name] = Counter(re.findall(r"stablehlo\.(?!return)(\w+)", bodies[name]))
             for callee in re.findall(r"call @([\w.]+)", bodies[name]):
                 found[name] = found[name] + of(callee)
         return found[name]

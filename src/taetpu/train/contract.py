@@ -52,6 +52,7 @@ class Comparison:
 
 
 def compare(baseline: Computation, arm: Computation) -> Comparison:
+    """Which parameters an arm keeps, and which not; from how they are drawn, so for every seed."""
     old, new = baseline.parameters, arm.parameters
     both = [name for name in new if name in old]
     shaped = [name for name in both if old[name].shape == new[name].shape]
@@ -76,6 +77,7 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
     """
     contract = Contract(study)
     with _without_collections():
+        contract.refuse_blind()
         for number, arm in enumerate(study.arms, start=1):
             contract.admit(arm)
             told(number, len(study.arms))
@@ -155,6 +157,23 @@ class Contract:
                 raise arm.explain(
                     UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
                 )
+
+    def refuse_blind(self) -> None:
+        """A metric of a site that no arm has, and one that raises. All arms have the same metrics."""
+        if not self.baseline.config.train.metrics:
+            return
+        first = self.computation(self.baseline, self.baseline.config).outline
+        for name, metric in self.baseline.config.train.metrics.items():
+            if missing := set(metric.sites()) - first.sites:
+                sites = frozenset[str]().union(*(self.computation(a, a.config).outline.sites for a in self.study.arms))
+                for site in sorted(missing - sites):
+                    where = ("train", "metrics", name)
+                    error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
+                    raise self.baseline.explain(error)
+        try:
+            _ = first.looks
+        except UserError as error:
+            raise self.baseline.explain(error) from None
 
     def refuse_twin(self, arm: Arm, new: Computation) -> None:
         for name, earlier in self.known.items():

@@ -81,7 +81,7 @@ class PackTrainer:
                     step = border
                     if step in self.evals or step in self.saves:
                         self.at_border(state, step, checkpoints)
-                if border == step:  # a look at the next step is taken again after a stop: its values come behind this one
+                if border == step:  # a look at the next step is taken again after a stop: it is stored behind this one
                     self.look(state, step)
         self.finish(state)
 

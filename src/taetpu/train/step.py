@@ -121,7 +121,10 @@ def observe(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
     *, steps: int, dtype: Any, metrics: Mapping[str, Metric],
 ) -> dict[str, Scalar]:  # fmt: skip
-    """What `metrics` measure of the next update, without taking it: `{"name/part": value}`."""
+    """What `metrics` measure of the next update, without taking it: `{"name/part": value}`.
+
+    A metric of sites that this model lacks is left out: an arm without attention has no attention to look at.
+    """
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype)
     params, _ = trainable(state.model)
     part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
@@ -129,11 +132,12 @@ def observe(
     def forward() -> Array:
         return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype)
 
-    wanted = sorted({site for metric in metrics.values() for site in metric.sites()})
-    _, reads = capture(forward, wanted)()
+    layers = present(forward)
+    metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
+    _, reads = capture(forward, {site for metric in metrics.values() for site in metric.sites()})()
     seen = Seen(
         step=state.step, lr=new.lr, loss=new.sums["nll"] / new.sums["weight"], batch=new.batch, params=params,
-        gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads, layers=present(forward),
+        gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads, layers=layers,
     )  # fmt: skip
     return {name: value for entry, metric in metrics.items() for name, value in measured(entry, metric, seen).items()}
 

@@ -1,0 +1,68 @@
+"""`--pack`: what `plan` foresees of packs without measuring or compiling, and what is no way to pack."""
+
+import re
+import subprocess
+
+import jax
+import pytest
+
+from taetpu.spec.loading import load_study
+from taetpu.train.calibrate import Shape, remember
+from taetpu.train.plan import Group, Layout, Work
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(here, monkeypatch):
+    """No process is started, no program compiled; nothing was measured before."""
+
+    def refuse(*_, **__):
+        raise AssertionError("a process was started")
+
+    compiled = []
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setenv("TAETPU_CACHE", str(here / "cache"))
+    jax.monitoring.register_event_duration_secs_listener(note := lambda name, *_, **__: compiled.append(name))
+    yield
+    jax.monitoring.unregister_event_duration_listener(note)
+    assert not [name for name in compiled if "backend_compile" in name]
+
+
+def packs(plan) -> list[tuple]:
+    return [(p["width"], p["devices"], p["unroll"], p["chosen"], len(p["runs"])) for p in plan["packs"]]
+
+
+def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
+    plan = taetpu("plan", "s.yaml", "--json").json()
+    assert packs(plan) == [(4, 2, 1, "rule of thumb", 4)]
+    assert packs(taetpu("plan", "s.yaml", "--pack", "off", "--json").json()) == [(1, 1, 1, "asked for", 1)] * 4
+    assert packs(taetpu("plan", "s.yaml", "--pack", "3", "--json").json()) == [(2, 2, 1, "asked for", 2)] * 2
+    assert packs(taetpu("plan", "s.yaml", "--pack", "measured", "--json").json()) == [(4, 2, 1, "measured at run", 4)]
+    long = taetpu("plan", "s.yaml", "--set", "train.steps=2000000000", "--json").json()
+    assert packs(long) == [(4, 2, 1, "measured at run", 4)]
+    assert long["packs"][0]["seconds"] is None
+    said = taetpu("plan", "s.yaml").out
+    assert re.search(r"\n +1 +4 +4 +2 +rule of thumb +baseline, low-lr *\n", said)
+    assert "time: measured at run\n" in said
+
+
+def test_a_plan_knows_what_was_measured_and_how_long_it_takes(taetpu, here):
+    study = load_study(here / "s.yaml")
+    runs = tuple(study.runs())
+    work = Work(Group(frozenset(), runs), study.sources.of(runs[0].config), "float32")
+    remember(Shape(work, study.folder, ()), {Layout(2, 2): 30.0, Layout(4, 2): 90.0, Layout(1): 40.0})
+    plan = taetpu("plan", "s.yaml", "--json").json()
+    assert packs(plan) == [(2, 2, 1, "measured", 2)] * 2
+    assert [pack["seconds"] for pack in plan["packs"]] == [20 * 30.0] * 2
+    said = taetpu("plan", "s.yaml").out
+    assert re.search(r"\n +2 +4 +2 +2 +measured +baseline, low-lr *\n", said)
+    assert "time: 0:20:00 of steps alone\n" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_no_way_to_pack_is_a_mistake_and_stores_nothing(taetpu, here, command):
+    code, out, err = taetpu(command, "s.yaml", "--pack", "wide")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: 'wide' is no way to pack runs\n")
+    assert "auto, measured, off, or the most runs in a pack" in err
+    assert not (here / "runs").exists()

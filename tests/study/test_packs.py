@@ -1,0 +1,208 @@
+"""Packs are decided before the first step, kept ever after, and halved where memory does not suffice."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.small import STUDY
+
+from taetpu.spec.loading import load_study
+from taetpu.study import packs
+from taetpu.study.progress import StudyProgress
+from taetpu.train.calibrate import Shape, remember
+from taetpu.train.plan import Group, Layout, Work
+from taetpu.train.watch import Watcher
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def text():
+    """Without samples and metrics: a compile less for each."""
+    return f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"
+
+
+@pytest.fixture
+def said():
+    """A progress display, and what it has said so far."""
+    out = io.StringIO()
+    return StudyProgress(Console(file=out, width=200)), out.getvalue
+
+
+def plans(folder) -> list[dict]:
+    return folder.read_plan()["packs"]
+
+
+def curves(folder) -> dict:
+    """Every number that training measured, by run."""
+    return {(run.arm, run.seed): {k: (*s.step, *s.value) for k, s in run.metrics().items()} for run in folder.runs()}
+
+
+def timed(study_file: Path, seconds: dict[Layout, float]) -> None:
+    """Make this machine remember how long a step of the study takes."""
+    study = load_study(study_file)
+    runs = tuple(study.runs())
+    work = Work(Group(frozenset(), runs), study.sources.of(runs[0].config), "float32")
+    remember(Shape(work, study.folder, ()), seconds)
+
+
+NARROW_IS_FAST = {Layout(2, 2): 1.0, Layout(4, 2): 9.0, Layout(1): 9.0}
+
+
+def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_later(
+    study, text, interrupting, tmp_path, said
+):
+    seen = []
+
+    class Looking(Watcher):
+        def pack(self, number, of, runs):
+            seen.append((tmp_path / "root/small/plan.json").read_bytes())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(text, watcher=Looking())
+    timed(tmp_path / "study.yaml", NARROW_IS_FAST)
+    watcher, heard = said
+    outcome, folder = study(text, watcher=watcher, pack="off")
+    assert (tmp_path / "root/small/plan.json").read_bytes() == seen[0]
+    assert outcome.results["packs"] == [
+        {"width": 4, "devices": 2, "unroll": 1, "precision": "float32", "chosen": "rule of thumb", "runs": 4}
+    ]
+    assert "4 runs go on as they were begun, not as asked for: packs of 4 on 2 devices (rule of thumb)\n" in heard()
+
+    # A study that is planned now takes what was measured, and runs added to the first one do, too.
+    _, other = study(text, root="other")
+    assert [(p["width"], p["chosen"]) for p in plans(other)] == [(2, "measured")] * 2
+    outcome, folder = study(text.replace("seeds: 2", "seeds: 3"))
+    assert [(p["width"], p["chosen"]) for p in plans(folder)] == [(4, "rule of thumb"), (2, "measured")]
+    assert [(pack["chosen"], pack["runs"]) for pack in outcome.results["packs"]] == [
+        ("rule of thumb", 4),
+        ("measured", 2),
+    ]
+    report = (Path(folder.where) / "report/report.md").read_text()
+    assert (
+        "Trained: 4 runs in packs of 4 on 2 devices (rule of thumb); 2 runs in packs of 2 on 2 devices (measured)."
+        in report
+    )
+
+
+def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_the_width(
+    study, text, interrupting, monkeypatch, tmp_path, said
+):
+    """Its runs end with the numbers of a study that was packed so from the start."""
+    count = {"kills": 3}
+    monkeypatch.setattr(packs, "oom_kills", lambda: ("this boot", count["kills"]))
+    marks = {}
+
+    class Killed(interrupting):
+        def advanced(self, step, loss):
+            marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
+            super().advanced(step, loss)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(text, watcher=Killed("advanced", 1), pack=4)
+    ((file, mark),) = marks.items()
+    assert not file.exists()  # an interrupted process takes its mark along; one that is killed cannot
+    file.write_bytes(mark)
+
+    # Killed by somebody else, it goes on as it is.
+    with pytest.raises(KeyboardInterrupt):
+        study(text, watcher=interrupting("advanced", 1))
+    file.write_bytes(mark)
+    count["kills"] += 1
+    watcher, heard = said
+    outcome, folder = study(text, watcher=watcher)
+    assert [(p["width"], p["devices"], len(p["runs"]), p["halved_from"]) for p in plans(folder)] == [(2, 2, 2, 4)] * 2
+    assert "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2" in heard()
+    assert "pack 3 of 3: " in heard()
+    assert outcome.failed == []
+    assert outcome.results["packs"][0]["halved_from"] == 4
+    told = "Out of memory: 4 runs had to be trained in packs of 2 instead of 4."
+    assert told in (Path(folder.where) / "report/report.md").read_text()
+    assert not list(tmp_path.rglob("begun.json"))
+
+    _, planned = study(text, root="planned", pack=2)
+    assert plans(planned)[0]["halved_from"] is None
+    assert curves(folder) == curves(planned)
+
+    # And what came to its first evaluation before it was killed is left as it is.
+    with pytest.raises(KeyboardInterrupt):
+        study(text, root="later", watcher=Killed("evaluated", 20), pack=4)
+    ((file, mark),) = [(file, mark) for file, mark in marks.items() if "later" in file.parts]
+    file.write_bytes(mark)
+    count["kills"] += 1
+    _, later = study(text, root="later")
+    assert [p["width"] for p in plans(later)] == [4]
+
+
+LARGE = """
+study: large
+base:
+  task: {kind: copy, seq_len: 64, symbols: 4000, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 1}}
+  train: {steps: 3, batch_size: 64, eval_every: 1, checkpoint: end, sample: none}
+seeds: 4
+"""
+
+# Trains with little memory to spare. Address space is limited, which fails cleanly, but for compiling and drawing: so
+# that the programs come from the cache, and the limit goes with the last evaluation.
+LIMITED = """
+import os, resource, sys
+import taetpu
+from rich.console import Console
+from taetpu.study.progress import StudyProgress
+class Limited(StudyProgress):
+    evaluations = 0
+    def pack(self, number, of, runs):
+        super().pack(number, of, runs)
+        if number == 1 and sys.argv[3:]:
+            import jax
+            jax.devices()
+            held = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (held + int(sys.argv[3]), resource.RLIM_INFINITY))
+    def evaluated(self, step, run, values):
+        super().evaluated(step, run, values)
+        self.evaluations += step == 3
+        if self.evaluations == 4:
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+outcome = taetpu.run("study.yaml", root=sys.argv[1], pack=sys.argv[2], watcher=Limited(Console(stderr=True, width=200)))
+assert not outcome.failed, outcome.failed
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much address space is taken")
+def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
+    from taetpu.store.index import one_study
+
+    (tmp_path / "study.yaml").write_text(LARGE)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "XLA_FLAGS"))}
+    environ |= {"TAETPU_CACHE": str(tmp_path / "cache"), "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+    def start(*args):
+        run = [sys.executable, "-c", "from taetpu.core.runtime import prepare_jax; prepare_jax()" + LIMITED, *args]
+        done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return one_study(tmp_path / args[0]), done.stderr
+
+    (four, _), (two, _) = start("four", "4"), start("two", "2")
+    assert [p["width"] for p in plans(four)] == [4]
+    halved, said = start("halved", "4", str(800 << 20))  # less than a step of four takes at once, and twice that of two
+    assert (
+        "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2 (RESOURCE_EXHAUSTED" in said
+    )
+    assert [(p["width"], p["halved_from"], len(p["runs"])) for p in plans(halved)] == [(2, 4, 2)] * 2
+    assert curves(halved) == curves(two)
+    assert len(curves(halved)) == 4
+    losses = [[curves(folder)["baseline", seed]["val/loss"] for seed in range(4)] for folder in (four, halved)]
+    np.testing.assert_allclose(*losses, atol=1e-4)
+    assert "halved_from" in json.dumps(halved.read_results()["packs"])

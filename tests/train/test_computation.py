@@ -1,0 +1,30 @@
+"""Operations are counted as they are called."""
+
+import jax
+import jax.numpy as jnp
+
+from taetpu.train.computation import operations
+
+X = jax.ShapeDtypeStruct((3, 3), jnp.float32)
+
+
+def counted(fn) -> dict[str, int]:
+    return operations(jax.jit(fn).lower(X).as_text())
+
+
+def test_a_function_counts_each_time_that_it_is_called():
+    @jax.jit
+    def inner(x):
+        return jnp.tanh(x @ x)
+
+    @jax.jit
+    def outer(x):
+        return inner(inner(x)) + 1
+
+    found = counted(lambda x: outer(outer(x)) @ x)
+    assert (found["dot_general"], found["tanh"], found["add"]) == (5, 4, 2)
+    assert "return" not in found
+
+
+def test_a_loops_body_counts_once():
+    assert counted(lambda x: jax.lax.fori_loop(0, 7, lambda _, y: jnp.sin(y), x))["sine"] == 1
