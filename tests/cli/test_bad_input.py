@@ -25,7 +25,7 @@ MISTAKES = {
         ARM, "{model.ffn: swigloo}", "unknown ffn kind 'swigloo'", "8 at arms.low-lr.model.ffn.kind",
         "did you mean 'swiglu'?"),
     "an unknown field": Mistake(
-        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "known: bias, dim,"),
+        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "known: after, bias, dim,"),
     "an override that matches nothing": Mistake(
         ARM, "{model.mixr.num_heads: 1}", "'model.mixr.num_heads' matches nothing",
         "8 at arms.low-lr.model.mixr.num_heads", "did you mean 'mixer'?"),
@@ -94,7 +94,7 @@ def test_an_arm_whose_data_cannot_be_used_is_not_frozen(taetpu, here, contents, 
     text = (here / "s.yaml").read_text()
     (here / "s.yaml").write_text(text.replace(ARM, "{task.seq_len: 5000}"))
     before = contents(here)
-    refused(taetpu("run", "s.yaml"), "seq_len 5000 is longer than", "s.yaml:9 at arms.low-lr.task.seq_len")
+    refused(taetpu("run", "s.yaml"), "seq_len 5000 is longer than", "s.yaml:8 at arms.low-lr.task.seq_len")
     assert contents(here) == before
 
 
@@ -135,7 +135,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(taetpu, here, conten
     [
         ("batch_size: 4", "batch_size: 8", ("base.train.batch_size was 4, and is 8 now", "s.yaml:5 at base.train")),
         ("symbols: 5", "symbols: 6", ("base.task.symbols was 5", "s.yaml:3 at base.task.symbols")),
-        ("lr: 1e-4", "lr: 1e-5", ("arm 'low-lr' was", "s.yaml:9 at arms.low-lr")),
+        ("lr: 1e-4", "lr: 1e-5", ("arm 'low-lr' was", "s.yaml:8 at arms.low-lr")),
     ],
 )
 def test_the_folder_of_another_study_is_left_as_it_is(taetpu, here, text, contents, trained, command, old, new, said):

@@ -51,15 +51,17 @@ def assert_same(a, b, but=()):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-def test_rolled_is_unrolled(draw, monkeypatch):
-    """Dropout included: a layer's noise is its own, and the same either way."""
+@pytest.mark.parametrize("layers", [1, 2])
+def test_rolled_is_unrolled(draw, monkeypatch, layers):
+    """Dropout included: a layer's noise is its own, and the same however many layers a pass of the loop takes."""
     model, key = draw(BASE | {"dropout": 0.5}), root_key(3)
-    unrolled = forward(model, key)
+    whole = forward(model, key)
     monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
+    model = stack.unrolled(model, layers)
     text = str(jax.make_jaxpr(lambda m: m(TOKENS))(model))
-    assert "unroll=1" in text
+    assert f"unroll={layers}" in text
     assert "unroll=3" not in text
-    np.testing.assert_allclose(forward(model, key), unrolled, atol=1e-5)
+    np.testing.assert_allclose(forward(model, key), whole, atol=1e-5)
 
 
 CHANGES = {

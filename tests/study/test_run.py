@@ -61,7 +61,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, u
 
 def test_looking_changes_nothing_that_is_trained(study, text, undisturbed):
     """Metrics are sampled by a program of their own, at their own steps, however often the study was stopped."""
-    blind = text.replace(",\n          metrics: {gradient-norm: {every: 6}}", "")
+    blind = text.replace(", metrics: {gradient-norm: {every: 6}}", "")
     assert blind != text
     _, folder = study(blind)
     seen, unseen = undisturbed[1], stored(folder)

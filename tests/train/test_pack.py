@@ -1,13 +1,15 @@
 """A pack trains each of its runs as if it were alone, wherever its dispatches are cut."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.traced import active
-from taetpu.train.pack import run_mesh
+from taetpu.core.traced import active, split
+from taetpu.train.pack import Program, run_mesh, stack_numbers
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,20 @@ def test_every_run_of_a_pack_evaluates_as_it_would_alone(trainer, configs, text)
     logits = jax.jit(lambda m, x: m(x))(model, jnp.asarray(split.tokens))
     nll = -jax.nn.log_softmax(logits)[np.arange(len(split.tokens))[:, None], np.arange(16)[None], split.targets]
     np.testing.assert_allclose(sums["nll"][2], (nll * split.weights).sum(), rtol=1e-5)
+
+
+def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, text):
+    task, source = text
+    structure, numbers = split(make(task, {"num_layers": 9}))
+    for unroll in (1, 4):
+        program = Program(structure, source, steps=9, width=1, unroll=unroll)
+        numbers_of_pack, seeds = stack_numbers([numbers]), np.zeros(1, np.int32)
+        state = jax.eval_shape(program.init, numbers_of_pack, seeds)
+        rows = np.zeros((1, program.chunk, 4), np.int32)
+        step = program.advance.trace(state, numbers_of_pack, seeds, rows, np.int32(1), program.arrays)
+        loops = re.findall(r"length=9\b.*?unroll=(\d+)", str(step.jaxpr), re.DOTALL)
+        assert loops
+        assert {int(found) for found in loops} == {unroll}
 
 
 def test_more_devices_than_there_are_is_refused():
