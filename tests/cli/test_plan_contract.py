@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-PLANTED = Path(__file__).parents[1] / "train" / "planted.py"
+PLANTED = Path(__file__).parents[1] / "contract" / "planted.py"
 SAME = "leads to the same program with the same numbers"
 BROKEN = {
     "an arm that changes nothing": (

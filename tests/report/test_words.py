@@ -75,6 +75,23 @@ def test_notices() -> None:
     assert words.notices(results(["worse"])) == []
 
 
+def test_how_runs_were_packed() -> None:
+    found = results(["worse"])
+    assert words.packing(found) == []  # of a study that was analysed by an earlier version
+    alone = {"width": 1, "devices": 1, "unroll": 1, "chosen": "asked for", "runs": 1}
+    wide = {"width": 8, "devices": 2, "unroll": 4, "chosen": "measured", "runs": 24}
+    halved = {"width": 3, "devices": 1, "unroll": 1, "chosen": "rule of thumb", "halved_from": 6, "runs": 5}
+    assert words.packing(found | {"packs": [wide, alone, halved]}) == [
+        "24 runs in packs of 8 on 2 devices, 4 layers at once (measured)",
+        "1 run alone (asked for)",
+        "5 runs in packs of 3 (rule of thumb)",
+    ]
+    assert words.notices(found | {"packs": [wide, alone]}) == []
+    assert words.notices(found | {"packs": [wide, halved]}) == [
+        "Out of memory: 5 runs had to be trained in packs of 3 instead of 6."
+    ]
+
+
 def test_amounts_beside_the_baseline() -> None:
     found = results(["worse"])
     found["arms"][1]["params"] = 970

@@ -65,6 +65,7 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
                         "params": 1000,
                         "flops": 2_000_000,
                         "tokens": 300,
+                        "pack": {"id": f"{arm}{seed}", "width": 2 if arm == "baseline" else 1, "devices": 1},
                     }
                 )
         return folder

@@ -28,6 +28,7 @@ def test_results_are_those_of_the_runs(draw, table, store_study) -> None:
     assert arms["arm2"]["runs"][3] == {"seed": 3, "id": "00000003", "outcome": "finished", "value": y[2, 3]}
     assert arms["arm2"]["change"] == "model.position: rope -> none"
     assert (arms["arm1"]["params"], arms["arm1"]["flops"]) == (1000, 2_000_000)
+    assert results["packs"] == [{"width": 2, "devices": 1, "runs": 5}, {"width": 1, "devices": 1, "runs": 15}]
     assert arms["arm1"]["metrics"] == {"train/loss": 1.0, "val/loss": pytest.approx(y[1].mean())}
 
 

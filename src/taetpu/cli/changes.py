@@ -53,7 +53,7 @@ OTHER_DATA = "other windows than the baseline's, or in another order"
 
 def _alike(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     """`(names, shape)`, the layers of one shape folded."""
-    from taetpu.train.declared import folded
+    from taetpu.contract.declared import folded
 
     by_shape: dict[str, list[str]] = {}
     for name, shape in parameters.items():

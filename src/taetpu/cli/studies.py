@@ -32,8 +32,8 @@ Pack = Annotated[
 ]
 
 
-def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml is written.")]) -> None:
-    """Write a commented study to start from. An existing file is never overwritten.
+def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
+    """Write a commented study and a plug-in to start from. An existing file is never overwritten.
 
     Example: taetpu new my-idea
     """
@@ -44,18 +44,20 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml i
     from taetpu.store.documents import to_yaml
 
     check_name(name, "study", ())
-    target = Path(f"{name}.yaml")
-    template = files("taetpu.study").joinpath("templates/new.yaml").read_text()
+    study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
-    try:
-        with target.open("x") as out:
-            out.write(template.format(name=name, header=header))
-    except FileExistsError:
-        raise UserError("this file exists already", file=target, remedy="choose another name") from None
-    except OSError as error:
-        remedy = "change to a folder that can be written to"
-        raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
-    typer.echo(f"wrote {target}\nnext: taetpu plan {target}, then taetpu run {target}")
+    templates = files("taetpu.study").joinpath("templates")
+    if taken := [target for target in (study, plugin) if target.exists()]:
+        raise UserError("this file exists already", file=taken[0], remedy="choose another name")
+    for target in (study, plugin):
+        text = templates.joinpath(f"new{target.suffix}").read_text()
+        try:
+            with target.open("x") as out:
+                out.write(text.replace("HEADER", header).replace("NAME", name))
+        except OSError as error:
+            remedy = "change to a folder that can be written to"
+            raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
+    typer.echo(f"wrote {study} and {plugin}\nnext: taetpu plan {study}, then taetpu run {study}")
 
 
 def plan(

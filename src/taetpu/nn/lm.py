@@ -1,7 +1,6 @@
 """The language model: embedding, positions, layers, final norm, logits; and its config, as written and as resolved."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import equinox as eqx
@@ -164,10 +163,6 @@ class LM(eqx.Module):
             x = stack(x, ctx)
         x = site("final", x if self.norm is None else self.norm(x))
         return site("logits", self.embedding.decode(x))
-
-    def unrolled(self, layers: int) -> "LM":
-        """This model with so many layers in each pass of a deep stack's loop. It computes the same."""
-        return replace(self, stacks=tuple(replace(stack, unroll=layers) for stack in self.stacks))
 
 
 def named_parameters(model: LM) -> dict[str, Array]:

@@ -46,10 +46,14 @@ class Stack(eqx.Module):
             number, arrays = inputs
             return owning(layer, layers)(number, x, number, arrays)
 
-        unroll = self.size if self.size <= UNROLL_UP_TO else self.unroll
-        x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=unroll)
+        x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass)
         note(reads)
         return x
+
+    @property
+    def layers_a_pass(self) -> int:
+        """How many layers each pass of the loop holds."""
+        return self.size if self.size <= UNROLL_UP_TO else self.unroll
 
     def layer(self, index: int) -> Block:
         """The block of the `index`-th layer of this stack, alone."""
@@ -76,6 +80,15 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         stacks.append(Stack(block, start, len(numbers)))
         start += len(numbers)
     return tuple(stacks)
+
+
+def unrolled(tree: Any, layers: int) -> Any:
+    """A model, or what is shaped like one, with so many layers in each pass of a deep stack's loop."""
+
+    def changed(node: Any) -> Any:
+        return replace(node, unroll=layers) if isinstance(node, Stack) else node
+
+    return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, Stack))
 
 
 def joined(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

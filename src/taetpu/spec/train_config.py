@@ -94,7 +94,7 @@ class TrainConfig(Config):
 
     def check_schedule(self, steps: int) -> None:
         """Raise `UserError` when warm-up leaves no step after it."""
-        warmup = self.schedule.warmup
+        warmup = getattr(self.schedule, "warmup", None)
         if isinstance(warmup, int) and warmup >= steps:
             raise UserError(
                 f"warmup={warmup} is not shorter than the {steps} steps of training",

@@ -24,4 +24,4 @@ def read_metrics(place: str | Path) -> pd.DataFrame:
             columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
             parts.append(pd.DataFrame(columns))
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
-    return table[list(COLUMNS)]
+    return table.loc[:, list(COLUMNS)]

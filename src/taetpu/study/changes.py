@@ -3,10 +3,10 @@
 from math import prod
 from typing import Any
 
+from taetpu.contract.check import compare, examine
+from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.spec.design import Study
-from taetpu.train.computation import Computation
-from taetpu.train.contract import compare, examine
 from taetpu.train.count import flops_per_token
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from taetpu.contract.check import Progress, check, compare
+from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.core.traced import split
 from taetpu.spec.design import Arm, Diff, RunSpec, Sources, Study, check_frozen
@@ -9,8 +11,6 @@ from taetpu.spec.overrides import brief
 from taetpu.store.study import StudyFolder
 from taetpu.study.packs import stored_plans
 from taetpu.train.calibrate import Calibration
-from taetpu.train.computation import Computation
-from taetpu.train.contract import Progress, check, compare
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from taetpu.contract.check import check
 from taetpu.core.errors import UserError
 from taetpu.core.traced import split
 from taetpu.report.build import build
@@ -22,7 +23,6 @@ from taetpu.store.backend import default_root, open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
-from taetpu.train.contract import check
 from taetpu.train.loop import PackTrainer
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key

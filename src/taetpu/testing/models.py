@@ -1,22 +1,18 @@
 """Checks of a component in a tiny model: causality, gradients, scans, packs, numbers."""
 
-from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.keys import root_key
-from taetpu.core.sites import capture
 from taetpu.core.traced import active, split
-from taetpu.nn.lm import LM, named_parameters, with_parameters
-from taetpu.nn.parts import Context, join, trainable
-from taetpu.optim.loss import totals
+from taetpu.nn.lm import LM, named_parameters
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, jit, plain, same, stacked, tokens
+from taetpu.testing.tried import MODES, Tried, computed
 
 OWN = {
     "mixer": (".mixer.",),
@@ -32,68 +28,6 @@ OWN = {
 LATER = ("same start", "causality", "sequences", "gradients", "layers", "packs")
 
 
-class OneLayer(eqx.Module):
-    """A layer outside of any scan, its number a plain one."""
-
-    block: Any
-    number: int = eqx.field(static=True)
-
-    def __call__(self, x: jax.Array, ctx: Context) -> jax.Array:
-        return self.block(x, replace(ctx, layer=self.number))
-
-
-def one_by_one(model: LM) -> LM:
-    """The model with its layers called one after another."""
-    layers = (OneLayer(stack.layer(i), stack.start + i) for stack in model.stacks for i in range(stack.size))
-    return eqx.tree_at(lambda m: m.stacks, model, tuple(layers))
-
-
-def computed(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
-    """Logits and the last layer's output in evaluation, from scanned layers and from single ones, and the gradients of
-    a step of training. The output is compared because the final norm would hide a wrong scale."""
-    params, rest = trainable(model)
-
-    def loss(params: LM) -> jax.Array:
-        logits = join(params, rest)(batch, key=key)
-        return totals(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"]
-
-    logits, scanned = capture(model, ["residual"])(batch)
-    _, single = capture(one_by_one(model), ["residual"])(batch)
-    return {
-        "logits": logits,
-        "scanned": scanned["residual"][-1],
-        "single": single["residual"],
-        "gradients": jax.grad(loss)(params),
-    }
-
-
-class Tried:
-    """The model with the component in it, built, and what its program computes."""
-
-    def __init__(self, host: Host):
-        self.host, self.start = host, host.model(0)
-        self.models = [shaken(self.start, 0), shaken(host.model(1), 1)]
-        self.run = jit(computed)
-        self.batch, self.key = jnp.asarray(tokens()), root_key(5)
-        self.first = self.run(self.models[0], self.batch, self.key)
-
-    def logits(self, batch: np.ndarray) -> np.ndarray:
-        """The first model's logits."""
-        return np.asarray(self.run(self.models[0], jnp.asarray(batch), self.key)["logits"])
-
-
-def shaken(model: LM, seed: int) -> LM:
-    """The model with every parameter moved a little: what starts at zero would hide what is behind it."""
-    rng = np.random.default_rng(seed)
-
-    def moved(array: Any) -> np.ndarray:
-        array = np.asarray(array)
-        noise = rng.standard_normal(array.shape).astype(array.dtype)
-        return array + noise * (0.1 * np.abs(array).mean() + 0.02)
-
-    return with_parameters(model, {name: moved(array) for name, array in sorted(named_parameters(model).items())})
-
-
 def check_model(checks: Checks) -> None:
     """Check a component in a tiny model."""
     component, built = checks.component, {}
@@ -104,9 +38,7 @@ def check_model(checks: Checks) -> None:
 
     def run() -> str:
         built["tried"] = Tried(built["host"])
-        if not finite(built["tried"].first):
-            raise Unmet("a tiny model with it gives logits or gradients that are not finite", at=(component, ""))
-        return "it trains and evaluates, and every number is finite"
+        return all_finite(component, built["tried"])
 
     if not checks.make("numbers", build):
         checks.leave("model", *LATER)
@@ -155,6 +87,22 @@ def numbers_read(own: Any, read: set[str], checks: Checks) -> str:
 # --- in the model ----------------------------------------------------------------------------------------------------
 
 
+def all_finite(component: Any, tried: Tried) -> str:
+    """A tiny model with it can be trained."""
+    for mode, when in MODES.items():
+        if not finite([tried.first[name][mode] for name in ("logits", "scanned", "single")]):
+            raise Unmet(f"a tiny model with it gives numbers that are not finite {when}", at=(component, "init"))
+    wrong = [name for name, array in named_parameters(tried.first["gradients"]).items() if not finite(array)]
+    if wrong:
+        raise Unmet(
+            f"the gradient of {', '.join(wrong[:3])} is not finite",
+            at=(component, "init"),
+            remedy="look for sqrt, log, a norm or a division at 0; jnp.where hides it in the value alone: "
+            "put the where round what is given to them",
+        )
+    return "it trains and evaluates, and every number is finite"
+
+
 def same_start(slot: str, tried: Tried) -> str:
     """Parameters that are not the component's start as they do without it."""
     without, with_it = named_parameters(plain(0)), named_parameters(tried.start)
@@ -169,34 +117,36 @@ def same_start(slot: str, tried: Tried) -> str:
 
 
 def causality(component: Any, tried: Tried) -> str:
-    """No logit changes when later tokens do."""
+    """No logit changes when later tokens do, with a key and without."""
     batch = tokens()
     for t in range(SEQ - 1):
         later = batch.copy()
         later[:, t + 1 :] = (later[:, t + 1 :] + 1 + t) % VOCAB
-        change = np.abs(tried.logits(later)[:, : t + 1] - np.asarray(tried.first["logits"])[:, : t + 1])
-        if change.max() > 0:
-            at = int(change.max((0, 2)).argmax())
-            raise Unmet(
-                f"the logits at position {at} change by up to {change.max():.2g} when only tokens after position {t} "
-                "do: a position sees tokens that it is to predict",
-                at=(component, "init"),
-                remedy="look for sums, means, maxima or shifts over the seq axis; jnp.cumsum looks back alone",
-            )
+        for mode, every in tried.changes(later).items():
+            change = every[:, : t + 1]
+            if change.max() > 0:
+                at = int(change.max((0, 2)).argmax())
+                raise Unmet(
+                    f"the logits at position {at} change by up to {change.max():.2g} {MODES[mode]} when only tokens "
+                    f"after position {t} do: a position sees tokens that it is to predict",
+                    at=(component, "init"),
+                    remedy="look for sums, means, maxima or shifts over the seq axis; jnp.cumsum looks back alone",
+                )
     return "no logit changes when later tokens do"
 
 
 def sequences(component: Any, tried: Tried) -> str:
-    """No logit changes when other sequences of the batch do."""
+    """No logit changes when other sequences of the batch do, with a key and without."""
     batch = tokens()
     batch[1:] = (batch[1:] + 4) % VOCAB
-    change = np.abs(tried.logits(batch)[0] - np.asarray(tried.first["logits"])[0]).max()
-    if change > 0:
-        raise Unmet(
-            f"a sequence's logits change by up to {change:.2g} when another one of its batch does",
-            at=(component, "init"),
-            remedy="look for sums, means or maxima over the batch axis",
-        )
+    for mode, change in tried.changes(batch).items():
+        if change[0].max() > 0:
+            raise Unmet(
+                f"a sequence's logits change by up to {change[0].max():.2g} {MODES[mode]} when another one of its "
+                "batch does",
+                at=(component, "init"),
+                remedy="look for sums, means or maxima over the batch axis",
+            )
     return f"each of the {BATCH} sequences is computed by itself"
 
 
@@ -221,16 +171,18 @@ def gradients(component: Any, tried: Tried) -> str:
 
 
 def layers(component: Any, tried: Tried) -> str:
-    """Layers under a scan give what layers one by one do."""
-    apart = distance(tried.first["scanned"], tried.first["single"])
-    if not apart < TOLERANCE:
-        raise Unmet(
-            f"layers under a scan differ from layers called one by one by up to {apart:.2g} of the largest value, "
-            f"expected below {TOLERANCE:g}",
-            at=(component, "init"),
-            remedy="a scan traces a layer once for all: take the layer's number from ctx.layer, keep nothing in Python",
-        )
-    return f"scanned and single layers agree to {apart:.0e}"
+    """Layers under a scan give what layers one by one do: unrolled in evaluation, rolled in training."""
+    found = {mode: distance(tried.first["scanned"][mode], tried.first["single"][mode]) for mode in MODES}
+    for mode, apart in found.items():
+        if not apart < TOLERANCE:
+            raise Unmet(
+                f"layers under a scan differ from layers called one by one by up to {apart:.2g} of the largest value "
+                f"{MODES[mode]}, expected below {TOLERANCE:g}",
+                at=(component, "init"),
+                remedy="a scan traces a layer once for all: take the layer's number from ctx.layer, keep nothing in "
+                "Python",
+            )
+    return f"unrolled, rolled and single layers agree to {max(found.values()):.0e}"
 
 
 def packs(component: Any, tried: Tried) -> str:

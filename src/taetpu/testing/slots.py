@@ -11,10 +11,12 @@ from taetpu.nn.position import PositionConfig
 from taetpu.optim.hooks import Hook
 from taetpu.optim.metrics import Metric
 from taetpu.testing.data import check_task, check_tokenizer
+from taetpu.testing.hooks import check_hook
+from taetpu.testing.metrics import check_metric
 from taetpu.testing.models import check_model
 from taetpu.testing.parts import PARTS, check_init, check_parts
 from taetpu.testing.report import Checks, Report, Unmet
-from taetpu.testing.training import check_hook, check_metric, check_optimizer, check_schedule
+from taetpu.testing.training import check_optimizer, check_schedule
 
 BASES = {"position": PositionConfig, "hook": Hook, "metric": Metric, "task": Task, "tokenizer": TokenizerConfig}
 FIELDS = {"norm": ("placement", "'pre' or 'post'"), "optimizer": ("lr", "the peak that the schedule is given")}

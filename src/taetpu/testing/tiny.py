@@ -32,7 +32,7 @@ HOST = {
 }
 
 
-def jit(fn: Callable[..., Any]) -> Callable[..., Any]:
+def jit(fn: Callable[..., Any]) -> Any:
     """Compiled without optimisation, where that can be said: in half the time."""
     cheap = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     return jax.jit(fn, compiler_options=cheap if jax.default_backend() == "cpu" else None)

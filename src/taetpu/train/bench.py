@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -130,12 +130,12 @@ class Child:
         NotMeasured: it failed for another reason.
     """
 
-    def __init__(self, request: dict[str, Any]):
+    def __init__(self, request: dict[str, Any], command: Sequence[str] = COMMAND):
         self.bytes = 0
         self.said = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process is)
         # A session of its own: Ctrl-C is the parent's to hear, which then ends its children.
         self.process = subprocess.Popen(
-            COMMAND, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
+            command, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
         )
         try:
             self.ask(request)
@@ -164,7 +164,7 @@ class Child:
         answer = json.loads(heard)
         if "error" in answer:
             raise MemoryError(answer["error"]) if answer["memory"] else NotMeasured(answer["error"])
-        self.bytes = answer["bytes"]
+        self.bytes = answer.get("bytes", 0)
         return answer
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A trained model as files: weights by logical name (safetensors), the architecture, the tokenizer."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from taetpu.core.config import to_data
+from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
+from taetpu.core.plugins import load_plugins
+from taetpu.core.registry import BUILTIN, kinds
 from taetpu.data.tokenizers import Tokenizer, from_json
 from taetpu.nn.lm import LM, LMConfig, build, named_parameters, with_parameters
 
@@ -36,7 +38,13 @@ def to_files(
 ) -> dict[str, bytes]:
     """File names with their content."""
     weights = {name: np.asarray(array) for name, array in named_parameters(model).items()}
-    about = {"format": "taetpu", "model": to_data(config), "vocab_size": vocab_size, "seq_len": seq_len}
+    about = {
+        "format": "taetpu",
+        "model": to_data(config),
+        "plugins": sorted({component.plugin for component in components(config)} - {""}),  # sha256 of each
+        "vocab_size": vocab_size,
+        "seq_len": seq_len,
+    }
     files = {
         WEIGHTS: save_tensors(weights),
         CONFIG: (json.dumps(about, indent=2, sort_keys=True) + "\n").encode(),
@@ -44,16 +52,21 @@ def to_files(
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.to_json().encode()}
 
 
-def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
+def from_files(files: Mapping[str, bytes], where: str = "", copies: Path | None = None) -> SavedModel:
     """The model that `to_files` wrote.
 
+    Args:
+        where: the folder, for errors.
+        copies: where the study keeps its plug-ins, for errors.
+
     Raises:
-        UserError: a file is missing, or the weights are not those of the architecture.
+        UserError: a file is missing, the weights are not those of the architecture, or a plug-in is not loaded.
     """
     for name in (CONFIG, WEIGHTS):
         if name not in files:
             raise UserError(f"no {name} is stored here", file=where, remedy="the run is not done, or this is no model")
     about: dict[str, Any] = json.loads(files[CONFIG])
+    _check_plugins(about.get("plugins", []), where, copies)
     config = load(LMConfig, about["model"])
     blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
@@ -65,7 +78,31 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
     )
 
 
-def open_run(folder: str | Path) -> SavedModel:
-    """The trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d`."""
-    at = Path(folder) / "model"
-    return from_files({file.name: file.read_bytes() for file in at.glob("*")}, str(at))
+def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:
+    """The trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d`.
+
+    Args:
+        plugins: the plug-ins that the model's kinds come from, unless they are loaded already. They are run, so this is
+            never done unasked with the copies that the study keeps.
+
+    Raises:
+        UserError: no model is stored here, or a plug-in is missing or was changed since.
+    """
+    if files := [Path(file) for file in plugins]:
+        load_plugins(files)
+    run = Path(folder)
+    stored = {file.name: file.read_bytes() for file in (run / "model").glob("*")}
+    return from_files(stored, str(run / "model"), run.absolute().parent.parent.parent / "plugins")
+
+
+def _check_plugins(digests: Iterable[str], where: str, copies: Path | None) -> None:
+    """Raise `UserError` for the first plug-in that is not loaded as it was when the model was trained."""
+    loaded = {cls.plugin for slot in BUILTIN for cls in kinds(slot).values()}
+    for digest in digests:
+        if digest not in loaded:
+            copy = next(copies.glob(f"*-{digest[:8]}.py"), None) if copies else None
+            raise UserError(
+                f"this model was trained with a plug-in that is not loaded (sha256 {digest[:8]})",
+                file=where,
+                remedy=f"open_run(..., plugins=[{str(copy or 'FILE')!r}])" + (", the study's copy" if copy else ""),
+            )

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from taetpu.train.computation import operations
+from taetpu.contract.computation import operations
 
 X = jax.ShapeDtypeStruct((3, 3), jnp.float32)
 

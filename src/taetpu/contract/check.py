@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from taetpu.contract.computation import Computation
+from taetpu.contract.declared import declared, folded
+from taetpu.contract.inert import reason
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
 from taetpu.core.traced import active
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.overrides import apply
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.train.computation import Computation
-from taetpu.train.declared import declared, folded
-from taetpu.train.inert import reason
 
 Progress = Callable[[int, int], None]
 SHOWN = 3  # parameters named in a message

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from taetpu.contract.lineage import lineage, of_value
 from taetpu.core.config import components
 from taetpu.core.sites import present
 from taetpu.core.traced import bind, split
@@ -22,7 +23,6 @@ from taetpu.nn.lm import named_parameters
 from taetpu.nn.parts import trainable
 from taetpu.nn.stack import joined
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.lineage import lineage, of_value
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import auto_precision
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
+from taetpu.contract.computation import Computation
+from taetpu.contract.declared import Place, places, value_at
 from taetpu.core.config import Component, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
 from taetpu.spec.design import difference
 from taetpu.spec.overrides import brief, show
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.computation import Computation
-from taetpu.train.declared import Place, places, value_at
 
 Compute = Callable[[ResolvedConfig], Computation]
 

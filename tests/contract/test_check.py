@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from taetpu.contract.check import check, compare
 from taetpu.core.errors import UserError
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS
 from taetpu.nn.lm import named_parameters
 from taetpu.spec.loading import load_study
-from taetpu.train.contract import check, compare
 from taetpu.train.step import init_state
 
 PLANTED = Path(__file__).with_name("planted.py")

@@ -1,0 +1,1 @@
+"""The arm contract: proofs about what arms change, from programs that are traced and lowered, never compiled."""
