@@ -18,7 +18,7 @@ from taetpu.spec.loading import load_study
 def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
     code, out, err = taetpu("new", name)
     assert (code, err) == (0, "")
-    assert f"wrote {name}.yaml\nnext: taetpu plan {name}.yaml" in out
+    assert f"wrote {name}.yaml and {name}.py\nnext: taetpu plan {name}.yaml" in out
     study = load_study(here / f"{name}.yaml")
     assert study.name == name
     assert len(study.arms) > 4
@@ -29,7 +29,7 @@ def test_the_written_study_is_planned_as_it_stands_and_planning_writes_nothing(t
     before = contents(here)
     done = taetpu("plan", "my-idea.yaml")
     assert (done.code, done.err) == (0, "")
-    assert "my-idea: 6 arms x 3 seeds, 300 steps" in done.out
+    assert "my-idea: 8 arms x 3 seeds, 300 steps" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert contents(here) == before
 

@@ -9,7 +9,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.traced import active, split
-from taetpu.train.pack import Program, run_mesh, stack_numbers
+from taetpu.train.pack import Program, pack_mesh, stack_numbers
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,34 @@ def test_cutting_dispatches_elsewhere_changes_no_bit(trainer, configs, text):
         np.testing.assert_array_equal(one[name], other[name])
     for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(cut.state), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_a_run_is_the_same_bits_in_a_pack_of_any_width(trainer, configs, text):
+    """Runs of one device take turns, so what is trained beside a run does not touch it."""
+    live = active(configs[2]) | active(configs[3])
+    for devices, widths in ((1, (1, 2, 4)), (2, (2, 4))):
+        found = []
+        for width in widths:
+            run = trainer(configs[:width], text[1], devices=devices, seeds=[5, 6, 7, 8][:width], live=live)
+            losses = run.advance(8, 4)["train/loss"][0]
+            found.append([losses, *(np.asarray(a)[0] for a in jax.tree.leaves(run.state))])
+        for other in found[1:]:
+            for a, b in zip(found[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_divided_over_two_devices_is_the_same_step(trainer, make, text, accumulate):
+    config = make(text[0], batch_size=8, accumulate=accumulate)
+    whole, divided = (trainer([config], text[1], devices=devices) for devices in (1, 2))
+    assert divided.program.shards == 2
+    np.testing.assert_allclose(whole.advance(8)["train/loss"], divided.advance(8)["train/loss"], atol=2e-6)
+    model = jax.device_get(whole.state.model)
+    sums = [
+        run.program.evaluate(run.program.place(model), run.program.evaluation_set("val")) for run in (whole, divided)
+    ]
+    assert sums[0]["weight"] == sums[1]["weight"]
+    np.testing.assert_allclose(sums[0]["nll"], sums[1]["nll"], rtol=1e-6)
 
 
 def test_two_devices_agree_with_one(trainer, configs, text):
@@ -101,4 +129,4 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
-        run_mesh(3)
+        pack_mesh(3, 3)

@@ -9,6 +9,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec
 from taetpu.train import plan
+from taetpu.train.calibrate import fitting_width
 from taetpu.train.plan import (
     AUTO,
     Group,
@@ -17,7 +18,6 @@ from taetpu.train.plan import (
     PackPlan,
     Work,
     even_width,
-    fitting_width,
     group,
     parse_packing,
     plan_packs,
@@ -77,8 +77,7 @@ def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, p
         layout = rule_of_thumb(work(count), packing)
         assert layout.width * need <= plan.memory_bytes()
         assert layout.width <= (packing.widest or count + 1)
-        assert layout.width % layout.devices == 0
-        assert layout.devices <= min(2, count)
+        assert layout.width % layout.devices == 0 or layout == Layout(1, 2)
 
 
 def test_a_measured_layout_is_taken_before_the_rule_of_thumb_and_never_where_a_width_is_asked_for(runs, text):
@@ -93,7 +92,20 @@ def test_a_measured_layout_is_taken_before_the_rule_of_thumb_and_never_where_a_w
     assert {p.chosen for p in asked} == {"asked for"}
     assert max(p.width for p in asked) <= 3
     alone = plan_packs(*nine, packing=parse_packing("off"))
-    assert [(p.layout, len(p.runs)) for p in alone] == [(Layout(1), 1)] * 9
+    assert [(p.layout, len(p.runs)) for p in alone] == [(Layout(1, 2), 1)] * 9
+
+
+@pytest.mark.parametrize(
+    ("train", "model", "counts"),
+    [
+        ({}, {}, [1, 2]),
+        ({"batch_size": 6, "accumulate": 2}, {}, [1]),  # microbatches of three
+        ({"batch_size": 8, "accumulate": 2}, {}, [1, 2]),
+        ({}, {"dropout": 0.1}, [1]),
+    ],
+)
+def test_a_batch_is_divided_only_where_nothing_is_drawn_for_its_parts(make, text, train, model, counts):
+    assert plan.shard_counts(make(text[0], model, **train)) == counts
 
 
 @pytest.mark.parametrize("wrong", ["on", "0", "-3", "2.5", "", 0, -1, True, 2.0, None])

@@ -42,7 +42,7 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
     for name in [name for name in sys.modules if name.startswith(PREFIX)]:
         withdraw(name)
         del sys.modules[name]
-    return tuple(_load(file) for file in files)
+    return tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
 
 
 def _load(file: Path) -> Plugin:
@@ -51,10 +51,13 @@ def _load(file: Path) -> Plugin:
     for builtin in BUILTIN.values():
         import_module(builtin)
     before = _contents()
-    module = _run(file, digest)
-    changed = sorted(name for name, value in _contents().items() if before.get(name, value) is not value)
+    try:
+        module = _run(file, source, digest)
+    finally:  # a process that goes on, such as a notebook, must not go on with what was refused
+        changed = _put_back(before)
     if changed:
         withdraw(module)
+        del sys.modules[module]
         raise UserError(
             f"this plug-in replaces {changed[0]}, which arms that do not use it would feel too",
             file=file,
@@ -79,17 +82,18 @@ def _read(file: Path) -> bytes:
         raise UserError(f"cannot read this plug-in: {error.strerror}", file=file) from None
 
 
-def _run(file: Path, digest: str) -> str:
-    """Execute a file as a module of its own; returns the module's name."""
+def _run(file: Path, source: bytes, digest: str) -> str:
+    """Execute a file's content as a module of its own; returns the module's name."""
     name = f"{PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
     if name in sys.modules:
         raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="name it once")
     spec = spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise UserError("a plug-in is a Python file", file=file, remedy="give it a name that ends in .py")
     module = sys.modules[name] = module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: it takes bytecode of an earlier content where an edit left time and size as they were.
+        exec(compile(source, file, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         withdraw(name)
         del sys.modules[name]
@@ -131,15 +135,27 @@ def _modules() -> list[ModuleType]:
     return [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
 
 
-def _contents() -> dict[str, Any]:
-    """Every name of every taetpu module, and of the classes in them: what a plug-in must leave as it is."""
-    found: dict[str, Any] = {}
+def _contents() -> dict[str, tuple[Any, str, Any]]:
+    """What a plug-in must leave as it is: every name of every taetpu module, and of the classes in them.
+
+    By its full name, each with the module or class that it is a name of, its name there, and what it stands for.
+    """
+    found: dict[str, tuple[Any, str, Any]] = {}
     for name, module in list(sys.modules.items()):
         if name != "taetpu" and not name.startswith("taetpu."):
             continue
         for attribute, value in list(vars(module).items()):
-            found[f"{name}.{attribute}"] = value
+            found[f"{name}.{attribute}"] = module, attribute, value
             if isinstance(value, type) and value.__module__ == name:
                 own = {k: v for k, v in vars(value).items() if k == "__call__" or not k.startswith(("__", "_abc_"))}
-                found |= {f"{name}.{attribute}.{k}": v for k, v in own.items()}
+                found |= {f"{name}.{attribute}.{k}": (value, k, v) for k, v in own.items()}
     return found
+
+
+def _put_back(before: dict[str, tuple[Any, str, Any]]) -> list[str]:
+    """Undo what was replaced since; gives the full names, sorted."""
+    now = _contents()
+    changed = sorted(name for name in before.keys() & now.keys() if before[name][2] is not now[name][2])
+    for name in changed:
+        setattr(*before[name])
+    return changed

@@ -52,7 +52,10 @@ def prepare(component: Any, prepared: list[Any]) -> str:
         raise Unmet(f"causal is {component.causal!r}, expected True or False", at=(component, ""))
     if not isinstance(one.facts, Mapping):
         raise Unmet(f"facts is {one.facts!r}, expected a mapping", at=at)
-    json.dumps(one.facts, allow_nan=False)
+    try:
+        json.dumps(one.facts, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise Unmet(f"facts cannot be stored as JSON: {error}", at=at) from None
     return f"{one.vocab_size} tokens, fingerprint {one.fingerprint[:8]} twice"
 
 

@@ -48,7 +48,7 @@ def check_model(checks: Checks) -> None:
         return
     tried = built["tried"]
     if component.slot != "init":
-        checks.make("same start", same_start, component.slot, tried)
+        checks.make("same start", same_start, component, tried)
     if getattr(component, "causal", True):
         checks.make("causality", causality, component, tried)
     else:
@@ -103,15 +103,17 @@ def all_finite(component: Any, tried: Tried) -> str:
     return "it trains and evaluates, and every number is finite"
 
 
-def same_start(slot: str, tried: Tried) -> str:
+def same_start(component: Any, tried: Tried) -> str:
     """Parameters that are not the component's start as they do without it."""
     without, with_it = named_parameters(plain(0)), named_parameters(tried.start)
-    shared = [name for name in with_it if name in without and not any(part in name for part in OWN[slot])]
+    shared = [name for name in with_it if name in without and not any(part in name for part in OWN[component.slot])]
     for name in shared:
         if not same(with_it[name], without[name]):
             raise Unmet(
                 f"{name} starts from other numbers than in a model without it, so that arms would differ in more "
                 "than they declare",
+                at=(component, "init"),
+                remedy="look for what init sets outside of the module that it returns: dims, a global, a class",
             )
     return f"{len(shared)} parameters of the rest start as without it, bit for bit"
 
@@ -155,17 +157,18 @@ def gradients(component: Any, tried: Tried) -> str:
     found = {name: np.asarray(array) for name, array in named_parameters(tried.first["gradients"]).items()}
     own = [name for name in found if any(part in name for part in OWN[component.slot])]
     dead = [name for name, gradient in found.items() if not gradient.any()]
-    if mine := [name for name in dead if name in own]:
+    # First, because what does not get through a later layer does not reach the component's own in an earlier one.
+    if others := [name for name in dead if name not in own]:
         raise Unmet(
-            f"the gradient of {', '.join(mine)} is zero everywhere: nothing that is trained depends on it",
+            f"the gradient of {', '.join(others[:3])} is zero everywhere: nothing gets through the component",
             at=(component, "init"),
-            remedy="read it in __call__, or leave it out; what is not to be trained is Fixed",
+            remedy="look for stop_gradient, round, argmax, comparisons, or an input that is not read",
         )
     if dead:
         raise Unmet(
-            f"the gradient of {', '.join(dead[:3])} is zero everywhere: nothing gets through the component",
+            f"the gradient of {', '.join(dead)} is zero everywhere: nothing that is trained depends on it",
             at=(component, "init"),
-            remedy="look for stop_gradient, round, argmax, comparisons, or an input that is not read",
+            remedy="read it in __call__, or leave it out; what is not to be trained is Fixed",
         )
     return f"all {len(own)} parameters of its own get one" if own else "they pass through it"
 

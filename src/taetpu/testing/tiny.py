@@ -128,7 +128,10 @@ def form(tree: Any) -> dict[str, str]:
 
 def told(array: Any) -> str:
     """`(2, 8, 16) float32`"""
-    return f"{tuple(np.shape(array))} {jnp.result_type(array)}" if array is not None else "nothing"
+    if array is None:
+        return "nothing"
+    # Not jnp.result_type of an array: it takes numpy's int64 for int32.
+    return f"{tuple(np.shape(array))} {array.dtype if hasattr(array, 'dtype') else jnp.result_type(array)}"
 
 
 def finite(tree: Any) -> bool:

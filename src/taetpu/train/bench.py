@@ -123,7 +123,7 @@ class Here(Trial):
 
 
 class Child:
-    """A trial in a process of its own.
+    """A trial in a process of its own. `about` is what it says of itself when it is ready.
 
     Raises:
         MemoryError: it needs too much, or was killed.
@@ -138,7 +138,7 @@ class Child:
             command, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
         )
         try:
-            self.ask(request)
+            self.about = self.ask(request)
         except BaseException:
             self.close()
             raise

@@ -30,7 +30,7 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
 from taetpu.train.count import flops_per_token
 from taetpu.train.memory import memory_bytes
-from taetpu.train.plan import Layout, Packing, Work, device_counts, fitting_width
+from taetpu.train.plan import Layout, Packing, Work, device_counts, shard_counts
 from taetpu.train.watch import Watcher
 
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
@@ -120,8 +120,8 @@ class Shape:
 def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> Layout | None:
     """The layout that trains the whole group soonest.
 
-    Narrow packs come first, and wider ones only while they are not much slower: on a CPU what a wide pack works on
-    leaves the caches, and its rate falls from there on.
+    Narrow packs come first, and wider ones only while they are not much slower: where the runs of a device are
+    vectorised, what a wide pack works on leaves the caches, and its rate falls from there on.
 
     Args:
         seconds: a layout's time for a step; infinite where it needs more memory than there is.
@@ -134,6 +134,9 @@ def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) 
     def soonest() -> Layout:
         return min(whole, key=lambda layout: whole[layout])
 
+    for shards in shard_counts(shape.work.config)[1:] if min(size, packing.widest or size) == 1 else ():
+        layout = Layout(1, shards)
+        whole[layout] = size * seconds(layout)
     for devices in reversed([count for count in device_counts() if count <= size]):
         for width in widths(size, min(packing.widest or size, shape.work.widest(devices)), devices):
             layout = Layout(width, devices)
@@ -148,6 +151,12 @@ def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) 
             layout = Layout(best.width, best.devices, unroll)
             whole[layout] = -(-size // best.width) * seconds(layout)
     return soonest()
+
+
+def fitting_width(runs: int, least: int, most: int, devices: int) -> int:
+    """The width between two that leaves the fewest places empty in the last pack of `runs`; the widest of such."""
+    widths = range(-(-least // devices) * devices, most + 1, devices)
+    return min(widths, key=lambda width: (-(-runs // width) * width, -width))
 
 
 def widths(runs: int, most: int, devices: int) -> list[int]:

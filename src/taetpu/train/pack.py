@@ -24,14 +24,15 @@ from taetpu.data.batches import Batch, Source
 from taetpu.nn.stack import unrolled
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.sample import continue_tokens
-from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
+from taetpu.train.step import DATA, TrainState, evaluate, init_state, observe, train_step
 
 RUNS = PartitionSpec("run")
 SHARED = PartitionSpec()
+DIVIDED = PartitionSpec(None, DATA)
 
 
-def run_mesh(devices: int) -> Mesh:
-    """The first `devices` devices along the run axis.
+def pack_mesh(width: int, devices: int) -> Mesh:
+    """The first `devices` devices along the axes of runs and, where there are fewer runs than devices, of their batch.
 
     Raises:
         UserError: there are not so many; on fewer the numbers would not be those that were begun.
@@ -43,7 +44,8 @@ def run_mesh(devices: int) -> Mesh:
             remedy="go on where it was begun; on a CPU, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} to make as many of fewer cores",
         )
-    return Mesh(np.array(there[:devices]), ("run",))
+    runs = min(width, devices)
+    return Mesh(np.array(there[:devices]).reshape(runs, devices // runs), ("run", DATA))
 
 
 class Program:
@@ -53,8 +55,9 @@ class Program:
         structure: the config with holes where traced numbers go.
         source: the prepared task.
         steps: optimizer steps of a whole run.
-        width: runs in a pack; must divide by `devices`.
-        devices: how many devices the run axis is spread over.
+        width: runs in a pack.
+        devices: how many devices the pack is spread over; divides `width`. Or `width` divides it: then each run's batch
+            is divided over several devices.
         unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
         chunk: the most steps one dispatch may take.
@@ -73,16 +76,26 @@ class Program:
         chunk: int = 64,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.dtype, self.unroll = run_mesh(devices), jnp.dtype(precision), unroll
+        self.mesh, self.dtype, self.unroll = pack_mesh(width, devices), jnp.dtype(precision), unroll
+        self.shards = self.mesh.shape[DATA]
         self.observers: dict[int, Any] = {}
         self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
 
-    def over_runs(self, fn: Callable[..., Any], shared: Sequence[int] = (), donate: Sequence[int] = ()) -> Any:
-        """`fn` mapped over runs and compiled; the arguments numbered in `shared` have no run axis."""
+    def over_runs(
+        self,
+        fn: Callable[..., Any],
+        shared: Sequence[int] = (),
+        donate: Sequence[int] = (),
+        divided: Sequence[int] = (),
+    ) -> Any:
+        """`fn` mapped over runs and compiled; the arguments numbered in `shared` and `divided` have no run axis.
+
+        Of what is `divided`, each device that shares a run gets a part of the second axis.
+        """
 
         def mapped(*args: Any) -> Any:
-            axes = tuple(None if i in shared else 0 for i in range(len(args)))
-            specs = tuple(SHARED if i in shared else RUNS for i in range(len(args)))
+            axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
+            specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
             cpu = self.mesh.devices.flat[0].platform == "cpu"
             f = in_turn(fn, axes, bool(donate)) if cpu else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
@@ -114,7 +127,7 @@ class Program:
         def many(state: TrainState, numbers: Any, seed: Any, rows: Any, count: Any, arrays: Any) -> Any:
             config = bind(self.structure, numbers)
             step = partial(train_step, config=config, source=self.source, arrays=arrays, seed=seed,
-                           steps=self.steps, dtype=self.dtype)  # fmt: skip
+                           steps=self.steps, dtype=self.dtype, shards=self.shards)  # fmt: skip
             shapes = jax.eval_shape(lambda s: step(s, rows=rows[0])[1], state)
             log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
@@ -145,7 +158,7 @@ class Program:
     @cached_property
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
         """`(model, windows) -> sums`, each `(width,)`; `windows` from `evaluation_set`."""
-        return self.over_runs(partial(evaluate, dtype=self.dtype), shared=(1,))
+        return self.over_runs(partial(evaluate, dtype=self.dtype, shards=self.shards), divided=(1,))
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:
@@ -167,14 +180,14 @@ class Program:
         data = self.source.evaluation(split)
         if data is None:
             return None
-        size = min(self.structure.train.batch_size, len(data.tokens))
+        size = min(self.structure.train.batch_size, -(-len(data.tokens) // self.shards) * self.shards)
         missing = -len(data.tokens) % size
 
         def batched(a: np.ndarray) -> np.ndarray:
             return np.pad(a, ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
         parts = (batched(a) for a in (data.tokens, data.targets, data.weights))
-        return Batch(*jax.device_put(tuple(parts), NamedSharding(self.mesh, SHARED)))
+        return Batch(*jax.device_put(tuple(parts), NamedSharding(self.mesh, DIVIDED)))
 
 
 def in_turn(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -> Callable[..., Any]:

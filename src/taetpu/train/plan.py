@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 
+from taetpu.core.config import components
 from taetpu.core.errors import UserError
 from taetpu.core.runtime import cores
 from taetpu.core.traced import active, split
@@ -18,9 +19,7 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.memory import memory_bytes, run_bytes
 from taetpu.train.pack import structure_key
 
-# The rule of thumb, where nothing was measured.
-WIDEST = 32  # runs a device, on accelerators
-SMALL = 8 << 20  # bytes (`run_bytes`) that a CPU core works on at once: more push each other out of its cache
+WIDEST = 32  # runs a device, where nothing was measured
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,8 @@ class Layout:
 
     Attributes:
         width: how many it trains at once.
-        devices: over how many devices they are spread; divides `width`. On a CPU each core is a device.
+        devices: over how many devices they are spread; divides `width`. Of a run alone the batch may be divided over
+            several. On a CPU each core is a device.
         unroll: how many layers of a deep stack one pass of its loop takes (see `nn.stack`).
     """
 
@@ -218,25 +218,27 @@ def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]
 
 
 def rule_of_thumb(work: Work, packing: Packing) -> Layout:
-    """A layout that is rarely far from the fastest; as few packs as may be where their width is asked for.
+    """A layout that is rarely far from the fastest: all runs in as few packs as fit, a device for each as far as may be.
 
-    Accelerators take as many runs as fit. On a CPU a run on each core beats all cores on one run, and more than one a
-    core gains only while they are small.
+    On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them.
     """
-    small = packing.widest is None and jax.default_backend() == "cpu"
-    each = max(1, SMALL // run_bytes(work.config, work.source)) if small else packing.widest or WIDEST
     for devices in reversed(device_counts()):
-        most = min(packing.widest or work.size, work.widest(devices), each * devices)
-        if devices <= min(most, work.size):
-            width = fitting_width if small else even_width
-            return Layout(width(work.size, devices, most, devices), devices)
-    return Layout(1)
+        most = min(packing.widest or WIDEST * devices, work.size, work.widest(devices))
+        if 1 < devices <= most:
+            return Layout(even_width(work.size, devices, most, devices), devices)
+    most = min(packing.widest or WIDEST, work.size, work.widest(1))
+    return Layout(even_width(work.size, 1, most, 1)) if most > 1 else Layout(1, max(shard_counts(work.config)))
 
 
-def fitting_width(runs: int, least: int, most: int, devices: int) -> int:
-    """The width between two that leaves the fewest places empty in the last pack of `runs`; the widest of such."""
-    widths = range(-(-least // devices) * devices, most + 1, devices)
-    return min(widths, key=lambda width: (-(-runs // width) * width, -width))
+def shard_counts(config: ResolvedConfig) -> list[int]:
+    """Over how many devices the batch of one run may be divided without another number but in its last bits.
+
+    What is drawn for dropout, or in a plug-in, depends on how a batch is divided.
+    """
+    train, own = config.train, any(component.plugin for component in components(config))
+    if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
+        return [1]
+    return [count for count in device_counts() if train.batch_size // train.accumulate % count == 0]
 
 
 def even_width(runs: int, least: int, most: int, devices: int) -> int:

@@ -1,0 +1,252 @@
+"""Plug-ins through the command: from `taetpu new`'s template to a report, and what a faulty one is told as."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.loading import load
+from taetpu.core.plugins import load_plugins
+from taetpu.core.registry import kinds
+from taetpu.spec.loading import load_study
+from taetpu.spec.train_config import TrainConfig
+from taetpu.testing import check_component
+from taetpu.train.saved import open_run
+
+SMALL = [
+    word
+    for change in (
+        "task.seq_len=16",
+        "model.dim=16",
+        "task.val=0.01",
+        "model.num_layers=1",
+        "train.steps=6",
+        "train.eval_every=6",
+        "train.sample=none",
+        "train.schedule.warmup=2",
+        "train.batch_size=4",
+        "train.metrics.gradient-norm.every=3",
+    )
+    for word in ("--set", change)
+]
+
+STUDY = """\
+study: own
+plugins: [own.py]
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 4, batch_size: 4, sample: none}
+seeds: 1
+arms:
+"""
+AFTER = """\
+import equinox as eqx
+from taetpu.plugin import Component, Hook, Metric, register
+
+
+@register("after", "own")
+class Own(Component):
+    def init(self, dims, *, key):
+        return OwnAfter()
+
+
+class OwnAfter(eqx.Module):
+    def __call__(self, x, ctx):
+        return 2 * x
+"""
+HOOK = """
+
+@register("hook", "own")
+class OwnHook(Hook):
+    def updates(self, updates, params, now):
+        return updates
+"""
+METRIC = """
+
+@register("metric", "own")
+class OwnMetric(Metric):
+    def measure(self, seen):
+        return seen.loss
+"""
+ON_AFTER = "  own: {model.after: own}\n"
+ON_HOOK = "  hooked: {train.hooks: [own]}\n"
+LR = "  lr: {train.optimizer.lr: 1e-2}\n"
+
+
+@pytest.fixture
+def own(here: Path):
+    """`own(source, arms, train)`: writes `own.yaml`, a study of these arms, and its plug-in `own.py`."""
+
+    def write(source: str, arms: str, train: str = "") -> Path:
+        (here / "own.py").write_text(source)
+        (here / "own.yaml").write_text(STUDY.replace("steps: 4", f"steps: 4{train}") + arms)
+        return here / "own.yaml"
+
+    return write
+
+
+# --- the template ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_exists_is_overwritten_and_nothing_is_written_beside_it(taetpu, here):
+    (here / "taken.py").write_text("mine")
+    code, _, err = taetpu("new", "taken")
+    assert (code, err.splitlines()[:2]) == (2, ["error: this file exists already", "  where:  taken.py"])
+    assert (here / "taken.py").read_text() == "mine"
+    assert not (here / "taken.yaml").exists()
+
+
+@pytest.mark.slow
+def test_the_template_from_new_to_a_report(taetpu, here):
+    """The plug-in's arms stand beside built-in ones, and its two are trained in one program."""
+    assert taetpu("new", "my-idea").code == 0
+    plan = taetpu("plan", "my-idea.yaml", *SMALL, "--json").json()
+    assert {"mine", "leaky", "one-head"} <= {arm["name"] for arm in plan["arms"]}
+    assert {"mine", "leaky"} in [set(pack["arms"]) for pack in plan["packs"]]
+    done = taetpu("run", "my-idea.yaml", *SMALL, "--pack", 9)
+    assert done.code == 0, done.err
+    rows = {line.split()[0] for line in done.out.splitlines() if line.endswith(("worse", "better", "inconclusive"))}
+    assert rows == {arm["name"] for arm in plan["arms"]} - {"baseline"}
+    report = (here / "runs/my-idea/report/index.html").read_text()
+    assert "leaky" in report
+    assert "squared-relu" in report
+
+
+@pytest.mark.slow
+def test_the_plug_in_of_the_template_passes_its_checks(taetpu, here):
+    taetpu("new", "my-idea")
+    report = check_component("ffn", "squared-relu", plugin="my-idea.py", slope=0.1)
+    assert {finding.outcome for finding in report.findings} == {"passed"}
+
+
+# --- faulty ones -----------------------------------------------------------------------------------------------------
+
+IMPORTS = AFTER.partition("\n\n")[0]
+REPLACING = f"{AFTER}\n\nimport taetpu.nn.norm\n\ntaetpu.nn.norm.RMSNorm.__call__ = lambda self, x: x\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "arms", "train", "problem", "line"),
+    [
+        (f"{AFTER}\n1 / 0\n", ON_AFTER, "", "raised ZeroDivisionError: division by zero", "1 / 0"),
+        (f"{AFTER}\ndef f(:\n", ON_AFTER, "", "not valid Python: invalid syntax", "def f(:"),
+        (IMPORTS, ON_AFTER, "", "this plug-in registers no kind", None),
+        (REPLACING, ON_AFTER, "", "replaces taetpu.nn.norm.RMSNorm.__call__", None),
+        (AFTER.replace('"after", "own"', '"ffn", "swiglu"'), ON_AFTER, "", "ffn 'swiglu' is already", "@register"),
+        (AFTER.replace("OwnAfter()", "Nothing()"), ON_AFTER, "", "raised NameError in init: ", "return Nothing"),
+        (AFTER.replace("2 * x", "x * two"), ON_AFTER, "", "raised NameError in __call__: name 'two'", "x * two"),
+        (IMPORTS + HOOK.replace("return updates", "return updates.no"), ON_HOOK, "", "in updates: ", "updates.no"),
+        (IMPORTS + METRIC.replace("seen.loss", "seen.los"), LR, ", metrics: [own]", "in measure: ", "seen.los"),
+    ],
+    ids=["import", "syntax", "nothing", "replaces", "built-in", "init", "call", "hook", "metric"],
+)
+def test_a_faulty_plug_in_is_told_with_its_line_and_nothing_is_stored(
+    taetpu, own, here, source, arms, train, problem, line
+):
+    own(source, arms, train)
+    code, out, err = taetpu("run", "own.yaml")
+    told = " ".join(err.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert problem in told
+    number = next((f":{i}" for i, text in enumerate(source.splitlines(), 1) if line and line in text), "")
+    assert f"where: {here / 'own.py'}{number}" in told
+    assert not (here / "runs").exists()
+
+
+def test_a_faulty_plug_in_named_from_the_working_folder_is_told_alike(taetpu, here):
+    (here / "own.py").write_text("1 / 0\n")
+    code, _, err = taetpu("catalog", "after", "--plugin", "own.py")
+    assert code == 2
+    assert f"where:  {here / 'own.py'}:1" in err
+
+
+def test_what_a_refused_plug_in_replaced_is_put_back(own, here):
+    from taetpu.nn.norm import RMSNorm
+
+    before = vars(RMSNorm)["__call__"]
+    for source in (REPLACING, f"{REPLACING}\n1 / 0\n"):
+        with pytest.raises(UserError):
+            load_study(own(source, ON_AFTER))
+        assert vars(RMSNorm)["__call__"] is before
+
+
+@pytest.mark.parametrize(
+    ("plugins", "problem", "remedy"),
+    [
+        ("[own.py, other.py]", "after 'own' is already", "rename one"),
+        ("[own.py, own.py]", "this plug-in is named twice", "name it once"),
+        ("[onw.py]", "there is no plug-in 'onw.py'", "Python files beside the study: other.py, own.py"),
+    ],
+)
+def test_plug_ins_that_do_not_go_together(own, here, plugins, problem, remedy):
+    file = own(AFTER, ON_AFTER)
+    (here / "other.py").write_text(f"{AFTER}\n")
+    file.write_text(file.read_text().replace("[own.py]", plugins))
+    with pytest.raises(UserError, match=problem) as caught:
+        load_study(file)
+    assert remedy in str(caught.value)
+
+
+def test_a_schedule_without_warm_up_can_be_of_any_length(here):
+    (here / "own.py").write_text(
+        "from taetpu.plugin import Component, register\n\n\n"
+        '@register("schedule", "flat")\nclass Flat(Component):\n    def lr(self, step, steps, peak):\n'
+        "        return peak + 0.0 * step\n"
+    )
+    load_plugins([here / "own.py"])
+    assert load(TrainConfig, {"steps": 1, "schedule": "flat"}).total_steps(None) == 1
+
+
+# --- edited ones -----------------------------------------------------------------------------------------------------
+
+
+def test_editing_a_plug_in_changes_the_runs_that_use_it_and_no_others(own):
+    def ids(source):
+        return {run.arm: run.id for run in load_study(own(source, ON_AFTER + LR)).runs()}
+
+    first, edited = ids(AFTER), ids(AFTER.replace("2 * x", "3 * x"))
+    assert {arm for arm in first if first[arm] != edited[arm]} == {"own"}
+    assert ids(AFTER) == first
+
+
+def test_what_is_run_is_what_was_read(here, monkeypatch):
+    """Also where an edit changes neither the file's time nor its size, which is all that Python's bytecode knows."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = here / "own.py"
+    for factor in (2, 3):
+        file.write_text(AFTER.replace("2 * x", f"{factor} * x"))
+        os.utime(file, (10**9, 10**9))
+        load_plugins([file])
+        own: Any = kinds("after")["own"]()
+        assert own.init(None, key=None)(1.0, None) == factor
+    assert list(here.glob("**/*.pyc")) == []
+
+
+@pytest.mark.slow
+def test_a_trained_arm_keeps_its_plug_in(taetpu, own, here, contents):
+    """An edited one is refused, the copy is named, and the copy opens the model."""
+    file = own(AFTER, ON_AFTER)
+    assert taetpu("run", "own.yaml").code == 0
+    (copy,) = (here / "runs/own/plugins").iterdir()
+    assert copy.read_text() == AFTER
+    before = contents(here / "runs/own/runs")
+    own(AFTER.replace("2 * x", "3 * x"), ON_AFTER)
+    code, _, err = taetpu("run", "own.yaml")
+    assert code == 2
+    assert "arm 'own' was trained with another version of its plug-in" in err
+    assert "(a copy is in own/plugins)" in " ".join(err.split())
+    assert contents(here / "runs/own/runs") == before
+
+    (run,) = (here / "runs/own/runs/own").iterdir()
+    with pytest.raises(UserError, match="a plug-in that is not loaded") as caught:
+        open_run(run, plugins=["own.py"])  # the edited one
+    assert str(copy) in str(caught.value)
+    opened = open_run(run, plugins=[copy])
+    assert opened.config.layers[0].after.kind == "own"
+    shutil.copy(copy, file.with_suffix(".py"))
+    assert taetpu("run", "own.yaml").code == 0

@@ -1,0 +1,83 @@
+"""Every code block of docs/plugins.md does what the page says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from taetpu.contract.check import check
+from taetpu.core.errors import UserError
+from taetpu.core.plugins import load_plugins
+from taetpu.core.registry import BUILTIN
+from taetpu.core.runtime import prepare_jax
+from taetpu.optim.hooks import METHODS
+from taetpu.spec.loading import load_study
+from taetpu.testing import check_component
+
+PAGE = (Path(__file__).parents[2] / "docs/plugins.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FILES = {found[1]: text for _, text in BLOCKS if (found := re.match(r"# (\S+\.(?:py|yaml))\n", text))}
+PLUGINS = [name for name in FILES if name.endswith(".py")]
+STUDIES = [name for name in FILES if name.endswith(".yaml")]
+QUICK = ("inverse_sqrt.py", "z_loss.py")
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path, monkeypatch):
+    """The files of the page, in the working folder."""
+    prepare_jax()
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_each_block_is_run_by_a_test_below():
+    """But for shell commands, which are those of the command's own tests."""
+    apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
+    assert apart == [SNIPPET]
+    assert (len(PLUGINS), len(STUDIES)) == (5, 3)
+
+
+SNIPPET = next(text for language, text in BLOCKS if language == "python" and text not in FILES.values())
+
+
+@pytest.mark.slow
+def test_the_check_of_the_worked_example(capsys):
+    exec(SNIPPET, {})
+    assert "causality   passed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in PLUGINS])
+def test_each_kind_passes_its_checks(name):
+    (plugin,) = load_plugins([Path(name)])
+    for kind in plugin.kinds:
+        report = check_component(*kind.split("/"))
+        assert {finding.outcome for finding in report.findings} == {"passed"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_keeps_the_contract(name):
+    study = load_study(name)
+    check(study)
+    assert len(study.arms) > 1
+    assert {plugin.file.name for plugin in study.plugins} <= set(PLUGINS)
+
+
+def test_without_own_init_the_arm_is_refused(page):
+    text = FILES["zero_relu.py"]
+    (page / "zero_relu.py").write_text(text.replace("own_init = True", "pass"))
+    with pytest.raises(UserError, match=r"layers\.0-1\.ffn\.down|layers\.0\.ffn\.down"):
+        check(load_study("zero.yaml"))
+
+
+def test_what_the_worked_example_refuses(page):
+    (page / "conv.yaml").write_text(FILES["conv.yaml"].replace("width: 2", "width: 64"))
+    with pytest.raises(UserError, match="width=64 exceeds seq_len=32") as caught:
+        load_study("conv.yaml")
+    assert caught.value.line == FILES["conv.yaml"].splitlines().index("arms:") + 3
+
+
+def test_the_tables_name_every_slot_and_every_method_of_a_hook():
+    named = {name for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)", row)}
+    assert named == {*BUILTIN, *METHODS}

@@ -1,0 +1,165 @@
+"""Faults planted in tasks and tokenizers: each fails its own check, whose text names it."""
+
+import itertools
+import re
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.testing.failing import failing, leaky, line_of
+
+from taetpu.core.registry import kinds
+from taetpu.data.batches import Batch, Split, Task
+from taetpu.testing import check_component
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+CALLS = itertools.count()
+
+
+class Counting(Task):
+    """Tokens count upwards from a window's number; the key says in which steps."""
+
+    slot: ClassVar[str] = "task"
+    kind: ClassVar[str] = "counting"
+    seq_len: int = 6
+    fault: str = ""
+
+    @property
+    def causal(self):
+        return 1 if self.fault == "causal" else True
+
+    def prepare(self, folder):
+        return CountingSource(self.seq_len, self.fault)
+
+
+class CountingSource:
+    vocab_size, num_windows, evaluated, unit, tokenizer = 9, 7, "e", "number", None
+
+    def __init__(self, seq_len, fault):
+        self.fault, self.seq_len, self.arrays = fault, seq_len + (fault == "seq_len"), {}
+        self.fingerprint = f"f{next(CALLS)}" if fault == "fingerprint" else "f"
+        self.facts = {"facts": [], "nan": {"decoy_loss": float("nan")}}.get(fault, {})
+
+    def rows(self, seed, start, count, batch_size):
+        if self.fault == "stateful":
+            start = next(CALLS)
+        rows = (seed + np.arange(start * batch_size, (start + count) * batch_size)).reshape(count, batch_size)
+        rows = rows % (self.num_windows + (self.fault == "beyond"))
+        return rows.astype(np.int64 if self.fault == "int64" else np.int32)
+
+    def batch(self, arrays, rows, key):
+        step = leaky(jax.random.bits(key)) if self.fault == "batch packs" else jax.random.bits(key)
+        if self.fault == "numpy":
+            step = np.uint32(next(CALLS))
+        stream = rows[:, None] + jnp.arange(self.seq_len + 1) * (1 + step % 5).astype(jnp.int32)
+        stream = stream % (self.vocab_size + (self.fault == "vocabulary"))
+        weights = jnp.full(rows.shape, 1.0)[:, None] * jnp.ones(self.seq_len, jnp.float32)
+        if self.fault == "one weight":
+            weights = weights[:, :1]
+        return Batch(stream[:, :-1], stream[:, 1:], weights - 2.0 if self.fault == "weights" else weights)
+
+    def evaluation(self, split):
+        if split == "test" or self.fault == "no splits":
+            return None
+        tokens = (np.arange(3)[:, None] + np.arange(self.seq_len, dtype=np.int32)) % self.vocab_size
+        tokens = tokens.astype(np.int32)
+        weights = np.zeros(tokens.shape, np.float32) if self.fault == "weightless" else np.ones_like(tokens, np.float32)
+        return Split(tokens[:, :-1] if self.fault == "short" else tokens, tokens, weights, None)
+
+    def prompt(self):
+        return np.zeros(self.seq_len + 1 if self.fault == "prompt" else 2, np.int32)
+
+    def show(self, ids):
+        return None if self.fault == "show" else " ".join(map(str, ids))
+
+
+TASK = [
+    ("fingerprint", "prepare", "preparing twice gives two values of fingerprint"),
+    ("seq_len", "prepare", "seq_len of the source is 7, expected the task's 6"),
+    ("causal", "prepare", "causal is 1, expected True or False"),
+    ("facts", "prepare", r"facts is \[\], expected a mapping"),
+    ("nan", "prepare", "facts cannot be stored as JSON: Out of range float values are not JSON compliant"),
+    ("int64", "rows", r"rows of 5 steps are \(5, 2\) int64, expected \(5, 2\) int32"),
+    ("stateful", "rows", "steps 2 to 4 read other windows when they are asked for by themselves"),
+    ("beyond", "rows", "rows run from 0 to 7 of 7 windows"),
+    ("one weight", "batch", r"weights of a batch are \(2, 1\) float32, expected \(2, 6\) float32"),
+    ("vocabulary", "batch", "(tokens|targets) run from [0-9] to 9, expected 0 to 8"),
+    ("weights", "batch", "weights are negative, or all zero"),
+    ("numpy", "batch", "two batches of the same rows and key differ"),
+    ("batch packs", "batch", "two runs in one program read other batches than each by itself"),
+    ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
+    ("weightless", "evaluation", "weights are negative, or all zero"),
+    ("no splits", "evaluation", "there is neither val nor test, so that arms could not be compared"),
+    ("prompt", "prompt", r"the prompt is \(7,\) int32, expected 1 to 6 tokens"),
+    ("show", "prompt", "show gives None, expected text"),
+]
+
+
+@pytest.mark.parametrize(("fault", "check", "said"), TASK, ids=[row[0] for row in TASK])
+def test_a_fault_of_a_task(fault, check, said):
+    (found,) = failing(Counting(fault=fault)).values()
+    assert found.check == check
+    assert re.match(said, found.said)
+    if check in ("rows", "batch", "evaluation"):
+        assert line_of(getattr(CountingSource, check), f"def {check}") in found.where
+    else:
+        assert "test_data.py:" in found.where
+
+
+def test_a_task_without_a_fault():
+    assert not check_component("task", Counting()).failed
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------------
+
+
+class Bytes(kinds("tokenizer")["byte"]):
+    """UTF-8, with one fault."""
+
+    kind: ClassVar[str] = "bytes-with-a-fault"
+    fault: str = ""
+
+    def train(self, text):
+        return Faulty(super().train(text), self.fault)
+
+
+class Faulty:
+    def __init__(self, inner, fault):
+        self.inner, self.fault, self.vocab_size = inner, fault, 150 if fault == "vocabulary" else inner.vocab_size
+
+    def encode(self, text):
+        ids = self.inner.encode(text.lower() if self.fault == "lower" else text)
+        ids = ids[::-1] if self.fault == "reversed" else ids
+        return ids.astype(np.int64) if self.fault == "int64" else ids
+
+    def decode(self, ids):
+        return self.inner.decode(ids[::-1] if self.fault == "reversed" else ids) + "." * (self.fault == "decode")
+
+    def num_bytes(self, ids):
+        return len(self.decode(ids)) if self.fault == "characters" else self.inner.num_bytes(ids)
+
+    def to_json(self):
+        return str(next(CALLS)) if self.fault == "train" else self.inner.to_json()
+
+
+TOKENIZER = [
+    ("train", "train", "training twice on one text gives two tokenizers"),
+    ("int64", "back", r"encode gives \((\d+),\) int64, expected \(\1,\) int32"),
+    ("vocabulary", "back", r"numbers run from 10 to 195, expected 0 to 149"),
+    ("lower", "back", "decoding what was encoded gives 'the quick brown fox ' at character 0, expected 'The"),
+    ("decode", "back", r"decoding what was encoded gives '\.' at character \d+, expected ''"),
+    ("decode", "stored", "what is read from tokenizer.json decodes otherwise"),
+    ("reversed", "stored", "what is read from tokenizer.json encodes otherwise"),
+    ("characters", "bytes", r"num_bytes gives \d+, expected \d+"),
+]
+
+
+@pytest.mark.parametrize(("fault", "check", "said"), TOKENIZER, ids=[f"{row[0]}-{row[1]}" for row in TOKENIZER])
+def test_a_fault_of_a_tokenizer(fault, check, said):
+    found = failing(Bytes(fault=fault))
+    assert set(found) == ({"back", "stored"} if fault in ("decode", "lower") else {check})
+    assert re.match(said, found[check].said)
+    assert "test_data.py:" in found[check].where

@@ -1,0 +1,255 @@
+"""Faults that show without a model: each is caught before one is built, and named with its line."""
+
+import re
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.testing.failing import failing, line_of
+
+from taetpu.plugin import Component, Fixed, Identity, Number, named, project
+
+
+class Wide(Component):
+    slot: ClassVar[str] = "ffn"
+    kind: ClassVar[str] = "wide"
+
+    def init(self, dims, *, key):
+        return WideFFN(dims.weight(named(key, "w"), dims.dim, 2 * dims.dim))
+
+
+class WideFFN(eqx.Module):
+    w: Any
+
+    def __call__(self, x, ctx):
+        return project(x, self.w)
+
+
+def test_another_shape():
+    (found,) = failing(Wide()).values()
+    assert found.check == "shapes"
+    assert found.said == (
+        "given x (2, 8, 16) float32 in evaluation it gives (2, 8, 32) float32, expected (2, 8, 16) float32"
+    )
+    assert f"{line_of(WideFFN.__call__, 'def __call__')} in __call__" in found.where
+
+
+class Precise(Component):
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "precise"
+
+    def init(self, dims, *, key):
+        return PreciseAfter(Fixed(2.0))
+
+
+class PreciseAfter(eqx.Module):
+    factor: Fixed
+
+    def __call__(self, x, ctx):
+        return x * self.factor.value
+
+
+def test_another_type():
+    found = failing(Precise())["shapes"]
+    assert "given x (2, 8, 16) bfloat16 in evaluation it gives (2, 8, 16) float32" in found.said
+    assert found.remedy == "end with .astype(x.dtype)"
+
+
+class Noisy(Component):
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "noisy"
+
+    def init(self, dims, *, key):
+        return NoisyAfter()
+
+
+class NoisyAfter(eqx.Module):
+    def __call__(self, x, ctx):
+        return x + jnp.asarray(np.random.standard_normal(x.shape), x.dtype)
+
+
+def test_numbers_drawn_by_numpy():
+    found = failing(Noisy())
+    assert set(found) == {"repeats"}
+    assert re.match(r"two calls with the same input differ by up to \d", found["repeats"].said)
+    assert "ctx.key" in found["repeats"].remedy
+
+
+class Counting(Component):
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "counting"
+
+    def init(self, dims, *, key):
+        return CountingAfter()
+
+
+class CountingAfter(eqx.Module):
+    calls: ClassVar[list[int]] = []
+
+    def __call__(self, x, ctx):
+        self.calls.append(1)
+        return x * len(self.calls)
+
+
+def test_state_kept_in_python():
+    found = failing(Counting())
+    assert set(found) == {"repeats"}
+    assert "keep nothing between calls" in found["repeats"].remedy
+
+
+class Branching(Component):
+    slot: ClassVar[str] = "scores"
+    kind: ClassVar[str] = "branching"
+    factor: Number = 2.0
+    early: bool = True
+
+    def init(self, dims, *, key):
+        if self.early and self.factor == 0:
+            return Identity()
+        return BranchingScores(Fixed(self.factor))
+
+
+class BranchingScores(eqx.Module):
+    factor: Fixed
+
+    def __call__(self, scores, ctx):
+        return scores * self.factor.value if self.factor.value > 1 else scores
+
+
+@pytest.mark.parametrize(
+    ("component", "check", "owner", "line"),
+    [
+        (Branching(early=False), "shapes", BranchingScores, "if self.factor.value > 1"),
+        (Branching(factor=0.0), "numbers", Branching, "self.factor == 0"),
+    ],
+)
+def test_a_branch_of_python_on_a_traced_number(component, check, owner, line):
+    found = failing(component)
+    assert set(found) == {check}
+    assert found[check].said.startswith("TracerBoolConversionError")
+    assert line_of(owner, line) in found[check].where
+    assert "jnp.where" in found[check].remedy
+
+
+class FaultyInit(Component):
+    slot: ClassVar[str] = "init"
+    kind: ClassVar[str] = "faulty-init"
+    fault: str
+
+    def draw(self, dims, role, shape, *, key):
+        if self.fault == "fixed key":
+            key = jax.random.key(0)
+        drawn = 0.02 * jax.random.normal(key, shape)
+        if self.fault == "numpy":
+            drawn = drawn + np.random.standard_normal(shape)
+        return {"half": drawn.astype(jnp.bfloat16), "log": jnp.log(drawn)}.get(self.fault, drawn)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("fixed key", "a weight of role in is the same from two keys"),
+        ("numpy", "two draws of role in from one key differ"),
+        ("half", "asked for a weight of shape (16, 32) (role in) it gives (16, 32) bfloat16"),
+        ("log", "a weight of role in has numbers that are not finite"),
+    ],
+)
+def test_a_fault_of_an_init(fault, said):
+    (found,) = failing(FaultyInit(fault=fault)).values()
+    assert (found.check, found.said) == ("draw", said)
+    assert line_of(FaultyInit, "def draw") in found.where
+
+
+class Loose(Component):
+    slot: ClassVar[str] = "hook"
+    kind: ClassVar[str] = "loose"
+
+
+def test_a_class_of_another_base():
+    found = failing(Loose())["form"]
+    assert found.said == "Loose is not a Hook, as a hook must be"
+    assert found.remedy == "class Loose(Hook), from taetpu.optim.hooks"
+
+
+class Placeless(Component):
+    slot: ClassVar[str] = "norm"
+    kind: ClassVar[str] = "placeless"
+
+    def init(self, dims, *, key):
+        return Identity()
+
+
+class Mute(Component):
+    slot: ClassVar[str] = "ffn"
+    kind: ClassVar[str] = "mute"
+
+
+@pytest.mark.parametrize(
+    ("component", "said"),
+    [
+        (Placeless(), "Placeless has no placement: 'pre' or 'post'"),
+        (Mute(), "Mute has no method init"),
+    ],
+)
+def test_a_class_that_lacks_something(component, said):
+    (found,) = failing(component).values()
+    assert (found.check, found.said) == ("form", said)
+
+
+class Started(Component):
+    """A parameter with one fault at its start; its shape is wrong as well, so that no model is tried."""
+
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "started"
+    fault: str
+
+    def init(self, dims, *, key):
+        drawn = jax.random.normal(key, (dims.dim,))
+        if self.fault == "numpy":
+            drawn = drawn + np.random.standard_normal(dims.dim)
+        return StartedAfter({"half": drawn.astype(jnp.bfloat16), "log": jnp.log(drawn)}.get(self.fault, drawn))
+
+
+class StartedAfter(eqx.Module):
+    scale: Any
+
+    def __call__(self, x, ctx):
+        return x[:, :1] * self.scale.astype(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("numpy", "two models of one seed start from different parameters"),
+        ("half", "parameter 'scale' starts as bfloat16, expected float32"),
+        ("log", "parameter 'scale' starts with numbers that are not finite"),
+    ],
+)
+def test_a_fault_of_how_a_component_starts(fault, said):
+    found = failing(Started(fault=fault))
+    assert set(found) == {"start", "shapes"}
+    assert found["start"].said == said
+    assert line_of(Started, "def init") in found["start"].where
+
+
+class Asking(Component):
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "asking"
+
+    def init(self, dims, *, key):
+        return AskingAfter()
+
+
+class AskingAfter(eqx.Module):
+    def __call__(self, x, ctx):
+        return x if isinstance(x, jax.core.Tracer) else 2 * x
+
+
+def test_another_result_when_compiled():
+    (found,) = failing(Asking()).values()
+    assert found.check == "jit"
+    assert found.said == ("compiled and plain calls differ by up to 0.5 of the largest value, expected below 0.0001")
+    assert line_of(AskingAfter, "def __call__") in found.where

@@ -1,0 +1,199 @@
+"""Faults planted in what acts in training: optimizers, schedules, hooks, metrics."""
+
+import re
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tests.testing.failing import failing, leaky, line_of
+
+from taetpu.core.registry import kinds
+from taetpu.nn import ffn
+from taetpu.plugin import Component, Hook, Metric
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+
+class Rule(kinds("optimizer")["adamw"]):
+    """AdamW with one fault."""
+
+    kind: ClassVar[str] = "faulty-adamw"
+    fault: str
+
+    def transform(self, lr, decayed):
+        inner = super().transform(-lr if self.fault == "uphill" else lr, decayed)
+
+        def init(params):
+            return (inner.init(params), jnp.asarray(lr if self.fault == "rate" else 0.0, jnp.float32))
+
+        def update(gradients, state, params):
+            updates, new = inner.update(gradients, state[0], params)
+            if self.fault == "half":
+                updates = jax.tree.map(lambda a: a.astype(jnp.bfloat16), updates)
+            if self.fault == "numpy":
+                updates = jax.tree.map(lambda a: a * np.random.uniform(0.5, 1.0), updates)
+            if self.fault == "packs":
+                updates = jax.tree.map(leaky, updates)
+            return updates, (new, state[1][None] if self.fault == "grows" else state[1])
+
+        return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "said"),
+    [
+        ("rate", "state", "the state to begin with depends on the learning rate, which is 0 when it is built"),
+        ("half", "updates", r"updates at embedding.weight: \(11, 16\) bfloat16, expected \(11, 16\) float32"),
+        ("grows", "updates", r"the state after a step at 1: \(1,\) float32, expected \(\) float32"),
+        ("numpy", "updates", "two calls of the same update compute different things"),
+        pytest.param("uphill", "descends", r"20 steps on half a squared distance took it from [\d.]+ to [\d.]+, "
+                     "expected less", marks=pytest.mark.slow),
+        pytest.param("packs", "packs", "two runs in one program differ from the same runs alone by up to",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_fault_of_an_optimizer(fault, check, said):
+    (found,) = failing(Rule(fault=fault)).values()
+    assert found.check == check
+    assert re.match(said, found.said), found.said
+    assert line_of(Rule, "def transform") in found.where
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+
+
+class Rate(Component):
+    slot: ClassVar[str] = "schedule"
+    kind: ClassVar[str] = "rate"
+    fault: str
+
+    def lr(self, step, steps, peak):
+        return {
+            "vector": lambda: jnp.full((1,), peak),
+            "below zero": lambda: peak * (1 - step / 3),
+            "one step": lambda: peak * (step / jnp.float32(steps - 1)),
+            "no peak": lambda: jnp.float32(1e-3) / (1 + step),
+        }[self.fault]()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("vector", "the rate of a step is (1,) float32, expected () float32"),
+        ("below zero", "the rate of step 4 of 20 is -0.0333 at a peak of 0.1, expected a number of at least 0"),
+        ("one step", "the rate of step 0 of 1 is nan at a peak of 0.1, expected a number of at least 0"),
+        ("no peak", "the rate does not depend on the peak, which is the optimizer's lr"),
+    ],
+)
+def test_a_fault_of_a_schedule(fault, said):
+    (found,) = failing(Rate(fault=fault)).values()
+    assert (found.check, found.said) == ("rates", said)
+    assert line_of(Rate, "def lr") in found.where
+
+
+# --- hooks -----------------------------------------------------------------------------------------------------------
+
+
+class Batches(Hook):
+    slot: ClassVar[str] = "hook"
+    kind: ClassVar[str] = "batches"
+    fault: str
+
+    def batch(self, batch, now):
+        tokens, weights = batch.tokens, batch.weights
+        if self.fault == "shorter":
+            tokens = tokens[:, :-1]
+        if self.fault == "numpy":
+            tokens = jnp.asarray(np.random.permutation(11), jnp.int32)[tokens]
+        if self.fault == "beyond":
+            tokens = tokens + 3
+        if self.fault == "weights":
+            weights = weights - 0.5
+        if self.fault == "log":
+            weights = jnp.log(weights)
+        return batch._replace(tokens=leaky(tokens) if self.fault == "packs" else tokens, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "said"),
+    [
+        ("shorter", "form", r"what batch gives at tokens: \(2, 7\) int32, expected \(2, 8\) int32, as it was given"),
+        ("numpy", "repeats", "two calls of batch with one key differ"),
+        ("beyond", "repeats", "tokens run from 3 to 13, expected numbers of the vocabulary: 0 to 10"),
+        ("weights", "repeats", "weights are negative"),
+        ("log", "repeats", "batch gives numbers that are not finite"),
+        ("packs", "packs", "two runs in one program differ from the same runs alone by up to"),
+    ],
+)
+def test_a_fault_of_a_hook(fault, check, said):
+    (found,) = failing(Batches(fault=fault)).values()
+    assert found.check == f"batch {check}"
+    assert re.match(said, found.said), found.said
+    assert line_of(Batches, "def batch") in found.where
+
+
+class Losses(Hook):
+    slot: ClassVar[str] = "hook"
+    kind: ClassVar[str] = "losses"
+
+    def loss(self, loss, logits, batch, model, now):
+        return loss + jnp.zeros(batch.tokens.shape[0])
+
+    def updates(self, updates, params, now):
+        return jax.tree.leaves(updates)
+
+
+def test_faults_of_several_methods_are_told_at_once():
+    found = failing(Losses())
+    assert set(found) == {"loss form", "updates form"}
+    assert found["loss form"].said == "what loss gives: (2,) float32, expected () float32, as it was given"
+    assert found["updates form"].said.startswith("what updates gives at ")
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+class Measuring(Metric):
+    slot: ClassVar[str] = "metric"
+    kind: ClassVar[str] = "measuring"
+    fault: str
+
+    def sites(self):
+        return ("residul",) if self.fault == "site" else ()
+
+    def measure(self, seen):
+        largest = {"max": jnp.max(jnp.abs(seen.params.embedding.weight))}
+        if self.fault == "vector":
+            largest["max"] = largest["max"][None]
+        if self.fault == "packs":
+            largest["max"] = leaky(largest["max"])
+        if self.fault == "nan":
+            largest["max"] = jnp.log(-largest["max"])
+        if self.fault == "training":
+            ffn.ACTIVATIONS["gelu-tanh"] = jax.nn.relu
+        return {} if self.fault == "nothing" else largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "check", "said"),
+    [
+        ("vector", "values", r"metric 'measuring' gives max of shape \(1,\), not a single number"),
+        ("site", "values", "no site 'residul' in this model"),
+        ("nothing", "values", "it measures nothing"),
+        ("nan", "packs", "measuring/max is not a number on a fresh model"),
+        ("packs", "packs", "two runs in one program differ from the same runs alone by up to"),
+        ("training", "training", "a step of training is another program once the metric was measured"),
+    ],
+)
+def test_a_fault_of_a_metric(fault, check, said, monkeypatch):
+    monkeypatch.setitem(ffn.ACTIVATIONS, "gelu-tanh", ffn.ACTIVATIONS["gelu-tanh"])  # put back what a fault replaces
+    (found,) = failing(Measuring(fault=fault)).values()
+    assert found.check == check
+    assert re.match(said, found.said), found.said
+    assert line_of(Measuring, "def measure") in found.where
+    if fault == "site":
+        assert "did you mean 'residual'?" in found.remedy
