@@ -64,7 +64,8 @@ def test_a_batch_divided_over_two_devices_is_the_same_step(trainer, make, text, 
     np.testing.assert_allclose(whole.advance(8)["train/loss"], divided.advance(8)["train/loss"], atol=2e-6)
     model = jax.device_get(whole.state.model)
     sums = [
-        run.program.evaluate(run.program.place(model), run.program.evaluation_set("val")) for run in (whole, divided)
+        jax.device_get(run.program.evaluate(run.program.place(model), run.program.evaluation_set("val")))
+        for run in (whole, divided)
     ]
     assert sums[0]["weight"] == sums[1]["weight"]
     np.testing.assert_allclose(sums[0]["nll"], sums[1]["nll"], rtol=1e-6)
