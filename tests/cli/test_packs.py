@@ -45,12 +45,12 @@ def test_a_plan_knows_what_was_measured_and_how_long_it_takes(taetpu, here):
     study = load_study(here / "s.yaml")
     runs = tuple(study.runs())
     work = Work(Group(frozenset(), runs), study.sources.of(runs[0].config), "float32")
-    remember(Shape(work, study.folder, ()), {Layout(2, 2): 30.0, Layout(4, 2): 90.0, Layout(1): 40.0})
+    remember(Shape(work, study.folder, ()), {Layout(4, 2): 90.0, Layout(4): 60.0})
     plan = taetpu("plan", "s.yaml", "--json").json()
-    assert packs(plan) == [(2, 2, 1, "measured", 2)] * 2
-    assert [pack["seconds"] for pack in plan["packs"]] == [20 * 30.0] * 2
+    assert packs(plan) == [(4, 1, 1, "measured", 4)]
+    assert [pack["seconds"] for pack in plan["packs"]] == [20 * 60.0]
     said = taetpu("plan", "s.yaml").out
-    assert re.search(r"\n +2 +4 +2 +2 +measured +baseline, low-lr *\n", said)
+    assert re.search(r"\n +1 +4 +4 +1 +measured +baseline, low-lr *\n", said)
     assert "time: 0:20:00 of steps alone\n" in said
     assert max(map(len, said.splitlines())) <= 80
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 from tests.small import STUDY
@@ -54,7 +53,8 @@ def timed(study_file: Path, seconds: dict[Layout, float]) -> None:
     remember(Shape(work, study.folder, ()), seconds)
 
 
-NARROW_IS_FAST = {Layout(2, 2): 1.0, Layout(4, 2): 9.0, Layout(1): 9.0}
+# Four runs on one core would be faster than on two, two runs would not.
+LATER = {Layout(4, 2): 9.0, Layout(4): 1.0, Layout(2, 2): 1.0, Layout(2): 9.0}
 
 
 def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_later(
@@ -69,7 +69,7 @@ def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_la
 
     with pytest.raises(KeyboardInterrupt):
         study(text, watcher=Looking())
-    timed(tmp_path / "study.yaml", NARROW_IS_FAST)
+    timed(tmp_path / "study.yaml", LATER)
     watcher, heard = said
     outcome, folder = study(text, watcher=watcher, pack="off")
     assert (tmp_path / "root/small/plan.json").read_bytes() == seen[0]
@@ -78,9 +78,7 @@ def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_la
     ]
     assert "4 runs go on as they were begun, not as asked for: packs of 4 on 2 devices (rule of thumb)\n" in heard()
 
-    # A study that is planned now takes what was measured, and runs added to the first one do, too.
-    _, other = study(text, root="other")
-    assert [(p["width"], p["chosen"]) for p in plans(other)] == [(2, "measured")] * 2
+    # Runs that are added now are packed by what was measured.
     outcome, folder = study(text.replace("seeds: 2", "seeds: 3"))
     assert [(p["width"], p["chosen"]) for p in plans(folder)] == [(4, "rule of thumb"), (2, "measured")]
     assert [(pack["chosen"], pack["runs"]) for pack in outcome.results["packs"]] == [
@@ -146,33 +144,29 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
 LARGE = """
 study: large
 base:
-  task: {kind: copy, seq_len: 64, symbols: 4000, min_length: 2, max_length: 6, eval_size: 32}
+  task: {kind: copy, seq_len: 64, symbols: 16000, min_length: 2, max_length: 6, eval_size: 32}
   model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 1}}
-  train: {steps: 3, batch_size: 64, eval_every: 1, checkpoint: end, sample: none}
+  train: {steps: 2, batch_size: 64, checkpoint: end, sample: none}
 seeds: 4
 """
 
-# Trains with little memory to spare. Address space is limited, which fails cleanly, but for compiling and drawing: so
-# that the programs come from the cache, and the limit goes with the last evaluation.
+# While more than two runs are trained, the process gets no more than 400 MB of address space beyond what it has; a step
+# needs twice that. A compile that gets no memory may hang, so that the programs must be in the cache already.
 LIMITED = """
 import os, resource, sys
 import taetpu
 from rich.console import Console
 from taetpu.study.progress import StudyProgress
 class Limited(StudyProgress):
-    evaluations = 0
     def pack(self, number, of, runs):
         super().pack(number, of, runs)
-        if number == 1 and sys.argv[3:]:
+        limit = resource.RLIM_INFINITY
+        if len(runs) > 2 and sys.argv[3:]:
             import jax
             jax.devices()
             held = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            resource.setrlimit(resource.RLIMIT_AS, (held + int(sys.argv[3]), resource.RLIM_INFINITY))
-    def evaluated(self, step, run, values):
-        super().evaluated(step, run, values)
-        self.evaluations += step == 3
-        if self.evaluations == 4:
-            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            limit = held + (400 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 outcome = taetpu.run("study.yaml", root=sys.argv[1], pack=sys.argv[2], watcher=Limited(Console(stderr=True, width=200)))
 assert not outcome.failed, outcome.failed
 """
@@ -193,18 +187,12 @@ def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
         assert done.returncode == 0, done.stderr
         return one_study(tmp_path / args[0]), done.stderr
 
-    planned = {width: start(f"planned-{width}", str(width))[0] for width in (4, 2, 1)}
-    assert [p["width"] for p in plans(planned[4])] == [4]
-    halved, said = start("halved", "4", str(800 << 20))  # less than a step of four takes at once
+    (whole, _), (planned, _) = start("whole", "4"), start("planned", "2")
+    assert [p["width"] for p in plans(whole)] == [4]
+    halved, said = start("halved", "4", "limited")
     told = "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2 (RESOURCE_EXHAUSTED"
     assert told in said
-    # Steps of two may meet, one that begins while another is being put away, and be too much as well: then one by one.
-    assert {(p["width"], p["halved_from"]) for p in plans(halved)} <= {(2, 4), (1, 4)}
-    expected = {width: curves(folder) for width, folder in planned.items()}
-    found = curves(halved)
-    assert len(found) == 4
-    for pack in plans(halved):
-        for arm, seed, _ in pack["runs"]:
-            assert found[arm, seed] == expected[pack["width"]][arm, seed]
-            np.testing.assert_allclose(found[arm, seed]["val/loss"], expected[4][arm, seed]["val/loss"], atol=1e-4)
-    assert sum(pack["runs"] for pack in halved.read_results()["packs"] if pack["halved_from"] == 4) == 4
+    assert [(p["width"], p["halved_from"], len(p["runs"])) for p in plans(halved)] == [(2, 4, 2)] * 2
+    assert len(curves(halved)) == 4
+    assert curves(halved) == curves(planned)
+    assert [(pack["halved_from"], pack["runs"]) for pack in halved.read_results()["packs"]] == [(4, 4)]

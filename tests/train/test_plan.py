@@ -9,7 +9,6 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec
 from taetpu.train import plan
-from taetpu.train.calibrate import fitting_width
 from taetpu.train.plan import (
     AUTO,
     Group,
@@ -17,7 +16,6 @@ from taetpu.train.plan import (
     Packing,
     PackPlan,
     Work,
-    even_width,
     group,
     parse_packing,
     plan_packs,
@@ -71,11 +69,11 @@ def test_what_auto_precision_meant_first_it_means_later(runs, text):
 @pytest.mark.parametrize("packing", [AUTO, Packing(5, "never")])
 def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, packing):
     """Not for its repeats either: a pack that is filled up holds as much as a full one."""
-    need = plan.run_bytes(work(1).config, work(1).source)
-    monkeypatch.setattr(plan, "memory_bytes", lambda: room * need + need // 2)
+    state, step = (f(work(1).config, work(1).source) for f in (plan.state_bytes, plan.step_bytes))
+    monkeypatch.setattr(plan, "memory_bytes", lambda: step + room * state + state // 2)
     for count in range(1, 13):
         layout = rule_of_thumb(work(count), packing)
-        assert layout.width * need <= plan.memory_bytes()
+        assert layout.width * state + min(layout.width, layout.devices) * step <= plan.memory_bytes()
         assert layout.width <= (packing.widest or count + 1)
         assert layout.width % layout.devices == 0 or layout == Layout(1, 2)
 
@@ -141,16 +139,16 @@ def test_halving_halves_what_a_device_holds_until_every_run_is_alone(width, devi
     assert len(plans) == len(names)
 
 
-def test_widths_leave_few_places_empty_or_make_few_packs():
+def test_an_even_width_makes_as_few_packs_as_possible_and_leaves_few_places_empty():
     for devices in (1, 2, 3):
         for runs in range(1, 40):
             for most in range(devices, 20):
                 every = range(devices, most + 1, devices)
-                fitting, even = (f(runs, devices, most, devices) for f in (fitting_width, even_width))
-                assert fitting in every
-                assert even in every
-                assert -(-runs // fitting) * fitting == min(-(-runs // width) * width for width in every)
-                assert -(-runs // even) == min(-(-runs // width) for width in every)
+                width = plan.even_width(runs, most, devices)
+                packs = -(-runs // width)
+                assert width in every
+                assert packs == min(-(-runs // other) for other in every)
+                assert all(other >= width for other in every if -(-runs // other) == packs)
 
 
 def test_the_cores_that_a_pack_may_use_are_those_there_are():

@@ -50,7 +50,7 @@ class Context:
     tokens: Int[Array, "batch seq"]
     positions: Int[Array, " seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
-    key: Key | None = None  # None when nothing is random: evaluation, or no dropout anywhere
+    key: Key | None = None  # what may be drawn from in training; None in evaluation
 
 
 class Fixed(eqx.Module):

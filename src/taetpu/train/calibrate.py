@@ -30,7 +30,7 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
 from taetpu.train.count import flops_per_token
 from taetpu.train.memory import memory_bytes
-from taetpu.train.plan import Layout, Packing, Work, device_counts, shard_counts
+from taetpu.train.plan import WIDEST, Layout, Packing, Work, device_counts, even_width, shard_counts
 from taetpu.train.watch import Watcher
 
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
@@ -120,8 +120,8 @@ class Shape:
 def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> Layout | None:
     """The layout that trains the whole group soonest.
 
-    Narrow packs come first, and wider ones only while they are not much slower: where the runs of a device are
-    vectorised, what a wide pack works on leaves the caches, and its rate falls from there on.
+    Narrow packs come first, and wider ones only while they are not much slower. On a CPU the runs of a core take turns,
+    so that width does not matter: there only the number of cores is tried, which a small run uses badly together.
 
     Args:
         seconds: a layout's time for a step; infinite where it needs more memory than there is.
@@ -138,10 +138,12 @@ def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) 
         layout = Layout(1, shards)
         whole[layout] = size * seconds(layout)
     for devices in reversed([count for count in device_counts() if count <= size]):
-        for width in widths(size, min(packing.widest or size, shape.work.widest(devices)), devices):
+        best = math.inf
+        for width in widths(size, min(packing.widest or 2 * size, shape.work.widest(devices)), devices):
             layout = Layout(width, devices)
             whole[layout] = -(-size // width) * seconds(layout)
-            if whole[soonest()] < KEPT * whole[layout]:
+            best = min(best, whole[layout])
+            if best < KEPT * whole[layout]:
                 break
     if not math.isfinite(whole[soonest()]):
         return None
@@ -160,7 +162,14 @@ def fitting_width(runs: int, least: int, most: int, devices: int) -> int:
 
 
 def widths(runs: int, most: int, devices: int) -> list[int]:
-    """Widths worth trying, narrow ones first: about 1, 2, 4, 8 ... runs a device, leaving few places empty."""
+    """Widths worth trying over so many devices, narrow ones first."""
+    if jax.default_backend() == "cpu":  # runs take turns, and the fewest packs have the least to do besides
+        return [even_width(runs, min(most, WIDEST * devices), devices)] if most >= devices else []
+    return growing_widths(runs, most, devices)
+
+
+def growing_widths(runs: int, most: int, devices: int) -> list[int]:
+    """About 1, 2, 4, 8 ... runs a device, up to all in one pack, leaving few places empty."""
     found, goal = [], devices
     while True:
         top = min(goal, most, -(-runs // devices) * devices)
@@ -217,7 +226,8 @@ class Calibration:
     def wanted(self, work: Work, packing: Packing) -> bool:
         """Is this group to be measured, if nothing is remembered of it?"""
         shape = Shape(work, self.folder, self.plugins)
-        if packing.measure == "never" or (work.size == 1 and not shape.deep):
+        only = work.size == 1 and not shape.deep and shard_counts(work.config) == [1]
+        if packing.measure == "never" or only:
             return False
         return packing.measure == "always" or shape.pays()
 

@@ -19,15 +19,19 @@ def memory_bytes() -> int:
     return int((stats.get("bytes_limit") or host_bytes()) * SHARE_OF_MEMORY)
 
 
-def run_bytes(config: ResolvedConfig, source: Source) -> int:
-    """An upper estimate of what training one run of a pack holds at once, in bytes.
+def state_bytes(config: ResolvedConfig, source: Source) -> int:
+    """What a run holds from step to step, in bytes: parameters, two moments, and as much as one of them for gradients,
+    all in float32."""
+    return 4 * 4 * num_params(config.model, source.vocab_size, source.seq_len)
 
-    Parameters, gradients and two moments in float32, and everything that the forward pass of a microbatch computes, as
-    if the backward pass kept it all.
+
+def step_bytes(config: ResolvedConfig, source: Source) -> int:
+    """An upper estimate of what a run holds besides while it takes a step, in bytes.
+
+    Everything that the forward pass of a microbatch computes, as if the backward pass kept it all.
     """
-    sizes = (config.model, source.vocab_size, source.seq_len)
     sequences = config.train.batch_size // config.train.accumulate
-    return 4 * 4 * num_params(*sizes) + sequences * activation_bytes(*sizes)
+    return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import jax
 
-from taetpu.core.config import components
 from taetpu.core.errors import UserError
 from taetpu.core.runtime import cores
 from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
+from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.memory import memory_bytes, run_bytes
+from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
 
 WIDEST = 32  # runs a device, where nothing was measured
@@ -157,9 +157,14 @@ class Work:
         return self.group.runs[0].config
 
     def widest(self, devices: int) -> int:
-        """The most runs of a pack on so many devices that fit into memory. The cores of a CPU share theirs."""
-        fitting = max(1, memory_bytes() // run_bytes(self.config, self.source))
-        return fitting if jax.default_backend() == "cpu" else fitting * devices
+        """The most runs of a pack on so many devices that fit into memory.
+
+        The cores of a CPU share theirs, and each works on one run at a time.
+        """
+        state, step = state_bytes(self.config, self.source), step_bytes(self.config, self.source)
+        if jax.default_backend() == "cpu":
+            return max(1, (memory_bytes() - devices * step) // state)
+        return max(1, memory_bytes() // (state + step)) * devices
 
 
 def group(runs: Sequence[RunSpec]) -> list[Group]:
@@ -218,16 +223,15 @@ def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]
 
 
 def rule_of_thumb(work: Work, packing: Packing) -> Layout:
-    """A layout that is rarely far from the fastest: all runs in as few packs as fit, a device for each as far as may be.
+    """A layout that is rarely far from the fastest: as few packs as fit into memory, spread over all devices.
 
     On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them.
     """
     for devices in reversed(device_counts()):
-        most = min(packing.widest or WIDEST * devices, work.size, work.widest(devices))
-        if 1 < devices <= most:
-            return Layout(even_width(work.size, devices, most, devices), devices)
-    most = min(packing.widest or WIDEST, work.size, work.widest(1))
-    return Layout(even_width(work.size, 1, most, 1)) if most > 1 else Layout(1, max(shard_counts(work.config)))
+        most = min(packing.widest or WIDEST * devices, work.widest(devices))
+        if devices <= min(most, work.size) > 1:
+            return Layout(even_width(work.size, most, devices), devices)
+    return Layout(1, max(shard_counts(work.config)))
 
 
 def shard_counts(config: ResolvedConfig) -> list[int]:
@@ -235,16 +239,16 @@ def shard_counts(config: ResolvedConfig) -> list[int]:
 
     What is drawn for dropout, or in a plug-in, depends on how a batch is divided.
     """
-    train, own = config.train, any(component.plugin for component in components(config))
+    train, own = config.train, bool(plugin_sources(config))
     if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
         return [1]
     return [count for count in device_counts() if train.batch_size // train.accumulate % count == 0]
 
 
-def even_width(runs: int, least: int, most: int, devices: int) -> int:
-    """The least width with which `runs` fit into as few packs as possible."""
+def even_width(runs: int, most: int, devices: int) -> int:
+    """The least width, a multiple of `devices`, with which `runs` fit into as few packs as possible."""
     packs = -(-runs // (most // devices * devices))
-    return max(least, -(-runs // (packs * devices)) * devices)
+    return -(-runs // (packs * devices)) * devices
 
 
 def device_counts() -> list[int]:

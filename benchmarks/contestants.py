@@ -1,0 +1,78 @@
+"""What is timed against each other: each in a process of its own, kept alive and asked to work a window at a time.
+
+`python -m benchmarks.contestants` reads a request as a line of JSON and says when it is ready; after that each line is
+a number of seconds, and is answered by `{"steps", "seconds", "tokens", "loss"}`.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from benchmarks.shapes import Shape
+from taetpu.core.runtime import cores, prepare_jax
+
+CUBE = 2048
+WARM = 0.3  # seconds before the first window
+
+
+class Contestant(Protocol):
+    """What can be timed. `about` says what it is."""
+
+    @property
+    def about(self) -> dict[str, Any]: ...
+
+    def window(self, seconds: float) -> dict[str, float]: ...
+
+
+class Matmul:
+    """This machine's rate: float32 products of two square matrices in jax, on all cores."""
+
+    about: ClassVar[dict[str, Any]] = {"way": f"{CUBE} cubed, float32"}
+
+    def __init__(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        self.multiply, self.matrix = jax.jit(jnp.matmul), jnp.ones((CUBE, CUBE))
+
+    def window(self, seconds: float) -> dict[str, float]:
+        steps, passed, began = 0, 0.0, time.perf_counter()
+        while passed < seconds or not steps:
+            self.multiply(self.matrix, self.matrix).block_until_ready()
+            steps, passed = steps + 1, time.perf_counter() - began
+        return {"steps": steps, "seconds": passed, "flops": 2 * CUBE**3 * steps}
+
+
+def contestant(name: str, shape: dict[str, int], text: str, **more: Any) -> Contestant:
+    """The contestant of this name, ready to be timed; `more` are arguments of `ours.Ours`."""
+    if name == "matmul":
+        return Matmul()
+    if more:
+        prepare_jax()
+        from benchmarks.ours import Ours
+
+        return Ours(Shape(**shape), Path(text), **more)
+    import torch
+
+    from benchmarks.peers import Data, fastest
+
+    torch.set_num_threads(cores())
+    return fastest(name, Shape(**shape), Data(Path(text)))
+
+
+def main() -> None:
+    """Answer the parent, line by line; its end is ours."""
+    os.environ.update(JAX_PLATFORMS="cpu", HF_HUB_OFFLINE="1")
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    ready = contestant(**json.loads(sys.stdin.readline()))
+    ready.window(WARM)
+    print(json.dumps(ready.about), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(ready.window(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

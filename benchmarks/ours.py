@@ -1,0 +1,79 @@
+"""This package as a contestant: its own programs, driven as a study drives them. Import it after `prepare_jax`."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shapes import Shape, baseline
+from taetpu.core.loading import load
+from taetpu.data.batches import Source
+from taetpu.spec.design import RunSpec
+from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.plan import AUTO, Group, Layout, Work, rule_of_thumb
+from taetpu.train.trial import Trial
+
+FOREVER = 10**6  # steps: a window's end comes first
+PRECISION = "float32"
+
+
+class Training(Trial):
+    """A trial that draws new batches and reads the losses at each dispatch, as `train.loop` does."""
+
+    taken = 0
+
+    def __init__(self, config: ResolvedConfig, source: Source, layout: Layout):
+        self.source, self.layout, self.batch = source, layout, config.train.batch_size
+        super().__init__(config, source, layout, live=frozenset(), precision=PRECISION)
+
+    def train(self) -> float:
+        began = time.perf_counter()
+        rows = np.zeros((self.layout.width, self.program.chunk, self.batch), np.int32)
+        for seed in range(self.layout.width):
+            rows[seed, : self.size] = self.source.rows(seed, self.taken, self.size, self.batch)
+        self.state, metrics = self.program.advance(
+            self.state, self.numbers, self.seeds, rows, np.int32(self.size), self.program.arrays
+        )
+        self.losses = np.asarray(metrics["train/loss"])[:, self.size - 1]
+        self.taken += self.size
+        return time.perf_counter() - began
+
+
+class Ours:
+    """A pack in training.
+
+    Args:
+        runs: how many wait to be trained; the pack is laid out as for so many of which none was measured before.
+        layout: the pack's, where it is asked for outright.
+    """
+
+    def __init__(self, shape: Shape, text: Path, runs: int = 1, layout: dict[str, int] | None = None):
+        config = load(RunConfig, baseline(shape, text, FOREVER)).resolve()
+        source = config.task.prepare(text.parent)
+        waiting = tuple(RunSpec("baseline", seed, config, str(seed)) for seed in range(runs))
+        work = Work(Group(frozenset(), waiting), source, PRECISION)
+        self.layout = Layout(**layout) if layout else rule_of_thumb(work, AUTO)
+        self.tokens = shape.tokens * self.layout.width
+        self.sizes = (config.model, source.vocab_size, shape.seq)
+        self.training = Training(config, source, self.layout)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        runs, cores = self.layout.width, self.layout.devices
+        return {
+            "layout": asdict(self.layout),
+            "way": f"{runs} run{'s' * (runs > 1)} on {cores} core{'s' * (cores > 1)}",
+            "params": num_params(*self.sizes),
+            "flops_per_token": flops_per_token(*self.sizes),
+        }
+
+    def window(self, seconds: float) -> dict[str, float]:
+        """Train for about so long; the loss is the mean over the pack at the last step."""
+        before, began = self.training.taken, time.perf_counter()
+        self.training.window(seconds)
+        steps, passed = self.training.taken - before, time.perf_counter() - began
+        loss = float(self.training.losses.mean())
+        return {"steps": steps, "seconds": passed, "tokens": steps * self.tokens, "loss": loss}

@@ -1,0 +1,68 @@
+"""What is timed: GPT-2's architecture at a few sizes, on one text, in words that every contestant understands."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from taetpu.data import corpora
+
+VOCAB = 65  # characters, as many as Tiny Shakespeare has
+LR, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
+HELD_OUT = 0.1  # of the text, at its end
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's sizes, and those of its batches."""
+
+    dim: int
+    seq: int
+    batch: int
+    layers: int = 4
+    heads: int = 4
+
+    @property
+    def tokens(self) -> int:
+        """In one step of one run."""
+        return self.seq * self.batch
+
+    @property
+    def data(self) -> dict[str, int]:
+        return asdict(self)
+
+
+SHAPES = {shape.dim: shape for shape in (Shape(32, 16, 16), Shape(64, 32, 16), Shape(128, 64, 12), Shape(256, 128, 8))}
+
+
+def write_text(file: Path) -> Path:
+    """Write the topics of Python's `help()`, of which the 65 commonest characters are kept."""
+    text = corpora.joined(corpora.python_docs())
+    kept = {character for character, _ in Counter(text).most_common(VOCAB)}
+    file.write_text("".join(character for character in text if character in kept))
+    return file
+
+
+def baseline(shape: Shape, text: Path, steps: int) -> dict[str, Any]:
+    """GPT-2's architecture and a peer's training as the `base` of a study."""
+    return {
+        "task": {"kind": "text", "source": str(text), "tokenizer": "char", "seq_len": shape.seq, "val": HELD_OUT},
+        "model": {
+            "dim": shape.dim,
+            "num_layers": shape.layers,
+            "mixer": {"kind": "attention", "num_heads": shape.heads},
+            "position": "learned",
+            "norm": "layer",
+            "ffn": "gelu-tanh",
+            "embedding": "tied",
+            "bias": True,
+        },
+        "train": {
+            "steps": steps,
+            "batch_size": shape.batch,
+            "optimizer": {"kind": "adamw", "lr": LR, "b1": BETAS[0], "b2": BETAS[1], "weight_decay": WEIGHT_DECAY},
+            "schedule": {"kind": "constant", "warmup": 0},
+            "clip": CLIP,
+            "sample": None,
+        },
+    }
