@@ -32,7 +32,7 @@ def gpt2(shape: Shape, *, activation: str, attention: str) -> torch.nn.Module:
     config = GPT2Config(
         vocab_size=VOCAB, n_positions=shape.seq, n_embd=shape.dim, n_layer=shape.layers, n_head=shape.heads,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
-        activation_function=activation, attn_implementation=attention,
+        activation_function=activation, attn_implementation=attention,  # pyright: ignore[reportCallIssue]
     )  # fmt: skip
     return GPT2LMHeadModel(config)
 

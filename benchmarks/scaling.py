@@ -111,7 +111,7 @@ def show(rows: Sequence[Row]) -> str:
 
 
 def chart(rows: Sequence[Row]) -> dict[str, Any]:
-    """A panel each as a Vega-Lite spec, both axes logarithmic: a power law is a straight line."""
+    """A panel each as a Vega-Lite spec. Sizes of a model are drawn logarithmically: a power law is a straight line."""
     there = [panel for panel in PANELS if any(row["panel"] == panel for row in rows)]
     panels = [_panel(panel, [row for row in rows if row["panel"] == panel]) for panel in there]
     spec = alt.concat(*panels, columns=3, spacing=30).resolve_scale(color="independent").to_dict()
@@ -120,9 +120,12 @@ def chart(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _panel(panel: str, rows: Sequence[Row]) -> alt.LayerChart | alt.FacetChart:
     what, unit, _ = PANELS[panel]
+    doubled = alt.Scale(type="log", base=2, nice=False, padding=10)
+    counted = alt.Scale(zero=True, padding=10, nice=False)
+    x_scale, y_scale = {"runs": (doubled, counted), "arms": (counted, counted)}.get(panel, (doubled, doubled))
     values = sorted({row["value"] for row in rows})
-    x = alt.X("value:Q", title=what, scale=alt.Scale(type="log"), axis=alt.Axis(values=values, format="d", grid=False))
-    y = alt.Y("median:Q", title=unit, scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=5, format="~g"))
+    x = alt.X("value:Q", title=what, scale=x_scale, axis=alt.Axis(values=values, format="d", grid=False))
+    y = alt.Y("median:Q", title=unit, scale=y_scale, axis=alt.Axis(tickCount=5, format=".2~f"))
     legend = alt.Legend(title=None, orient="top-left") if panel == "arms" else None
     kind = alt.Color("kind:N", scale=alt.Scale(range=[COLOURS["better"], COLOURS["worse"]]), legend=legend)
     table = alt.Chart(alt.Data(values=list(rows))).encode(x=x, color=kind)  # pyright: ignore[reportArgumentType]

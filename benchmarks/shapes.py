@@ -46,14 +46,20 @@ def write_text(file: Path) -> Path:
 def baseline(shape: Shape, text: Path, steps: int) -> dict[str, Any]:
     """GPT-2's architecture and a peer's training as the `base` of a study."""
     return {
-        "task": {"kind": "text", "source": str(text), "tokenizer": "char", "seq_len": shape.seq, "val": HELD_OUT},
+        "task": {
+            "kind": "text",
+            "source": str(text),
+            "tokenizer": {"kind": "char", "unseen": "error"},  # no token more for what is never seen
+            "seq_len": shape.seq,
+            "val": HELD_OUT,
+        },
         "model": {
             "dim": shape.dim,
             "num_layers": shape.layers,
             "mixer": {"kind": "attention", "num_heads": shape.heads},
             "position": "learned",
             "norm": "layer",
-            "ffn": "gelu-tanh",
+            "ffn": {"kind": "gelu-tanh", "hidden": 4 * shape.dim},
             "embedding": "tied",
             "bias": True,
         },

@@ -30,7 +30,7 @@ def packs(plan) -> list[tuple]:
 def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
     plan = taetpu("plan", "s.yaml", "--json").json()
     assert packs(plan) == [(4, 2, 1, "rule of thumb", 4)]
-    assert packs(taetpu("plan", "s.yaml", "--pack", "off", "--json").json()) == [(1, 1, 1, "asked for", 1)] * 4
+    assert packs(taetpu("plan", "s.yaml", "--pack", "off", "--json").json()) == [(1, 2, 1, "asked for", 1)] * 4
     assert packs(taetpu("plan", "s.yaml", "--pack", "3", "--json").json()) == [(2, 2, 1, "asked for", 2)] * 2
     assert packs(taetpu("plan", "s.yaml", "--pack", "measured", "--json").json()) == [(4, 2, 1, "measured at run", 4)]
     long = taetpu("plan", "s.yaml", "--set", "train.steps=2000000000", "--json").json()

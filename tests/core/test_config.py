@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt
 from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load, replace
+from taetpu.core.plugins import load_plugins
 from taetpu.core.traced import active, bind, split
 from taetpu.nn.lm import ModelConfig
 
@@ -74,6 +75,13 @@ REFUSED = {
 }
 
 
+@pytest.fixture
+def no_plugins():
+    """A plug-in's kinds stay known until another study is loaded."""
+    load_plugins([])
+
+
+@pytest.mark.usefixtures("no_plugins")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_is_told_with_place_and_remedy(case):
     data, text = REFUSED[case]

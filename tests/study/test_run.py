@@ -126,12 +126,14 @@ def test_a_diverged_run_is_an_outcome(study, text):
 
 def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     """The program of one structure cannot be built: its runs fail, the others are trained, and a rerun heals."""
-    from taetpu.nn.ffn import MLP
+    from taetpu.train.step import train_step
+
+    def breaks(state, *, config, **settings):
+        return train_step(state, config=config, **settings) if config.model.layers[0].ffn.kind != "relu" else 1 / 0
 
     more = text + "  relu: {model.ffn: relu}\n"
     with monkeypatch.context() as broken:
-        broken.setattr(MLP, "__call__", lambda *a, **k: 1 / 0)
-        broken.setattr("taetpu.train.memory.activation_bytes", lambda *a: 1)
+        broken.setattr("taetpu.train.pack.train_step", breaks)
         outcome, _ = study(more)
     assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]
     assert {run.arm for run in outcome.failed[0].runs} == {"relu"}

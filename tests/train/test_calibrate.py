@@ -15,7 +15,7 @@ import pytest
 
 from taetpu.spec.design import RunSpec
 from taetpu.train import bench, calibrate, plan
-from taetpu.train.bench import Bench, Child, NotMeasured
+from taetpu.train.bench import Bench, Child, Here, NotMeasured
 from taetpu.train.calibrate import Calibration, Shape, fastest, growing_widths, measured, remember, remembered
 from taetpu.train.plan import AUTO, Group, Layout, Work, parse_packing
 from taetpu.train.watch import Watcher
@@ -267,6 +267,20 @@ def test_every_layout_is_timed_and_one_that_dies_is_ruled_out(shape, monkeypatch
     assert 0 < found[Layout(4, 2)] < 1
     assert children
     assert gone(children)
+
+
+@pytest.mark.slow
+def test_a_layout_can_be_timed_in_this_process_as_it_is_on_accelerators(shape):
+    work = shape(4, model={"num_layers": 1}).work
+
+    def start(layout):
+        return Here(work.config, work.source, layout, live=frozenset(), precision="float32")
+
+    with Bench(4, start) as found:
+        assert 0 < found.first_look(Layout(2, 2)) < 1
+        trial = found.ready[Layout(2, 2)]
+        assert int(trial.state.step[0]) > 10  # it has really trained
+    assert found.ready == {}
 
 
 def children_of(pid) -> list[int]:

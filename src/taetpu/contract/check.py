@@ -17,6 +17,7 @@ from taetpu.core.traced import active
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.overrides import apply
 from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.train.count import flops_per_token
 
 Progress = Callable[[int, int], None]
 SHOWN = 3  # parameters named in a message
@@ -80,6 +81,10 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
         contract.refuse_blind()
         for number, arm in enumerate(study.arms, start=1):
             contract.admit(arm)
+            source = study.source(arm)
+            flops_per_token(
+                arm.config.model, source.vocab_size, source.seq_len
+            )  # a forward pass that raises does so now
             told(number, len(study.arms))
     return contract.known
 

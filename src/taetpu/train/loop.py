@@ -23,8 +23,10 @@ from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.watch import Watcher
 
-# A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing.
+# A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing. A pack of
+# many large runs takes longer, for a few steps: fetching and storing a run's state costs as much as a tenth of a step.
 SECONDS_PER_DISPATCH = 0.7
+FEW_STEPS, MOST_SECONDS = 4, 4.0
 
 
 @dataclass
@@ -110,7 +112,8 @@ class PackTrainer:
             if pending:
                 self.log(*pending)
                 now = time.monotonic()
-                fitting = SECONDS_PER_DISPATCH * pending[0] / max(now - clock, 1e-6)
+                pace = pending[0] / max(now - clock, 1e-6)
+                fitting = max(SECONDS_PER_DISPATCH * pace, min(FEW_STEPS, MOST_SECONDS * pace))
                 self.dispatch, clock = int(np.clip(fitting, 1, 2 * self.dispatch)), now
             pending = issued
         return state

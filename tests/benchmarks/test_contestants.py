@@ -1,0 +1,100 @@
+"""The contestants do the same work: the same model, the same products, the same tokens, and all of them learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.peers import PEERS, Data, train
+from benchmarks.shapes import SHAPES, VOCAB, Shape, baseline
+from torch.utils.flop_counter import FlopCounterMode
+
+from taetpu.core.loading import load
+from taetpu.core.runtime import cores
+from taetpu.interop.families import read_gpt2
+from taetpu.nn.lm import ModelConfig
+from taetpu.spec.schema import RunConfig
+from taetpu.train.count import flops_per_token, num_params
+
+# Of x-transformers, and torch's own.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+
+TINY = Shape(dim=16, seq=16, batch=8, layers=2, heads=2)
+STEPS = 120
+
+
+def our_model(shape, text):
+    return load(ModelConfig, baseline(shape, text, steps=1)["model"]).resolve()
+
+
+def parameters(peer, shape):
+    build = next(iter(PEERS[peer].values()))
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build(shape).parameters())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.dim)
+def test_parameters_are_those_of_gpt2_and_differ_from_x_transformers_by_named_biases(shape, text):
+    ours = num_params(our_model(shape, text), VOCAB, shape.seq)
+    assert parameters("gpt2", shape) == parameters("gpt2-tuned", shape) == ours
+    norms, attention = (2 * shape.layers + 1) * shape.dim, 4 * shape.layers * shape.dim
+    assert parameters("x-transformers", shape) == ours - norms - attention
+
+
+@pytest.mark.parametrize("peer", ["gpt2", "gpt2-tuned"])
+def test_the_model_is_what_importing_gpt2_gives(peer, text):
+    theirs = PEERS[peer]["sdpa"](TINY).config.to_dict()
+    assert load(ModelConfig, read_gpt2(theirs)).resolve() == our_model(TINY, text)
+
+
+@pytest.mark.parametrize(
+    ("peer", "settings"), [("gpt2", "eager"), ("gpt2-tuned", "eager"), ("x-transformers", "plain")]
+)
+def test_a_step_takes_the_same_products(peer, settings, text):
+    model = PEERS[peer][settings](TINY)
+    tokens = torch.zeros(TINY.batch, TINY.seq, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        logits = model(tokens)
+        getattr(logits, "logits", logits).sum().backward()
+    ours = flops_per_token(our_model(TINY, text), VOCAB, TINY.seq) * TINY.tokens
+    assert counter.get_total_flops() == ours
+
+
+def test_tokens_and_splits_are_the_same(text):
+    source = load(RunConfig, baseline(TINY, text, steps=1)).task.prepare(text.parent)
+    assert source.vocab_size == VOCAB
+    theirs, windows = Data(text), np.asarray(source.arrays["windows"])
+    count = len(windows) * TINY.seq
+    assert np.array_equal(windows[:, :-1].ravel(), theirs.train[:count])
+    assert len(theirs.train) - count <= TINY.seq
+    held_out = source.evaluation("val")
+    assert np.array_equal(held_out.tokens.ravel()[held_out.weights.ravel() > 0], theirs.val[:-1])
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_peer_learns(peer, text, tmp_path):
+    request = {"threads": 1, "shape": TINY.data, "steps": STEPS, "peer": peer, "settings": next(iter(PEERS[peer])),
+               "adamw": "fused", "text": str(text), "seed": 0, "model": str(tmp_path / "model.pt")}  # fmt: skip
+    done = train(request)
+    assert (len(done["losses"]), len(done["val"])) == (STEPS // 10, 10)
+    assert done["val"][-1] == min(done["val"]) < done["val"][0] - 0.3
+    assert torch.load(request["model"]).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{"runs": 1}, {"runs": 3}, {"layout": {"width": 4, "devices": 2}}], ids=str)
+def test_ours_learns_the_same(more, text):
+    from benchmarks.ours import Ours
+
+    ours = Ours(TINY, text, **more)
+    assert ours.about["params"] == parameters("gpt2", TINY)
+    assert ours.layout.width == more.get("runs", 4)
+    first = ours.training.losses.mean()
+    assert first == pytest.approx(math.log(VOCAB), abs=0.2)
+    window, taken = ours.window(0.0001), ours.training.taken
+    assert window["steps"] == taken - 1
+    assert window["tokens"] == window["steps"] * TINY.tokens * ours.layout.width
+    while ours.training.taken < STEPS:
+        window = ours.window(0.05)
+    assert window["loss"] < first - 0.3
+    assert ours.layout.devices <= cores()
