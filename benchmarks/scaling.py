@@ -31,7 +31,7 @@ PANELS = {
     "layers": ("layers", "ms a step", (1, 2, 4, 8, 16)),
     "seq": ("sequence length", "ms a step", (16, 32, 64, 128, 256)),
     "runs": ("runs in a pack", "ms a step and run", (1, 2, 4, 8, 16, 32)),
-    "arms": ("arms besides the baseline", "s from start to report", (1, 2, 4, 8, 16)),
+    "arms": ("added arms", "s from start to report", (1, 2, 4, 8, 16)),
 }
 
 Row = dict[str, Any]

@@ -71,6 +71,7 @@ def test_tokens_and_splits_are_the_same(text):
     assert np.array_equal(held_out.tokens.ravel()[held_out.weights.ravel() > 0], theirs.val[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_peer_learns(peer, text, tmp_path):
     request = {"threads": 1, "shape": TINY.data, "steps": STEPS, "peer": peer, "settings": next(iter(PEERS[peer])),

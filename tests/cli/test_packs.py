@@ -1,11 +1,14 @@
 """`--pack`: what `plan` foresees of packs without measuring or compiling, and what is no way to pack."""
 
+import io
 import re
 import subprocess
 
 import pytest
+from rich.console import Console
 
 from taetpu.spec.loading import load_study
+from taetpu.study.progress import StudyProgress
 from taetpu.train.calibrate import Shape, remember
 from taetpu.train.pack import Program
 from taetpu.train.plan import Group, Layout, Work
@@ -53,6 +56,31 @@ def test_a_plan_knows_what_was_measured_and_how_long_it_takes(taetpu, here):
     assert re.search(r"\n +1 +4 +4 +1 +measured +baseline, low-lr *\n", said)
     assert "time: 0:20:00 of steps alone\n" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_measuring_is_shown_in_80_columns_and_said_in_a_log():
+    terminal = Console(width=80, height=24, force_terminal=True)
+    shown = StudyProgress(terminal)
+    for number, layout in enumerate([Layout(32, 16), Layout(128, 16, 4)], start=1):
+        shown.calibrating(1000, layout, number)
+    with terminal.capture() as captured:
+        terminal.print(shown.render())
+    line, *_ = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", captured.get()).splitlines()
+    assert line.startswith("measuring 2 ")
+    assert "packs of 128 on 16 devices" in line
+    assert len(line.rstrip()) <= 80
+
+    log = Console(width=80, file=io.StringIO())
+    said = StudyProgress(log)
+    said.calibrating(1000, Layout(32, 16), 1)
+    said.calibrating(1000, Layout(64, 16), 2)
+    said.calibrated(1000, Layout(64, 16))
+    said.calibrated(3, None, "no")
+    assert log.file.getvalue().splitlines() == [
+        "measuring how to pack 1000 runs",
+        "  fastest: packs of 64 on 16 devices",
+        "how to pack 3 runs could not be measured, and is guessed: no",
+    ]
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

@@ -131,14 +131,27 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
     assert plans(planned)[0]["halved_from"] is None
     assert curves(folder) == curves(planned)
 
-    # And what came to its first evaluation before it was killed is left as it is.
+
+@pytest.mark.slow
+def test_a_pack_that_was_evaluated_before_its_process_was_killed_is_left_as_it_is(
+    study, text, interrupting, monkeypatch, tmp_path
+):
+    count = {"kills": 3}
+    monkeypatch.setattr(packs, "oom_kills", lambda: ("this boot", count["kills"]))
+    marks = {}
+
+    class Killed(interrupting):
+        def evaluated(self, step, run, values):
+            marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
+            super().evaluated(step, run, values)
+
     with pytest.raises(KeyboardInterrupt):
-        study(text, root="later", watcher=Killed("evaluated", 20), pack=4)
-    ((file, mark),) = [(file, mark) for file, mark in marks.items() if "later" in file.parts]
+        study(text, watcher=Killed("evaluated", 20), pack=4)
+    ((file, mark),) = marks.items()
     file.write_bytes(mark)
     count["kills"] += 1
-    _, later = study(text, root="later")
-    assert [p["width"] for p in plans(later)] == [4]
+    _, folder = study(text)
+    assert [p["width"] for p in plans(folder)] == [4]
 
 
 LARGE = """

@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 
@@ -58,9 +59,10 @@ class StudyProgress(Watcher):
     def calibrating(self, runs: int, layout: Layout, number: int) -> None:
         if number == 1:
             self.say(f"measuring how to pack {runs} runs")
-        self.bars.update(self.bar, description=f"measuring packs, {number}: {in_words(layout)}")
+        self.bars.update(self.bar, description=f"measuring {number}", rate=in_words(replace(layout, unroll=1)))
 
     def calibrated(self, runs: int, layout: Layout | None, problem: str = "") -> None:
+        self.bars.update(self.bar, description="preparing", rate="")
         if layout is None:
             self.tell(f"how to pack {runs} runs could not be measured, and is guessed: {problem}")
         else:

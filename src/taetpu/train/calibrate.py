@@ -35,11 +35,12 @@ from taetpu.train.watch import Watcher
 
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
 
-# A calibration takes about a minute and gains some ten per cent over the rule of thumb.
+# A calibration takes about half a minute, a minute for deep models: a twentieth of this, which a wrong number of devices
+# would cost several times over.
 PAYS = 600.0  # seconds of work
 # What a CPU core and an accelerator compute in a second at best; real rates are lower, most of all for small models, so
 # that work takes longer than this makes believe.
-FLOPS_OF_CORE, FLOPS_OF_ACCELERATOR = 5e10, 2e13
+FLOPS_OF_CORE, FLOPS_OF_ACCELERATOR = 1e11, 2e13
 
 
 @dataclass(frozen=True)
