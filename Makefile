@@ -37,7 +37,7 @@ install: $(STAMP)
 	touch $@
 
 $(STAMP): .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench]'
 	touch $@
 
 clean:

@@ -156,9 +156,10 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(study, arm):
 
 
 def test_another_start_that_is_declared_is_admitted(study):
-    check(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
+    admitted = check(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
+    assert set(admitted) == {"baseline", "x", "y"}
     louder = "layers: {':': {mixer: {kind: louder, num_heads: 2}}}"
-    check(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))
+    assert set(check(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))) == {"baseline", "x"}
 
 
 def test_every_kind_that_comes_with_the_package_keeps_the_contract(study):

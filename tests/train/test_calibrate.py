@@ -16,7 +16,7 @@ import pytest
 from taetpu.spec.design import RunSpec
 from taetpu.train import bench, calibrate, plan
 from taetpu.train.bench import Bench, Child, Here, NotMeasured
-from taetpu.train.calibrate import Calibration, Shape, fastest, growing_widths, measured, remember, remembered
+from taetpu.train.calibrate import Calibration, Shape, growing_widths, measured, remember, remembered, search, soonest
 from taetpu.train.plan import AUTO, Group, Layout, Work, parse_packing
 from taetpu.train.watch import Watcher
 
@@ -47,6 +47,11 @@ def no_children(monkeypatch):
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+def fastest(shape, packing, seconds):
+    """What a calibration finds where layouts take so long."""
+    return soonest(shape.work.size, search(shape, packing, seconds))
 
 
 class Told(Watcher):
@@ -107,7 +112,7 @@ def test_the_layout_that_is_soonest_through_all_runs_wins_and_wider_ones_than_sl
 def test_on_a_cpu_only_the_cores_are_tried_since_the_runs_of_one_take_turns(shape):
     def tried(runs, packing=AUTO):
         found = []
-        fastest(shape(runs), packing, lambda layout: found.append(layout) or float(layout.width))
+        search(shape(runs), packing, lambda layout: found.append(layout) or float(layout.width))
         return found
 
     assert tried(8) == [Layout(8, 2), Layout(8)]
@@ -123,7 +128,7 @@ def test_layouts_that_do_not_fit_never_win(shape, monkeypatch, vectorised):
     state, step = (f(shape(8).work.config, shape(8).work.source) for f in (plan.state_bytes, plan.step_bytes))
     monkeypatch.setattr(plan, "memory_bytes", lambda: 4 * state + 2 * step)
     tried = []
-    fastest(shape(8), AUTO, lambda layout: tried.append(layout) or 1.0)
+    search(shape(8), AUTO, lambda layout: tried.append(layout) or 1.0)
     assert max(layout.width for layout in tried if layout.devices == 2) == 4
 
 
@@ -179,6 +184,16 @@ def test_what_was_measured_is_used_without_starting_a_process(shape, cache, no_c
     assert watcher.tried == []
     assert remembered(shape(8))[Layout(16, 2)] == math.inf
     assert len(list(cache.iterdir())) == 1
+
+
+def test_what_a_deep_model_was_measured_at_is_known_again(shape, no_children):
+    """Also where unrolling was tried for a layout that a later window showed not to be the best."""
+    deep = shape(8, model={"num_layers": 9})
+    known = {Layout(8, 2): 3.0, Layout(8, 2, 2): 2.0, Layout(8, 2, 4): 2.5, Layout(8): 2.8}
+    remember(deep, known)
+    assert Calibration(deep.folder)(deep.work, AUTO) == Layout(8, 2, 2)
+    remember(deep, {**known, Layout(8): 1.0})
+    assert Calibration(deep.folder)(deep.work, AUTO) == Layout(8)
 
 
 def test_measurements_are_those_of_a_machine_and_a_shape(shape, monkeypatch):

@@ -10,7 +10,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -35,8 +35,7 @@ from taetpu.train.watch import Watcher
 
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
 
-# A calibration takes about half a minute, a minute for deep models: a twentieth of this, which a wrong number of devices
-# would cost several times over.
+# A calibration takes about half a minute, a twentieth of this. A wrong number of devices costs several times as much.
 PAYS = 600.0  # seconds of work
 # What a CPU core and an accelerator compute in a second at best; real rates are lower, most of all for small models, so
 # that work takes longer than this makes believe.
@@ -118,42 +117,42 @@ class Shape:
 # --- which layouts are tried -----------------------------------------------------------------------------------------
 
 
-def fastest(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> Layout | None:
-    """The layout that trains the whole group soonest.
+def search(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> dict[Layout, float]:
+    """What is to be tried, one after another, and the seconds of a step of each.
+
+    Args:
+        seconds: times a layout; infinite where it needs more memory than there is.
+    """
+    found = ladder(shape, packing, seconds)
+    best = soonest(shape.work.size, found)
+    if shape.deep and best is not None:
+        found |= {layout: seconds(layout) for layout in (replace(best, unroll=layers) for layers in UNROLLS)}
+    return found
+
+
+def ladder(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -> dict[Layout, float]:
+    """The part of `search` that goes through widths and devices.
 
     Narrow packs come first, and wider ones only while they are not much slower. On a CPU the runs of a core take turns,
     so that width does not matter: there only the number of cores is tried, which a small run uses badly together.
-
-    Args:
-        seconds: a layout's time for a step; infinite where it needs more memory than there is.
-
-    Returns:
-        None where no layout can be trained.
     """
-    size, whole = shape.work.size, dict[Layout, float]()
-
-    def soonest() -> Layout:
-        return min(whole, key=lambda layout: whole[layout])
-
+    size, found = shape.work.size, dict[Layout, float]()
     for shards in shard_counts(shape.work.config)[1:] if min(size, packing.widest or size) == 1 else ():
-        layout = Layout(1, shards)
-        whole[layout] = size * seconds(layout)
+        found[Layout(1, shards)] = seconds(Layout(1, shards))
     for devices in reversed([count for count in device_counts() if count <= size]):
         best = math.inf
         for width in widths(size, min(packing.widest or 2 * size, shape.work.widest(devices)), devices):
-            layout = Layout(width, devices)
-            whole[layout] = -(-size // width) * seconds(layout)
-            best = min(best, whole[layout])
-            if best < KEPT * whole[layout]:
+            found[Layout(width, devices)] = taken = seconds(Layout(width, devices))
+            best = min(best, taken / width)
+            if math.isinf(taken) or best < KEPT * taken / width:
                 break
-    if not math.isfinite(whole[soonest()]):
-        return None
-    if shape.deep:
-        best = soonest()
-        for unroll in UNROLLS:
-            layout = Layout(best.width, best.devices, unroll)
-            whole[layout] = -(-size // best.width) * seconds(layout)
-    return soonest()
+    return found
+
+
+def soonest(runs: int, seconds: Mapping[Layout, float]) -> Layout | None:
+    """The layout in which so many runs take a step soonest, pack after pack; None where none can be trained."""
+    best = min(seconds, key=lambda layout: -(-runs // layout.width) * seconds[layout], default=None)
+    return best if best is not None and math.isfinite(seconds[best]) else None
 
 
 def fitting_width(runs: int, least: int, most: int, devices: int) -> int:
@@ -201,22 +200,19 @@ class Calibration:
         shape = Shape(work, self.folder, self.plugins)
         known = remembered(shape)
         try:
-            return fastest(shape, packing, known.__getitem__)
+            return fastest(shape, packing, known)
         except KeyError:
             pass
         if self.watcher is None or not self.wanted(work, packing):
             return None
         try:
-            seconds = measured(shape, packing, self.watcher)
+            known |= measured(shape, packing, self.watcher)
         except NotMeasured as error:
             self.watcher.calibrated(work.size, None, str(error))
             return None
-        remember(shape, {**known, **seconds})
-        layout = min(seconds, key=lambda layout: -(-work.size // layout.width) * seconds[layout])
-        if not math.isfinite(seconds[layout]):
-            self.watcher.calibrated(work.size, None, "not even one run fits into memory")
-            return None
-        self.watcher.calibrated(work.size, layout)
+        remember(shape, known)
+        layout = fastest(shape, packing, known)
+        self.watcher.calibrated(work.size, layout, "" if layout else "not even one run fits into memory")
         return layout
 
     def seconds(self, work: Work, layout: Layout) -> float | None:
@@ -233,6 +229,16 @@ class Calibration:
         return packing.measure == "always" or shape.pays()
 
 
+def fastest(shape: Shape, packing: Packing, known: Mapping[Layout, float]) -> Layout | None:
+    """The best of what was measured; None where no layout can be trained.
+
+    Raises:
+        KeyError: something that would be tried was not.
+    """
+    tried = ladder(shape, packing, known.__getitem__)
+    return soonest(shape.work.size, {one: known[one] for one in known if replace(one, unroll=1) in tried})
+
+
 def measured(shape: Shape, packing: Packing, watcher: Watcher) -> dict[Layout, float]:
     """The seconds of a step by layout, timed now. Raises `NotMeasured`."""
     with Bench(shape.work.size, shape.start) as bench:
@@ -241,7 +247,7 @@ def measured(shape: Shape, packing: Packing, watcher: Watcher) -> dict[Layout, f
             watcher.calibrating(shape.work.size, layout, len(bench.seconds) + 1)
             return bench.first_look(layout)
 
-        fastest(shape, packing, look)
+        search(shape, packing, look)
         bench.finish()
         return bench.seconds
 
