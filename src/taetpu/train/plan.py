@@ -16,9 +16,11 @@ from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.count import num_params
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
 
+LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
 WIDEST = 32  # runs a device, where nothing was measured
 
 
@@ -225,13 +227,15 @@ def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]
 def rule_of_thumb(work: Work, packing: Packing) -> Layout:
     """A layout that is rarely far from the fastest: as few packs as fit into memory, spread over all devices.
 
-    On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them.
+    On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them while it is
+    small.
     """
     for devices in reversed(device_counts()):
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
         if devices <= min(most, work.size) > 1:
             return Layout(even_width(work.size, most, devices), devices)
-    return Layout(1, max(shard_counts(work.config)))
+    sizes = (work.config.model, work.source.vocab_size, work.source.seq_len)
+    return Layout(1, max(shard_counts(work.config)) if 4 * num_params(*sizes) < LIGHT else 1)
 
 
 def shard_counts(config: ResolvedConfig) -> list[int]:
