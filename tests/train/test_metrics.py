@@ -112,3 +112,19 @@ def test_a_metric_gives_single_numbers():
 
 def test_every_built_in_metric_is_tested_here():
     assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation"}
+
+
+def test_a_metric_that_measures_nothing_is_refused(make):
+    from taetpu.core.registry import register, withdraw
+    from taetpu.optim.metrics import Metric
+
+    @register("metric", "test-blind")
+    class Blind(Metric):
+        pass
+
+    try:
+        with pytest.raises(UserError, match="metric 'test-blind' measures nothing") as error:
+            make(metrics=["test-blind"])
+    finally:
+        withdraw(__name__)
+    assert error.value.path == ("train", "metrics", "test-blind")

@@ -62,41 +62,47 @@ def component(slot: str, value: Any, path: Where = ()) -> Component:
 
 
 def several(slot: str, value: Any, path: Where = ()) -> dict[str, Component]:
-    """Build what fills a slot that takes many: `{name: settings}`, or a list of kinds.
-
-    A name is the kind where the settings give no other. None as settings leaves the entry out.
+    """Build what fills a slot that takes many.
 
     Raises:
-        UserError: as `component`; or two entries of a list have one kind.
+        UserError: as `entries` and `component`.
+    """
+    found = entries(slot, value, path)
+    return {name: component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
+
+
+def entries(slot: str, value: Any, path: Where = ()) -> dict[str, Any]:
+    """What a slot that takes many holds, `{name: settings}` or a list of kinds, as settings with their kind by name.
+
+    A name is the kind where the settings give no other. None, or `none`, in place of settings leaves an entry out.
+
+    Raises:
+        UserError: it is neither; two entries of a list have one kind; a name has a dot.
     """
     if value is None or value == "none":
         return {}
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list | tuple):
-        entries = {}
-        for i, item in enumerate(value):
+    if isinstance(value, Mapping):
+        found = dict(value)
+    elif isinstance(value, str | list | tuple):
+        found = {}
+        for i, item in enumerate([value] if isinstance(value, str) else value):
             kind = str(item.get("kind")) if isinstance(item, Mapping) else str(item)
-            if kind in entries:
+            if kind in found:
                 remedy = f"give them names: {{first: {{kind: {kind}, ...}}, second: ...}}"
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
-            entries[kind] = item if isinstance(item, Mapping) else {}
-        value = entries
-    dotted_name = next((name for name in value if "." in str(name)), None) if isinstance(value, Mapping) else None
-    if dotted_name is not None:
-        raise UserError(f"{dotted_name!r} cannot be a name", path=(*path, dotted_name), remedy="leave out the dot")
-    if not isinstance(value, Mapping):
+            found[kind] = item if isinstance(item, Mapping) else {}
+    else:
         raise UserError(f"{value!r} is neither a list of kinds nor a mapping of them", path=path)
-    return {
-        str(name): component(slot, named_entry(name, settings), (*path, name))
-        for name, settings in value.items()
-        if settings is not None and settings != "none"
-    }
+    for name in found:
+        if "." in str(name):
+            raise UserError(f"{name!r} cannot be a name", path=(*path, name), remedy="leave out the dot")
+    return {str(name): _with_kind(str(name), settings) for name, settings in found.items()}
 
 
-def named_entry(name: str, settings: Any) -> Any:
-    """An entry of a slot that takes many, with its kind written out."""
-    return {"kind": name, **settings} if isinstance(settings, Mapping) else settings
+def _with_kind(name: str, settings: Any) -> Any:
+    if isinstance(settings, Mapping):
+        return {"kind": name, **settings}
+    return None if settings == "none" else settings
 
 
 def replace(config: C, **fields: Any) -> C:

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from taetpu.core.config import Component
+from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM, named_parameters
@@ -62,7 +63,13 @@ class Metric(Component):
 
     def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
         """One value, or several by name. Must be pure: it is traced once, then compiled."""
-        raise NotImplementedError(f"metric {self.kind!r} has no measure")
+        return {}
+
+    @model_validator(mode="after")
+    def _measures(self) -> "Metric":
+        if type(self).measure is Metric.measure:
+            raise UserError(f"metric {self.kind!r} measures nothing", remedy="define measure in it")
+        return self
 
 
 # --- parameters and their updates, by group --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_of, slot_of
 from taetpu.core.errors import UserError, Where, dotted, suggest
-from taetpu.core.loading import component, load
+from taetpu.core.loading import component, entries, load
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, selected
@@ -163,12 +163,12 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
         done = (*done, name)
         if mark is not None and mark.many:
             entry, *parts = parts
-            data[name] = _entries(data.get(name), done)
+            data[name] = entries(mark.name, data.get(name), done)
             if not parts:
                 return Spot(None, data[name], entry)
-            done = (*done, entry)
-            data[name][entry] = data = _entry(mark.name, entry, data[name].get(entry), done)
-            cls = kinds(mark.name)[data["kind"]]
+            data, name, done = data[name], entry, (*done, entry)
+            data[name] = _with_fields(mark.name, data.get(name) or entry, done)
+            data, cls = data[name], kinds(mark.name)[data[name]["kind"]]
         elif mark is not None:
             data[name] = _filled(cls, data, name, done)
             data, cls = data[name], kinds(mark.name)[data[name]["kind"]]
@@ -192,28 +192,16 @@ def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) ->
         if not isinstance(default, Component):
             raise UserError(f"{name!r} is missing", path=at[:-1], remedy=f"add {name}: ...")
         return {"kind": default.kind, **{f: getattr(default, f) for f in sorted(default.model_fields_set)}}
-    filled = dict(value) if isinstance(value, Mapping) else {"kind": "none" if value is None else value}
+    return _with_fields(slot, "none" if value is None else value, at)
+
+
+def _with_fields(slot: str, value: Any, at: Where) -> dict[str, Any]:
+    """A component's kind, or its settings, as a mapping that fields can be written to."""
+    filled = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = filled.get("kind")
     if not isinstance(kind, str) or kind not in kinds(slot):
         component(slot, value, at)  # says what is wrong with it
     return filled
-
-
-def _entries(value: Any, at: Where) -> dict[str, Any]:
-    """What a slot that takes many holds, as a mapping of settings by name."""
-    if isinstance(value, Mapping):
-        return {str(name): settings for name, settings in value.items()}
-    items = [] if value in (None, "none") else value if isinstance(value, list | tuple) else [value]
-    return {str(i["kind"] if isinstance(i, Mapping) and "kind" in i else i): i for i in items}
-
-
-def _entry(slot: str, name: str, value: Any, at: Where) -> dict[str, Any]:
-    """One entry of a slot that takes many, as a mapping with its kind."""
-    settings = dict(value) if isinstance(value, Mapping) else {"kind": name if value in (None, "none") else value}
-    settings = {"kind": name, **settings}
-    if settings["kind"] not in kinds(slot):
-        component(slot, settings, at)  # says what is wrong with it
-    return settings
 
 
 def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> UserError:
