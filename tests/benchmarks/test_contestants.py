@@ -82,7 +82,7 @@ def test_a_peer_learns(peer, text, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{"runs": 1}, {"runs": 3}, {"layout": {"width": 4, "devices": 2}}], ids=str)
+@pytest.mark.parametrize("more", [{"runs": 1}, {"runs": 4}, {"layout": {"width": 4, "devices": 2}}], ids=str)
 def test_ours_learns_the_same(more, text):
     from benchmarks.ours import Ours
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from taetpu.core.interrupt import held
 from taetpu.core.tree import leaves_by_path
 from taetpu.store import disk
 
@@ -31,13 +32,15 @@ class Checkpoints:
             max_to_keep=1, cleanup_tmp_directories=True, enable_async_checkpointing=False
         )
         self.folder = folder
-        self.manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        with held():
+            self.manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.manager.close()
+        with held():
+            self.manager.close()
 
     def latest(self) -> int | None:
         """The newest step that was written whole."""
@@ -51,7 +54,7 @@ class Checkpoints:
         """
         arrays = leaves_by_path(state)
         needed = sum(a.nbytes for a in arrays.values()) + MARGIN
-        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors():
+        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors(), held():
             if disk.free_bytes(self.folder) < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.manager.save(step, args=ocp.args.StandardSave(arrays))
@@ -62,7 +65,8 @@ class Checkpoints:
             name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding)
             for name, a in leaves_by_path(like).items()
         }
-        arrays = self.manager.restore(step, args=ocp.args.StandardRestore(shapes))
+        with held():
+            arrays = self.manager.restore(step, args=ocp.args.StandardRestore(shapes))
         return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in shapes])
 
 

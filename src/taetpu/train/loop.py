@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from taetpu.core.interrupt import listening
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
@@ -74,7 +75,7 @@ class PackTrainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
-        with Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
+        with listening() as self.check, Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.looks}):
@@ -101,6 +102,7 @@ class PackTrainer:
         pending: tuple[int, Any] | None = None
         clock = time.monotonic()
         while step < border or pending:
+            self.check()
             issued = None
             if step < border:
                 size = min(self.dispatch, self.program.chunk, border - step)

@@ -1,0 +1,70 @@
+"""Ctrl-C, heard even where a library swallows the exception that it raises, and held back where it would do harm."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def listening() -> Iterator[Callable[[], None]]:
+    """Ctrl-C raises `KeyboardInterrupt` at once, and again at the next call of what this gives.
+
+    Python drops an exception that is raised in a callback of the garbage collector (jax has one), says so on stderr, and
+    goes on as if nothing had been pressed.
+    """
+    heard: list[int] = []
+    hook = sys.unraisablehook
+
+    def note(number: int, frame: Any) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if heard:
+            raise KeyboardInterrupt
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            hook(unraisable)
+
+    sys.unraisablehook = tell
+    try:
+        with _handler(note):
+            yield check
+    finally:
+        sys.unraisablehook = hook
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Ctrl-C waits until the block is done; pressed again, it waits no longer.
+
+    For libraries that run an event loop: one of its threads would be left in the middle of its work.
+    """
+    heard: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            raise KeyboardInterrupt
+
+    with _handler(note):
+        yield
+    if heard:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handler(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """What Ctrl-C does inside. Only the main thread hears signals, and only it may say what they do."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

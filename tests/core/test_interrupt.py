@@ -1,0 +1,72 @@
+"""Ctrl-C that somebody swallows is heard all the same; one that is held waits for the end of the block."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from taetpu.core.interrupt import held, listening
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_swallowed_interrupt_is_raised_again_at_the_next_check():
+    before = signal.getsignal(signal.SIGINT)
+    with listening() as check:
+        check()  # nothing was pressed yet
+        try:
+            press()
+            swallowed = False
+        except KeyboardInterrupt:
+            swallowed = True
+        assert swallowed
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_one_that_python_itself_drops_is_not_told_twice(capfd):
+    class Dropped:
+        def __del__(self):
+            press()
+
+    dropped = Dropped()
+    with pytest.raises(KeyboardInterrupt), listening() as check:
+        del dropped
+        check()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_held_interrupt_waits_for_the_end_of_the_block():
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), held():
+        press()
+        done.append("the rest")
+    assert done == ["the rest"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_pressed_twice_it_waits_no_longer():
+    done = []
+    with pytest.raises(KeyboardInterrupt), held():
+        press()
+        press()
+        done.append("the rest")
+    assert not done
+
+
+def test_in_another_thread_both_leave_signals_alone():
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with listening() as check, held():
+            check()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]
