@@ -49,14 +49,16 @@ class Matmul:
 
 
 def contestant(name: str, shape: dict[str, int], text: str, **more: Any) -> Contestant:
-    """The contestant of this name, ready to be timed; `more` are arguments of `ours.Ours`."""
+    """The contestant of this name, ready to be timed; `more` says how ours is laid out."""
     if name == "matmul":
         return Matmul()
     if more:
         prepare_jax()
         from benchmarks.ours import Ours
+        from benchmarks.products import Products
 
-        return Ours(Shape(**shape), Path(text), **more)
+        made = Products if name.startswith("products") else Ours
+        return made(Shape(**shape), Path(text), **more)
     import torch
 
     from benchmarks.peers import Data, fastest

@@ -13,6 +13,7 @@ from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.loop import dispatch_size
 from taetpu.train.plan import AUTO, Group, Layout, Work, rule_of_thumb
 from taetpu.train.trial import Trial
 
@@ -21,7 +22,7 @@ PRECISION = "float32"
 
 
 class Training(Trial):
-    """A trial that draws new batches and reads the losses at each dispatch, as `train.loop` does."""
+    """A trial that draws new batches, reads the losses at each dispatch and sizes the next one as `train.loop` does."""
 
     taken = 0
 
@@ -41,6 +42,15 @@ class Training(Trial):
         self.taken += self.size
         return time.perf_counter() - began
 
+    def next_size(self, took: float) -> int:
+        return dispatch_size(self.size, self.size / took)
+
+
+def usual(config: ResolvedConfig, source: Source, runs: int) -> Layout:
+    """How the trainer lays out so many runs of which none was measured before."""
+    waiting = tuple(RunSpec("baseline", seed, config, str(seed)) for seed in range(runs))
+    return rule_of_thumb(Work(Group(frozenset(), waiting), source, PRECISION), AUTO)
+
 
 class Ours:
     """A pack in training.
@@ -53,9 +63,7 @@ class Ours:
     def __init__(self, shape: Shape, text: Path, runs: int = 1, layout: dict[str, int] | None = None):
         config = load(RunConfig, baseline(shape, text, FOREVER)).resolve()
         source = config.task.prepare(text.parent)
-        waiting = tuple(RunSpec("baseline", seed, config, str(seed)) for seed in range(runs))
-        work = Work(Group(frozenset(), waiting), source, PRECISION)
-        self.layout = Layout(**layout) if layout else rule_of_thumb(work, AUTO)
+        self.layout = Layout(**layout) if layout else usual(config, source, runs)
         self.tokens = shape.tokens * self.layout.width
         self.sizes = (config.model, source.vocab_size, shape.seq)
         self.training = Training(config, source, self.layout)

@@ -23,18 +23,29 @@ def measure(shape: Shape, text: Path, rounds: int, seconds: float) -> dict[str, 
     more = {**OURS, **{peer: {} for peer in PEERS}, "matmul": {}}
     with contest({name: request(name, shape, text, **asked) for name, asked in more.items()}) as ready:
         about = {name: child.about for name, child in ready.items()}
-        windows = take_turns(ready, rounds, seconds)
+        bounds = {our: request("products", shape, text, layout=about[our]["layout"]) for our in OURS}
+        with contest({products(our): asked for our, asked in bounds.items()}) as alone:
+            windows = take_turns({**ready, **alone}, rounds, seconds)
     return {"shape": shape.data, "about": about, "windows": windows, **compare(windows, about)}
+
+
+def products(our: str) -> str:
+    """The name of the contestant that computes the products of this one's steps and nothing else."""
+    return f"products of {our}"
 
 
 def compare(windows: Sequence[Round], about: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Tokens a second of each, ratios of ours to each peer, and ours as shares of the matmul rate.
 
-    Each value is the median over rounds of what was computed within a round, with its range.
+    Each value is the median over rounds of what was computed within a round, with its range. `bound` is the share that
+    the products of a step reach when there is nothing else to do.
     """
 
     def share(one: Round, name: str) -> float:
         return about[name]["flops_per_token"] * rate(one[name]) / rate(one["matmul"], "flops")
+
+    def bound(one: Round, name: str) -> float:
+        return rate(one[products(name)], "flops") / rate(one["matmul"], "flops")
 
     return {
         "tokens_per_second": {n: over_rounds(windows, lambda one, n=n: rate(one[n])) for n in (*OURS, *PEERS)},
@@ -43,6 +54,7 @@ def compare(windows: Sequence[Round], about: Mapping[str, Mapping[str, Any]]) ->
             for our in OURS
         },
         "share": {our: over_rounds(windows, lambda one, a=our: share(one, a)) for our in OURS},
+        "bound": {our: over_rounds(windows, lambda one, a=our: bound(one, a)) for our in OURS},
         "matmul_flops_per_second": over_rounds(windows, lambda one: rate(one["matmul"], "flops")),
     }
 
@@ -57,7 +69,8 @@ def show(found: Mapping[str, Any]) -> str:
     for name, tokens in speed.items():
         line = f"{name:14}{tokens['median']:>10,.0f}"
         if name in OURS:
-            line += f"{found['share'][name]['median']:>11.0%}  {found['about'][name]['way']}"
+            way = f"{found['about'][name]['way']}; its products alone: {found['bound'][name]['median']:.0%}"
+            line += f"{found['share'][name]['median']:>11.0%}  {way}"
         else:
             line += " " * 13 + "".join(f"{_times(found['ratio'][our][name]):21}" for our in OURS)
         lines.append(line.rstrip())

@@ -59,6 +59,14 @@ def test_a_step_takes_the_same_products(peer, settings, text):
     assert counter.get_total_flops() == ours
 
 
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.dim)
+def test_the_products_alone_are_those_of_the_model(shape, text):
+    from benchmarks.products import factors, flops
+
+    counted = sum(flops(a, b) for a, b in factors(shape, shape.batch))
+    assert counted == flops_per_token(our_model(shape, text), VOCAB, shape.seq) * shape.tokens
+
+
 def test_tokens_and_splits_are_the_same(text):
     source = load(RunConfig, baseline(TINY, text, steps=1)).task.prepare(text.parent)
     assert source.vocab_size == VOCAB

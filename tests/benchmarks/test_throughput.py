@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from benchmarks.shapes import SHAPES
-from benchmarks.throughput import OURS, PEERS, compare, show
+from benchmarks.throughput import OURS, PEERS, compare, products, show
 
 ABOUT = {
     "one run": {"flops_per_token": 1000, "way": "1 run on 2 cores"},
@@ -19,7 +19,8 @@ def round_of(slowness):
     """All as fast as each other, a pack at twice that, the machine so many times as slow as it may be."""
     tokens = {"one run": 600_000, "packed": 1_200_000, **dict.fromkeys(PEERS, 200_000)}
     windows = {name: {"steps": 10, "seconds": slowness, "tokens": count} for name, count in tokens.items()}
-    return {**windows, "matmul": {"steps": 1, "seconds": slowness, "flops": 2e9}}
+    bounds = {products(our): {"steps": 1, "seconds": slowness, "flops": 1e9} for our in OURS}
+    return {**windows, **bounds, "matmul": {"steps": 1, "seconds": slowness, "flops": 2e9}}
 
 
 def test_a_machine_that_is_slow_for_a_while_moves_no_ratio():
@@ -28,6 +29,7 @@ def test_a_machine_that_is_slow_for_a_while_moves_no_ratio():
         assert found["ratio"]["one run"][peer] == pytest.approx({"median": 3.0, "least": 3.0, "most": 3.0})
         assert found["ratio"]["packed"][peer]["median"] == pytest.approx(6.0)
     assert found["share"]["one run"] == pytest.approx({"median": 0.3, "least": 0.3, "most": 0.3})
+    assert found["bound"]["packed"] == {"median": 0.5, "least": 0.5, "most": 0.5}
     assert found["tokens_per_second"]["gpt2"] == {"median": 100_000, "least": 40_000, "most": 200_000}
 
 
@@ -36,7 +38,7 @@ def test_the_table_shows_rates_shares_and_ratios_in_80_columns():
     table = show({"shape": SHAPES[256].data, "about": ABOUT, **found}).splitlines()
     assert max(map(len, table)) <= 80
     assert table[0] == "dim 256, 4 layers, seq 128, batch 8"
-    assert table[2].split() == ["one", "run", "450,000", "30%", "1", "run", "on", "2", "cores"]
+    assert table[2] == "one run          450,000        30%  1 run on 2 cores; its products alone: 50%"
     assert table[4].split() == ["gpt2", "150,000", "3.00", "x", "(3.00-3.00)", "6.00", "x", "(6.00-6.00)"]
 
 
@@ -47,7 +49,7 @@ def test_the_real_contestants_take_turns(tmp_path, one_core):
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
     found = json.loads(file.read_text())["shapes"][0]
     assert show(found) in done.stdout
-    assert [set(one) for one in found["windows"]] == 2 * [{*OURS, *PEERS, "matmul"}]
+    assert [set(one) for one in found["windows"]] == 2 * [{*OURS, *PEERS, *map(products, OURS), "matmul"}]
     assert all(window["seconds"] >= 0.05 for one in found["windows"] for window in one.values())
     one = found["windows"][0]
     assert one["one run"]["tokens"] == one["one run"]["steps"] * SHAPES[32].tokens
@@ -60,3 +62,4 @@ def test_the_real_contestants_take_turns(tmp_path, one_core):
     span = found["ratio"]["one run"]["gpt2"]
     assert span["least"] <= rates[0] / rates[1] <= span["most"]
     assert 0 < found["share"]["one run"]["median"] < 1.5
+    assert found["share"]["packed"]["median"] < found["bound"]["packed"]["most"] < 1.5

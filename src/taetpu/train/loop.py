@@ -30,6 +30,12 @@ SECONDS_PER_DISPATCH = 0.7
 FEW_STEPS, MOST_SECONDS = 4, 4.0
 
 
+def dispatch_size(last: int, pace: float) -> int:
+    """How many steps to dispatch next, after so many at so many a second."""
+    fitting = max(SECONDS_PER_DISPATCH * pace, min(FEW_STEPS, MOST_SECONDS * pace))
+    return int(np.clip(fitting, 1, 2 * last))
+
+
 @dataclass
 class PackTrainer:
     """Trains one pack to its end.
@@ -115,8 +121,7 @@ class PackTrainer:
                 self.log(*pending)
                 now = time.monotonic()
                 pace = pending[0] / max(now - clock, 1e-6)
-                fitting = max(SECONDS_PER_DISPATCH * pace, min(FEW_STEPS, MOST_SECONDS * pace))
-                self.dispatch, clock = int(np.clip(fitting, 1, 2 * self.dispatch)), now
+                self.dispatch, clock = dispatch_size(self.dispatch, pace), now
             pending = issued
         return state
 

@@ -66,8 +66,12 @@ class Trial:
         while passed < seconds:
             took = self.train()
             passed, taken = passed + took, taken + self.size
-            self.size = int(np.clip(self.size * DISPATCH / took, 1, self.program.chunk))
+            self.size = min(self.next_size(took), self.program.chunk)
         return passed / taken
+
+    def next_size(self, took: float) -> int:
+        """How many steps to dispatch after a dispatch that took so many seconds."""
+        return max(1, int(self.size * DISPATCH / took))
 
     @property
     def bytes(self) -> int:
