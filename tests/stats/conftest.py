@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from taetpu.stats.plan import Plan
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 
@@ -40,7 +42,9 @@ def draw() -> Callable[..., np.ndarray]:
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
     """A function that stores a study whose runs end with the given values: None diverged, absent did not end."""
 
-    def stored(values: Mapping[str, Mapping[int, float | None]], name: str = "toy") -> StudyFolder:
+    def stored(
+        values: Mapping[str, Mapping[int, float | None]], name: str = "toy", roles: Mapping = MappingProxyType({}), **plan
+    ) -> StudyFolder:
         folder = StudyFolder(open_store(tmp_path), name)
         seeds = sorted({seed for row in values.values() for seed in row})
         folder.write_study(
@@ -50,6 +54,11 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
                 "arms": {arm: {} if arm == "baseline" else {"model.position": "none"} for arm in values},
                 "seeds": seeds,
                 "measure": {"primary": "val/loss", "direction": "min"},
+                "roles": dict(roles),
+                "plan": Plan(
+                    **{"primary": "val/loss", "direction": "min", "arms": tuple(values), "seeds": tuple(seeds),
+                       "looks": (len(seeds),), **plan}
+                ).frozen(),
             }
         )
         for arm, row in values.items():

@@ -97,6 +97,9 @@ def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None
 
 def report(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
+    verify: Annotated[
+        bool, typer.Option(help="Write nothing: compute everything anew from the raw metrics, and name what differs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Analyse what is there and write report and results.json.
@@ -108,6 +111,11 @@ def report(
     from taetpu.store.index import one_study
 
     study = one_study(folder)
+    if verify:
+        from taetpu.cli.checks import verify_study
+
+        verify_study(study, as_json)
+        return
     results = analyse(study)
     written = build(study)
     if as_json:

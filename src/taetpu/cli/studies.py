@@ -138,12 +138,27 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(study: StudyFile, sets: Sets = None, root: Root = None, pack: Pack = "auto", as_json: AsJson = False) -> None:
+def run(
+    study: StudyFile,
+    sets: Sets = None,
+    root: Root = None,
+    pack: Pack = "auto",
+    until_resolved: Annotated[
+        bool, typer.Option("--until-resolved", help="While an arm is inconclusive, go on to the next of measure.looks.")
+    ] = False,
+    reuse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."),
+    ] = None,
+    audit: Annotated[float, typer.Option(help="Train this share of the reused runs again, to prove them.")] = 0.05,
+    as_json: AsJson = False,
+) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
 
     Example: taetpu run study.yaml --set train.steps=200
     """
-    train_study(study, sets or [], root, pack, as_json)
+    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or [], "audit": audit}
+    train_study(study, sets or [], root, how, as_json)
 
 
 def demo(root: Root = None) -> None:
@@ -154,26 +169,26 @@ def demo(root: Root = None) -> None:
     from importlib.resources import as_file, files
 
     with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
-        train_study(file, [], root, "auto", False)
+        train_study(file, [], root, {}, False)
 
 
-def train_study(file: Path, sets: list[str], root: str | None, pack: str, as_json: bool) -> None:
+def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
     """Run a study file to its report, with progress, and print the verdicts."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
     from rich.console import Console
 
-    from taetpu.core.errors import FailedRuns
+    from taetpu.core.errors import Failed
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
 
     with StudyProgress(Console(stderr=True)) as progress:
-        outcome = run_file(file, sets, root=root, pack=pack, watcher=progress)
+        outcome = run_file(file, sets, root=root, watcher=progress, **how)
     if as_json:
         show_json(outcome.results)
     else:
         show(outcome.results, outcome.report)
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
-        raise FailedRuns(f"{runs} runs failed, for the reason above; the same command tries them again")
+        raise Failed(f"{runs} runs failed, for the reason above; the same command tries them again")

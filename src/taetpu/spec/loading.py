@@ -8,9 +8,12 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
-from taetpu.spec.arms import Candidate, candidates
+from taetpu.spec.arms import candidates
+from taetpu.spec.candidates import Candidate
 from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
+from taetpu.spec.generators import described
+from taetpu.spec.tuning import tuning
 from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
@@ -55,6 +58,9 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         seeds=spec.seed_list(),
         measure=spec.measure,
         document=document,
+        design=described(spec, base),
+        match=tuple(kind for kind in spec.match if kind != "steps"),
+        tune=tuning(spec, base),
     )
 
 
@@ -136,7 +142,23 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document:
             remedy="remove it, or change what the baseline says",
         )
     diff = difference(baseline.config, resolved)
-    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed)
+    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, candidate.role)
+
+
+def derived(study: Study, candidate: Candidate) -> Arm:
+    """An arm that follows from others of a study, once its data or its measurements are known.
+
+    Raises:
+        UserError: it cannot be built.
+    """
+    origins, data = Origins(study.document, candidate.name, candidate.origins), study.base
+    try:
+        data = apply(study.base, candidate.overrides)
+        _, resolved = _resolved(data)
+    except UserError as error:
+        raise origins.explain(error, _num_layers(data)) from None
+    diff = difference(study.arms[0].config, resolved)
+    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, candidate.role)
 
 
 def _refuse_observation(candidate: Candidate) -> None:

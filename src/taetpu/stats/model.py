@@ -5,13 +5,15 @@ taking it out leaves less noise; pooling what is left over all arms gives many d
 every cell filled, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
 
 Pooling assumes that all arms are equally noisy. The guard tests this for each arm, the baseline included: an effect
-between two arms of which one is noisier than the rest gets the larger p and the wider interval of the pooled model and
-of the paired t-test, which assumes nothing about other arms. A noisy baseline therefore guards every effect.
+between two arms of which one is noisier than the rest gets the larger p of the pooled model and of the paired t-test,
+which assumes nothing about other arms, and an interval that covers those of both. A noisy baseline therefore guards every
+effect.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +33,70 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A difference with a standard error, to be judged by a t distribution."""
+
+    value: float
+    standard_error: float
+    df: float
+
+    @property
+    def p(self) -> float:
+        """Two-sided."""
+        return float(2 * stats.t.sf(abs(self.value) / self.standard_error, self.df))
+
+    def interval(self, critical: float) -> tuple[float, float]:
+        """So many standard errors to both sides."""
+        half = critical * self.standard_error
+        return self.value - half, self.value + half
+
+    def p_inside(self, bound: float) -> float:
+        """The larger p of the two one-sided tests that the difference lies within `-bound` and `bound`.
+
+        Source: Schuirmann (1987), A comparison of the two one-sided tests procedure and the power approach.
+        """
+        return float(stats.t.sf((bound - abs(self.value)) / self.standard_error, self.df))
+
+
+@dataclass(frozen=True)
 class Effect:
-    """An arm against the baseline. What cannot be estimated is None."""
+    """An arm against the baseline. What cannot be estimated is None.
+
+    Attributes:
+        effect: arm minus baseline, in the metric's unit.
+        estimates: what it is judged by: that of the pooled model, and of the paired t-test where the guard asks for it.
+            An interval covers those of all, a p is the largest.
+        guarded: the arm or the baseline is noisier than the other arms.
+    """
 
     effect: float | None = None
-    """Arm minus baseline, in the metric's unit."""
-    interval: tuple[float, float] | None = None
-    """At `CONFIDENCE`, for this effect alone (not simultaneous)."""
-    p: float | None = None
-    """Two-sided, for this effect alone."""
-    standard_error: float | None = None
-    df: float | None = None
-    """Degrees of freedom behind the standard error."""
+    estimates: tuple[Estimate, ...] = ()
     guarded: bool = False
-    """The arm or the baseline is noisier than the other arms."""
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, for this effect alone."""
+        return max((estimate.p for estimate in self.estimates), default=None)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """At `CONFIDENCE`, for this effect alone."""
+        return self.at(CONFIDENCE)
+
+    def at(self, confidence: float) -> tuple[float, float] | None:
+        """The interval of this effect alone."""
+        return self.covering(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
+
+    def covering(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
+        """The interval with so many standard errors, by degrees of freedom, to both sides."""
+        if not self.estimates:
+            return None
+        lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
+        return min(lows), max(highs)
+
+    def p_inside(self, bound: float) -> float | None:
+        """The p of the claim that the true effect is smaller than `bound`, either way."""
+        return max((estimate.p_inside(bound) for estimate in self.estimates), default=None)
 
 
 @dataclass(frozen=True)
@@ -76,11 +128,24 @@ def fit(values: Values, baseline: str = "baseline") -> Fit:
     rss, df = _residual(y, x)
     noisy = _noisy_arms(y, x, arms)
     for arm in effects:
-        if {arm, baseline} <= set(columns):
-            contrast = np.array([float(name == arm) - float(name == baseline) for name in columns])
-            pooled = _pooled(y, x, contrast, rss, df)
-            effects[arm] = _guarded(pooled, values[arm], values[baseline]) if {arm, baseline} & noisy else pooled
+        effects[arm] = _effect(values, {arm: 1.0, baseline: -1.0}, (y, x, columns, rss, df), noisy)
     return Fit(effects, math.sqrt(rss / df) if df else None, df, _levene(y, x, arms), noisy)
+
+
+def contrast(values: Values, weights: Mapping[str, float]) -> Effect:
+    """The weighted sum of several arms' means, as `fit` estimates the difference of two; the weights sum to 0."""
+    y, x, arms, columns = _design(values)
+    if not len(y):
+        return Effect()
+    return _effect(values, weights, (y, x, columns, *_residual(y, x)), _noisy_arms(y, x, arms))
+
+
+def _effect(values: Values, weights: Mapping[str, float], model: Any, noisy: frozenset[str]) -> Effect:
+    y, x, columns, rss, df = model
+    if not set(weights) <= set(columns):
+        return Effect()
+    pooled = _pooled(y, x, np.array([weights.get(name, 0.0) for name in columns]), rss, df)
+    return _guarded(pooled, values, weights) if set(weights) & noisy else pooled
 
 
 def _design(values: Values) -> tuple[Array, Array, NDArray[np.object_], list[str | int]]:
@@ -109,12 +174,11 @@ def _pooled(y: Array, x: Array, contrast: Array, rss: float, df: int) -> Effect:
     inverse = np.linalg.pinv(x)
     if not np.allclose(contrast @ inverse @ x, contrast, atol=1e-8):
         return Effect()  # no chain of shared seeds links the arm with the baseline
+    effect = float(contrast @ inverse @ y)
     if not rss or not df:
-        return Effect(float(contrast @ inverse @ y))
+        return Effect(effect)
     test = OLS(y, x).fit().t_test(contrast)
-    low, high = np.ravel(test.conf_int(alpha=1 - CONFIDENCE)).tolist()
-    effect, error, p = (float(np.squeeze(part)) for part in (test.effect, test.sd, test.pvalue))
-    return Effect(effect, (low, high), p, error, df)
+    return Effect(effect, (Estimate(effect, float(np.squeeze(test.sd)), df),))
 
 
 def _noisy_arms(y: Array, x: Array, arms: NDArray[np.object_]) -> frozenset[str]:
@@ -135,24 +199,19 @@ def _noisy_arms(y: Array, x: Array, arms: NDArray[np.object_]) -> frozenset[str]
     return frozenset(noisy)
 
 
-def _guarded(pooled: Effect, arm: Mapping[int, float], baseline: Mapping[int, float]) -> Effect:
-    """The more cautious of the pooled model and the paired t-test over the seeds that both arms have."""
-    if pooled.effect is None or pooled.p is None or pooled.interval is None:
+def _guarded(pooled: Effect, values: Values, weights: Mapping[str, float]) -> Effect:
+    """The more cautious of the pooled model and the paired t-test over the seeds that all these arms have."""
+    if not pooled.estimates:
         return pooled
-    shared = sorted(arm.keys() & baseline.keys())
+    shared = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     if len(shared) < 2:
         return Effect(pooled.effect, guarded=True)  # the pooled noise is not this arm's, and its own cannot be seen
-    ours, theirs = np.array([arm[seed] for seed in shared]), np.array([baseline[seed] for seed in shared])
-    if np.std(ours - theirs) <= ROUNDING * np.abs(ours).max():
+    rows = np.array([[weight * values[arm][seed] for seed in shared] for arm, weight in weights.items()])
+    sums = rows.sum(0)
+    if np.std(sums) <= ROUNDING * np.abs(rows).max():
         return replace(pooled, guarded=True)
-    test = stats.ttest_rel(ours, theirs)
-    paired = test.confidence_interval(CONFIDENCE)
-    half, p = float(paired.high - paired.low) / 2, max(pooled.p, float(test.pvalue))
-    if half <= pooled.effect - pooled.interval[0]:
-        return replace(pooled, p=p, guarded=True)
-    interval = pooled.effect - half, pooled.effect + half
-    error = float(stats.sem(ours - theirs))
-    return Effect(pooled.effect, interval, p, error, len(shared) - 1, guarded=True)
+    paired = Estimate(float(sums.mean()), float(stats.sem(sums)), len(shared) - 1)
+    return Effect(pooled.effect, (*pooled.estimates, paired), guarded=True)
 
 
 def _levene(y: Array, x: Array, arms: NDArray[np.object_]) -> float | None:

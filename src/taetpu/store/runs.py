@@ -14,6 +14,8 @@ from taetpu.store.metrics import Series
 
 Status = Literal["absent", "started", "done"]
 
+SOURCE = "reused.json"  # of a run that was trained elsewhere
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -72,6 +74,23 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """What `finish` recorded, or None while the run is not done."""
         return self._json("result.json") if self.status() == "done" else None
+
+    def take_over(self, other: "RunFolder", config: dict[str, Any]) -> None:
+        """Copy a finished run from elsewhere, its result last; `config` says what it is here.
+
+        Raises:
+            UserError: something else is stored here.
+        """
+        self.start(config)
+        if other.store.where(other.study) != self.store.where(self.study):
+            self.store.write(f"{self.key}/{SOURCE}", to_json({"from": other.where}), replace=True)
+        keys = [key for key in other.store.list(other.key) if not key.endswith("/config.json")]
+        for key in sorted(keys, key=lambda key: key.endswith("/result.json")):
+            self.store.write(self.key + key.removeprefix(other.key), other.store.read(key), replace=True)
+
+    def source(self) -> str | None:
+        """Where the run was trained, if it was taken over from another study."""
+        return self._json(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
 
     # Metrics.
 

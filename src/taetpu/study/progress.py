@@ -118,6 +118,9 @@ class StudyProgress(Watcher):
     def stored(self, step: int) -> None:
         self.pace.lap("stored")
 
+    def added_seeds(self, seeds: Sequence[int]) -> None:
+        self.tell(f"an arm is inconclusive: on to the next planned look, with {len(seeds)} seeds an arm")
+
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0

@@ -1,0 +1,56 @@
+"""What a study can resolve: from a noise level to the smallest effect that it will find, and to the seeds that it takes.
+
+An arm is compared with the baseline by the seed-blocked model, whose noise is pooled over `arms` arms and the baseline,
+at the strictest level that Holm's correction may ask for: `alpha / arms`.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scipy import stats
+from scipy.optimize import brentq
+
+ALPHA = 0.05
+POWER = 0.8
+MOST_SEEDS = 200
+"""More than this is not worth counting."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """How many are compared, and at which error rates.
+
+    Attributes:
+        arms: how many are compared with the baseline.
+        alpha: chance of any false verdict.
+        power: chance to find a true effect.
+        df_a_seed: degrees of freedom that each seed but the first adds: one an arm, unless the noise is not pooled.
+    """
+
+    arms: int
+    alpha: float = ALPHA
+    power: float = POWER
+    df_a_seed: float | None = None
+
+    def chance(self, effect: float, sd: float, seeds: int) -> float:
+        """The power against one true effect: the noncentral t distribution with `arms (seeds - 1)` degrees of freedom.
+
+        Args:
+            effect: arm minus baseline, in the metric's unit.
+            sd: of one run, after its seed's own effect is taken out.
+        """
+        df, shift = (self.df_a_seed or self.arms) * (seeds - 1), abs(effect) / (sd * math.sqrt(2 / seeds))
+        return float(stats.nct.sf(stats.t.isf(self.alpha / self.arms / 2, df), df, shift))
+
+    def resolves(self, sd: float, seeds: int) -> float | None:
+        """The smallest true effect that so many seeds find; None from one seed, which shows no noise."""
+        if seeds < 2:
+            return None
+        low = high = sd * math.sqrt(2 / seeds)
+        while self.chance(high, sd, seeds) < self.power:
+            high *= 2
+        return float(brentq(lambda effect: self.chance(effect, sd, seeds) - self.power, low / 1e3, high, rtol=1e-4))
+
+    def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
+        """The least number of seeds, from `start` on, that finds a true effect of this size; None beyond `MOST_SEEDS`."""
+        return next((n for n in range(start, MOST_SEEDS + 1) if self.chance(effect, sd, n) >= self.power), None)

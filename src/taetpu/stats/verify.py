@@ -1,0 +1,61 @@
+"""Everything once more from the raw logs: does `results.json` say what the runs say?"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taetpu.stats.analyse import results
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+
+EVALUATED = "test/"  # metrics that are measured once, at the end, and have no curve
+
+
+def verify(folder: StudyFolder) -> list[str]:
+    """Every difference between what is stored of a study and what its raw metrics come to; empty if there is none.
+
+    Raises:
+        UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen.
+    """
+    found = [problem for run in folder.runs() for problem in _of_run(run)]
+    stored, computed = folder.read_results(), json.loads(json.dumps(results(folder)))
+    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, computed, ""))]
+
+
+def _of_run(run: RunFolder) -> Iterator[str]:
+    """A run's result against the last points of its metrics, and its steps against its schedule."""
+    result = run.result()
+    if result is None:
+        return
+    series = run.metrics()
+    for name, value in result["metrics"].items():
+        if name.startswith(EVALUATED):
+            continue
+        if name not in series:
+            yield f"{run.where}: {name} is in the result and was never logged"
+        elif not _same(value, float(series[name].value[-1])):
+            yield f"{run.where}: {name} is {value} in the result, and {float(series[name].value[-1])} in the log"
+    reached = max((int(s.step[-1]) for s in series.values()), default=0)
+    if series and reached != result["steps"]:
+        yield f"{run.where}: the result is of step {result['steps']}, and the log ends at step {reached}"
+
+
+def _same(stored: float | None, logged: float) -> bool:
+    """A result has null for what is no finite number."""
+    return stored == logged or (stored is None and logged - logged != 0)
+
+
+def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
+    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
+        for name in {**stored, **computed}:
+            there = f"{path}.{name}" if path else str(name)
+            if name not in stored or name not in computed:
+                yield f"{there} is {'missing' if name not in stored else 'not computed from the runs'}"
+            else:
+                yield from _differences(stored[name], computed[name], there)
+    elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
+        for i, (a, b) in enumerate(zip(stored, computed, strict=True)):
+            name = a.get("name", i) if isinstance(a, Mapping) else i
+            yield from _differences(a, b, f"{path}[{name}]")
+    elif stored != computed:
+        yield f"{path} is {stored!r}, and {computed!r} from the runs"
