@@ -66,6 +66,10 @@ def plan(
     diff: Diff = None,
     root: Root = None,
     pack: Pack = "auto",
+    noise: Annotated[
+        float | None, typer.Option(help="Standard deviation of a run, to say which effects the study can resolve.")
+    ] = None,
+    effect: Annotated[float | None, typer.Option(help="A true effect: how many seeds would find it?")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
@@ -92,7 +96,8 @@ def plan(
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            found, printed = preview(loaded, folder, packing, programs=as_json, told=told), _show_plan
+            found = preview(loaded, folder, packing, programs=as_json, noise=noise, effect=effect, told=told)
+            printed = _show_plan
     show_json(found) if as_json else printed(found)
 
 
@@ -114,6 +119,14 @@ def _show_plan(found: dict[str, Any]) -> None:
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         typer.echo(f"\n{', '.join(other)}: a seed reads {OTHER_DATA}")
+    if found["tuning"]:
+        tuned = found["tuning"]
+        typer.echo(
+            f"\ntuning adds {tuned['trials']} runs ({tuned['combinations']} combinations for each arm) and then "
+            f"{tuned['tuned']} at the best"
+        )
+    if resolved := _resolution(found["resolution"]):
+        typer.echo(f"\n{resolved}")
     typer.echo("")
     if not found["packs"]:
         typer.echo("nothing is left to train")
@@ -122,6 +135,24 @@ def _show_plan(found: dict[str, Any]) -> None:
     seconds = [pack["seconds"] for pack in found["packs"]]
     time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
     typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
+
+
+def _resolution(found: dict[str, Any]) -> str:
+    """What the study can tell, in a sentence or two."""
+    if found["resolves_sd"] is None:
+        return ""
+    chance = f"{found['power']:.0%} of the time"
+    if found["noise"] is None:
+        return (
+            f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
+            "--noise SD says how much that is"
+        )
+    text = f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
+    if found["effect"] is None:
+        return text
+    if found["seeds"] is None:
+        return f"{text}; one of {found['effect']:g} would take more seeds than are worth counting"
+    return f"{text}; one of {found['effect']:g} takes {found['seeds']} seeds, {found['flops']:.3g} FLOPs"
 
 
 def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from taetpu.report.curves import Curves
 
 Spec = dict[str, Any]
 
-COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "inconclusive": "#8a9099", "baseline": "#8a9099"}
+COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
+           "interim": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
 """By verdict; blue and vermilion stay apart for colour-blind eyes, in light and dark."""
-SHAPES = {"better": "diamond", "worse": "square", "inconclusive": "circle"}
+SHAPES = {"better": "diamond", "worse": "square", "equivalent": "triangle-up", "inconclusive": "circle", "interim": "circle"}
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
 WIDE_RANGE = 30
@@ -48,10 +49,10 @@ THEMES = {
 
 def forest(results: Mapping[str, Any]) -> Spec | None:
     """Every arm's effect with its interval and its seeds, and the baseline's noise. None for a baseline alone."""
-    base, *arms = results["arms"]
+    arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
-    rows, seeds = [_forest_row(arm) for arm in arms], _differences(arms, base)
+    rows, seeds = [_forest_row(arm) for arm in arms], _differences(results)
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
     scale, ticks = _scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
@@ -116,23 +117,27 @@ def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
 
 def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
-    row = {"arm": arm["name"], "verdict": arm["verdict"], "evidence": arm["evidence"]}
+    row = {"arm": arm["name"], "verdict": words.standing(arm), "evidence": arm["evidence"]}
     return {**row, "effect": arm["effect"], "low": low, "high": high}
 
 
-def _differences(arms: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Arm minus baseline on each seed that both finished."""
-    theirs = {run["seed"]: run["value"] for run in base["runs"] if run["value"] is not None}
+    values = {
+        arm["name"]: {run["seed"]: run["value"] for run in arm["runs"] if run["value"] is not None}
+        for arm in results["arms"]
+    }
     return [
         {
             "arm": arm["name"],
-            "verdict": arm["verdict"],
-            "seed": run["seed"],
-            "difference": run["value"] - theirs[run["seed"]],
+            "verdict": words.standing(arm),
+            "seed": seed,
+            "difference": value - values[arm["against"]][seed],
         }
-        for arm in arms
-        for run in arm["runs"]
-        if run["value"] is not None and run["seed"] in theirs
+        for arm in results["arms"]
+        if arm["against"]
+        for seed, value in values[arm["name"]].items()
+        if seed in values[arm["against"]]
     ]
 
 

@@ -54,7 +54,7 @@ def html(results: Results, background: Background) -> str:
         rows=words.rows(results),
         words=words,
         background=background,
-        arms=[arm["name"] for arm in results["arms"][1:]],
+        arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
         vega=Markup(vega),
         script=Markup(script),
@@ -69,7 +69,7 @@ def drawings(results: Results, curves: Sequence[Curves]) -> dict[str, Any]:
         "forest": charts.forest(results),
         "curves": [{"spec": charts.curve(found), "arms": found.arms, "ranges": found.ranges} for found in curves],
         "baseline": results["arms"][0]["name"],
-        "verdicts": {arm["name"]: arm["verdict"] for arm in results["arms"]},
+        "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
         "colours": charts.COLOURS,
         "themes": charts.THEMES,
     }

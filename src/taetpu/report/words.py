@@ -11,7 +11,7 @@ Results = Mapping[str, Any]
 """The content of `results.json`."""
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
-MARKS = {"better": "\u25c6", "worse": "\u25a0", "inconclusive": "\u25cf", "baseline": ""}
+MARKS = {"better": "\u25c6", "worse": "\u25a0", "equivalent": "\u25b2", "inconclusive": "\u25cf", "interim": "", "baseline": ""}
 """A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
 
 
@@ -26,7 +26,7 @@ class Row:
     interval: str
     p: str
     verdict: str
-    """A verdict, or `baseline`."""
+    """A verdict, `interim` before there is one, or `baseline`."""
     params: str
     flops: str
     evidence: str
@@ -35,9 +35,10 @@ class Row:
 
 def rows(results: Results) -> list[Row]:
     """The verdict table, in the study's order: the baseline first."""
-    base, noise_sd = results["arms"][0], results["model"]["residual_sd"]
-    places = numbers.decimals(noise_sd, base["mean"] or 0)
-    return [_row(arm, base, places) for arm in results["arms"]]
+    arms, noise_sd = {arm["name"]: arm for arm in results["arms"]}, results["model"]["residual_sd"]
+    first = results["arms"][0]
+    places = numbers.decimals(noise_sd, first["mean"] or 0)
+    return [_row(arm, arms.get(arm["against"], first), places) for arm in results["arms"]]
 
 
 def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
@@ -48,12 +49,17 @@ def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
         effect=numbers.effect(arm["effect"], arm["ci95"]),
         interval=numbers.interval(arm["ci95"]),
         p=numbers.p_value(arm["p_holm"]),
-        verdict=arm["verdict"] or "baseline",
+        verdict=standing(arm),
         params=_beside(arm["params"], base["params"]),
         flops=_beside(arm["flops"], base["flops"]),
         evidence=arm["evidence"],
         more_seeds=arm["more_seeds"],
     )
+
+
+def standing(arm: Mapping[str, Any]) -> str:
+    """An arm's verdict; `interim` where there is none yet, `baseline` where there is nothing to compare it with."""
+    return arm["verdict"] or ("baseline" if arm["against"] is None else "interim")
 
 
 def _beside(value: float | None, base: float | None) -> str:
@@ -72,8 +78,8 @@ def metric(name: str) -> str:
 
 def headline(results: Results) -> str:
     """What the study found, in one sentence."""
-    baseline, *arms = results["arms"]
-    name = results["primary"]
+    baseline, name = results["arms"][0], results["primary"]
+    arms = judged(results)
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
         why = "diverged on every seed" if baseline["diverged"] == len(baseline["runs"]) else "has no finished run yet"
         return f"The baseline {why}: there is nothing to compare with."
@@ -81,16 +87,31 @@ def headline(results: Results) -> str:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
     if len(results["seeds"]) == 1:
         return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
+    if not results["final"]:
+        return f"Interim: effects of {_count(len(arms), 'change')} on {name} so far, and no verdicts yet."
     found = Counter(arm["verdict"] for arm in arms)
     clear = [(verdict, found[verdict]) for verdict in ("worse", "better") if found[verdict]]
-    if not clear:
+    if not clear and not found["equivalent"]:
         return f"None of {_count(len(arms), 'change')} could be told from the baseline in {name}."
-    first, *others = clear
-    parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
-    parts += [f"{number} made it {verdict}" for verdict, number in others]
+    if clear:
+        first, *others = clear
+        parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
+        parts += [f"{number} made it {verdict}" for verdict, number in others]
+        parts += [f"{found['equivalent']} made no difference that matters"] if found["equivalent"] else []
+    else:
+        parts = [f"{found['equivalent']} of {_count(len(arms), 'change')} made no difference to {name} that matters"]
     if found["inconclusive"]:
         parts.append(f"{found['inconclusive']} could not be told from the baseline")
     return _joined(parts) + "."
+
+
+def judged(results: Results) -> list[Mapping[str, Any]]:
+    """The arms that the headline counts: those that are compared with something, each at what it found best if it was
+    tuned.
+    """
+    arms = [arm for arm in results["arms"] if arm["against"]]
+    tuned = [arm for arm in arms if "tuned" in arm["role"]]
+    return tuned or arms
 
 
 def notices(results: Results) -> list[str]:
@@ -101,6 +122,17 @@ def notices(results: Results) -> list[str]:
     found = []
     if not results["complete"]:
         found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
+    elif not results["final"]:
+        looks = ", ".join(map(str, results["plan"]["looks"]))
+        found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
+    if results["plan"]["error_rate"] > results["alpha"]:
+        found.append(
+            f"Seeds were added after verdicts had been given: the chance of a false one is not "
+            f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
+        )
+    late = [arm["name"] for arm in arms if not arm["planned"]]
+    if late:
+        found.append(f"Added to the study after its first run: {', '.join(late)}.")
     if results["label"] == "screening":
         found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects; confirm what matters with more.")
     if outcomes["diverged"]:
@@ -125,7 +157,8 @@ def noise(results: Results) -> str:
     text = f"{text} {floor['sd']:.2g}"
     if not model["residual_sd"]:
         return f"{text}."
-    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out."
+    least = f"; so many seeds find a true effect of {floor['resolves']:.2g} four times in five" if floor["resolves"] else ""
+    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out{least}."
 
 
 def packing(results: Results) -> list[str]:

@@ -10,6 +10,7 @@ from taetpu.spec.design import Arm, Diff, RunSpec, Sources, Study, check_frozen
 from taetpu.spec.overrides import brief
 from taetpu.store.study import StudyFolder
 from taetpu.study.packs import stored_plans
+from taetpu.study.planner import resolution
 from taetpu.train.calibrate import Calibration
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import structure_key
@@ -22,9 +23,11 @@ def preview(
     packing: Packing = AUTO,
     *,
     programs: bool = False,
+    noise: float | None = None,
+    effect: float | None = None,
     told: Progress = lambda done, of: None,
 ) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops`.
+    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, resolution, tuning`.
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
     how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
@@ -32,6 +35,7 @@ def preview(
     `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs.
 
     Args:
+        noise, effect: what the `resolution` is computed from (see `study.planner`).
         told: called with how many arms are proved, and of how many.
 
     Raises:
@@ -63,7 +67,27 @@ def preview(
         "packs": packs,
         "tokens": sum(tokens),
         "flops": sum(n * _flops(run, sources) for n, (_, _, run) in zip(tokens, work, strict=True)),
+        "resolution": resolution(study, folder, _all_flops(runs, sources) / len(study.seeds), noise, effect),
+        "tuning": _tuning(study),
     }
+
+
+def _all_flops(runs: list[RunSpec], sources: Sources) -> float:
+    """What all runs take, done or not."""
+    found = 0.0
+    for run in runs:
+        source, train = sources.of(run.config), run.config.train
+        found += train.total_steps(source.num_windows) * train.batch_size * source.seq_len * _flops(run, sources)
+    return found
+
+
+def _tuning(study: Study) -> dict[str, Any] | None:
+    """How many runs tuning adds: every arm tries every combination, and is then trained anew at the best."""
+    if study.tune is None:
+        return None
+    cells, arms = len(study.tune.cells), len(study.arms)
+    tried = cells * arms * len(study.tune.seeds)
+    return {"combinations": cells, "trials": tried, "tuned": arms * len(study.seeds)}
 
 
 def _task(task: Any, source: Any) -> dict[str, Any]:
