@@ -11,6 +11,7 @@ from taetpu.stats.cells import Table, means, read_table, sd
 from taetpu.stats.changes import in_words
 from taetpu.stats.designs import designs
 from taetpu.stats.efficiency import efficiency
+from taetpu.stats.evaluation import evaluation_noise
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.power import Design
 from taetpu.stats.sensitivity import sensitivity
@@ -223,9 +224,10 @@ def _arm(
         "mean": float(np.mean(list(values.values()))) if values else None,
         "sd": sd(values),
         **judged,
-        **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens")},
+        **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
         "sensitivity": sensitivity(values, table.values(base)) if base else None,
         "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
+        "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary) if base else None,
         "metrics": means([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
@@ -136,6 +137,23 @@ class RunFolder:
         self._delete_behind(step, "samples", _step)
         for later in [found for found in self.checkpoints() if found > step]:
             self.store.delete(f"{self.key}/checkpoints/{later}")
+
+    def write_evaluation(self, sums: Mapping[str, ArrayLike]) -> None:
+        """Store sums over the blocks of evaluation sets, `(blocks,)` by `split/what`, as the trained model has them."""
+        series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
+        last = max((len(steps) for steps, _ in series.values()), default=1) - 1
+        self.store.write(f"{self.key}/evaluation.json", metrics.to_segment(0, last, series), replace=True)
+
+    def evaluation(self) -> dict[str, NDArray[np.float64]]:
+        """What `write_evaluation` stored; nothing before.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        key = f"{self.key}/evaluation.json"
+        if not self.store.exists(key):
+            return {}
+        return {name: s.value for name, s in metrics.from_segment(self.store.read(key), self.store.where(key)).items()}
 
     # Samples, checkpoints, the model.
 
