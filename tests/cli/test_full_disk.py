@@ -54,8 +54,8 @@ cp disk/small/results.json grown.json
 
 @pytest.mark.slow
 def test_a_disk_too_small_at_every_stage_loses_nothing(here, on_disk, trained):
-    """Too small for the runs' configs, then for a run's metrics or the times beside them (each file takes a page, and so
-    one of two sizes that differ by a page meets the metrics), the first checkpoint, the second; then enough.
+    """Too small for the runs' configs, for a run's metrics or the times beside them (each file takes a page, and so one
+    of two sizes that differ by a page meets the metrics), for the first checkpoint, for the second; then enough.
     """
     root, _ = trained
     done = on_disk("size=16k", GROWING)

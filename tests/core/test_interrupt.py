@@ -33,28 +33,42 @@ def test_one_that_python_itself_drops_is_not_told_twice(capfd):
         def __del__(self):
             press()
 
-    dropped = Dropped()
-    with pytest.raises(KeyboardInterrupt), listening() as check:
-        del dropped
-        check()
+    def work():
+        dropped = Dropped()
+        with listening() as check:
+            del dropped
+            check()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert capfd.readouterr().err == ""
 
 
 def test_a_held_interrupt_waits_for_the_end_of_the_block():
     before, done = signal.getsignal(signal.SIGINT), []
-    with pytest.raises(KeyboardInterrupt), held():
-        press()
-        done.append("the rest")
+
+    def work():
+        with held():
+            press()
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert done == ["the rest"]
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_pressed_twice_it_waits_no_longer():
     done = []
-    with pytest.raises(KeyboardInterrupt), held():
-        press()
-        press()
-        done.append("the rest")
+
+    def work():
+        with held():
+            press()
+            press()
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert not done
 
 

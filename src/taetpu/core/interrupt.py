@@ -12,8 +12,8 @@ from typing import Any
 def listening() -> Iterator[Callable[[], None]]:
     """Ctrl-C raises `KeyboardInterrupt` at once, and again at the next call of what this gives.
 
-    Python drops an exception that is raised in a callback of the garbage collector (jax has one), says so on stderr, and
-    goes on as if nothing had been pressed.
+    An exception that is raised in a callback of the garbage collector (jax has one) Python drops: it says so on stderr
+    and goes on as if nothing had been pressed.
     """
     heard: list[int] = []
     hook = sys.unraisablehook
