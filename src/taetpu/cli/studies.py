@@ -147,7 +147,9 @@ def _resolution(found: dict[str, Any]) -> str:
             f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
             "--noise SD says how much that is"
         )
-    text = f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
+    text = (
+        f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
+    )
     if found["effect"] is None:
         return text
     if found["seeds"] is None:
@@ -179,7 +181,9 @@ def run(
     ] = False,
     reuse: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."),
+        typer.Option(
+            metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."
+        ),
     ] = None,
     audit: Annotated[float, typer.Option(help="Train this share of the reused runs again, to prove them.")] = 0.05,
     as_json: AsJson = False,

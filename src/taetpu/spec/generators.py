@@ -209,7 +209,9 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
         own = _is_baseline(base, changes)
         found.append(Rung(cell_name(changes), number, {} if own else changes))
     if found and (len(found) < 2 or all(rung.changes for rung in found)):
-        problem = "a ladder has at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
+        problem = (
+            "a ladder has at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
+        )
         raise UserError(problem, path=("ladder",), remedy="list what the baseline has, and the scales beside it")
     return found
 

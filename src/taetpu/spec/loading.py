@@ -13,12 +13,12 @@ from taetpu.spec.candidates import Candidate
 from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
 from taetpu.spec.generators import described
-from taetpu.spec.tuning import tuning
 from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
 from taetpu.spec.train_config import OBSERVATION
+from taetpu.spec.tuning import tuning
 
 UNSPLIT = "let val or test of the task be above 0"
 

@@ -122,7 +122,9 @@ class StudySpec(Config):
     def _one_or_several(cls, value: Any) -> Any:
         return value if isinstance(value, list | tuple) else [value]
 
-    @field_validator("base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before")
+    @field_validator(
+        "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
+    )
     @classmethod
     def _mapping(cls, value: Any) -> Any:
         if value is None:  # a key with nothing but comments under it

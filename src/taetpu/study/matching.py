@@ -4,7 +4,7 @@ At equal steps, which is how arms are trained otherwise, an arm that computes mo
 such an arm `match` puts one that is trained for fewer or more steps, or is made narrower or wider, until both have the same.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
@@ -111,5 +111,3 @@ def _with(arm: Arm, changes: Mapping[str, Any]) -> Candidate:
 def _refused(arm: Arm, why: str) -> UserError:
     problem = f"arm {arm.name!r} cannot be given the baseline's number of parameters: {why}"
     return arm.explain(UserError(problem, remedy="match: flops, or leave match out"))
-
-

@@ -158,5 +158,3 @@ def next_look(study: Study, results: dict[str, Any]) -> tuple[int, ...] | None:
         return None
     fresh = (seed for seed in count(max(study.seeds) + 1) if seed not in study.seeds)
     return (*study.seeds, *islice(fresh, looks[0] - len(study.seeds)))
-
-

@@ -3,7 +3,6 @@
 import platform
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any

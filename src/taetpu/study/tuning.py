@@ -21,12 +21,16 @@ def _cells(study: Study) -> dict[str, dict[str, Arm]]:
     """`{arm: {combination: that arm with it}}`."""
     assert study.tune is not None
     return {
-        arm.name: {cell: _changed(study, arm, f"{arm.name}~{cell}", values) for cell, values in study.tune.cells.items()}
+        arm.name: {
+            cell: _changed(study, arm, f"{arm.name}~{cell}", values) for cell, values in study.tune.cells.items()
+        }
         for arm in study.arms
     }
 
 
-def _changed(study: Study, arm: Arm, name: str, values: Mapping[str, Any], role: Mapping[str, Any] | None = None) -> Arm:
+def _changed(
+    study: Study, arm: Arm, name: str, values: Mapping[str, Any], role: Mapping[str, Any] | None = None
+) -> Arm:
     overrides = {**{path: value for path, value in arm.overrides.items() if path not in values}, **values}
     origins = {**arm.origins.places, **{path: ("tune", path) for path in values}}
     return derived(study, Candidate(bounded(name), overrides, origins, crossed=True, role=role or {}))
@@ -54,11 +58,17 @@ def choose(study: Study, folder: StudyFolder) -> dict[str, Any] | None:
         best = _best(tried, study.measure.direction)
         entry = {"trials": tried, "best": best, "edge": [] if best is None else study.tune.edges(tried[best]["values"])}
         found[arm] = entry
-    return {"values": {p: list(v) for p, v in study.tune.values.items()}, "seeds": list(study.tune.seeds), "arms": found}
+    return {
+        "values": {p: list(v) for p, v in study.tune.values.items()},
+        "seeds": list(study.tune.seeds),
+        "arms": found,
+    }
 
 
 def _outcome(runs: list[dict[str, Any] | None], study: Study) -> dict[str, Any]:
-    values = [run["metrics"].get(study.measure.primary) if run and run["outcome"] == "finished" else None for run in runs]
+    values = [
+        run["metrics"].get(study.measure.primary) if run and run["outcome"] == "finished" else None for run in runs
+    ]
     known = [value for value in values if value is not None and math.isfinite(value)]
     return {"mean": sum(known) / len(known) if len(known) == len(values) else None, "by_seed": values}
 
@@ -90,5 +100,3 @@ def _tuned(study: Study, arms: Mapping[str, Arm], chosen: Mapping[str, Any]) -> 
         values = entry["trials"][entry["best"]]["values"]
         role = {**arm.role, "against": tuned_name(baseline), "family": "tuned", "tuned": {"of": arm.name, **values}}
         yield _changed(study, arm, tuned_name(arm.name), values, role)
-
-

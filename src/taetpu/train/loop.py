@@ -165,15 +165,18 @@ class PackTrainer:
                 self.watcher.evaluated(step, run, values[i])
             self.show_samples(state, step)
         start, end, points = self.recorder.flush()
-        step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
-        seconds = {name: ([end], [value]) for name, value in (
-            ("seconds", time.monotonic() - self.began), ("step_seconds", step), ("forward_seconds", self.forward))}  # fmt: skip
+        times = {name: ([end], [value]) for name, value in self.times().items()}
         for folder, series in zip(self.folders, points, strict=False):
             if folder in self.open:
-                folder.append(start, end, series, seconds)
+                folder.append(start, end, series, times)
         if step in self.saves:
             self.save(state, step, checkpoints)
         self.watcher.stored(step)
+
+    def times(self) -> dict[str, float]:
+        """Wall time so far, and what a step and an evaluated token of one run have taken; NaN before it is known."""
+        step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
+        return {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": self.forward}
 
     def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""
@@ -191,7 +194,8 @@ class PackTrainer:
         began = time.monotonic()
         found = self.program.evaluate(state.model, windows)
         sequences = {name: np.asarray(v, np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
-        self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
+        if split_name in self.sequences:  # the first time compiles
+            self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
         self.sequences[split_name] = sequences
         sums = {name: values.sum(1) for name, values in sequences.items()}
         return [
