@@ -121,10 +121,10 @@ def _show_plan(found: dict[str, Any]) -> None:
         typer.echo(f"\n{', '.join(other)}: a seed reads {OTHER_DATA}")
     if found["tuning"]:
         tuned = found["tuning"]
-        typer.echo(
-            f"\ntuning adds {tuned['trials']} runs ({tuned['combinations']} combinations for each arm) and then "
-            f"{tuned['tuned']} at the best"
-        )
+        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
+        typer.echo(f"\ntuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best")
+    if found["at_run"]:
+        typer.echo(f"\nmatched by time: measured at run, for {', '.join(found['at_run'])}")
     if resolved := _resolution(found["resolution"]):
         typer.echo(f"\n{resolved}")
     typer.echo("")

@@ -12,7 +12,7 @@ from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any]) -> list[Candidate]:
-    """All arms but the baseline: those that are written, those of designs, and at last all of them on the ladder's rungs.
+    """All arms but the baseline: those that are written, those of designs, and all of them on the ladder's rungs.
 
     Raises:
         UserError: a name or a list of values that cannot be; two arms of one name; an override that matches nothing.

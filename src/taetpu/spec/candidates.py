@@ -21,8 +21,8 @@ class Candidate:
         origins: where in the study file each override stands.
         crossed: one of a cartesian product, where a single value may be the baseline's.
         grid: from `grid`, where the baseline's own cell is no arm.
-        role: what a design has it for: `against` (the arm that it is compared with, if not the baseline), and the design's
-            own notes, which the analysis reads.
+        role: what a design has it for: `against` (the arm that it is compared with, if not the baseline), and the
+            design's own notes, which the analysis reads.
     """
 
     name: str
@@ -85,7 +85,7 @@ def bounded(name: str) -> str:
 def short_paths(paths: list[str]) -> dict[str, str]:
     """Each path's last part, or as many of its last parts as make it differ from the others; `x.kind` counts as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
-    for size in range(1, max(map(len, split.values())) + 1):
+    for size in range(1, max(map(len, split.values()), default=0) + 1):
         names = {path: dotted(parts[-size:]) for path, parts in split.items()}
         if len(set(names.values())) == len(names):
             return names

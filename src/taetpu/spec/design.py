@@ -124,6 +124,14 @@ class Study:
         new.__dict__["sources"] = self.sources
         return new
 
+    def against(self, arm: Arm) -> Arm:
+        """What an arm is compared with: the baseline, or that of its scale; itself where it is one."""
+        return self._by_name[arm.role.get("against", self.arms[0].name)]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Arm]:
+        return {arm.name: arm for arm in self.arms}
+
     def runs(self) -> list[RunSpec]:
         """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
 
@@ -136,10 +144,9 @@ class Study:
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
         found: list[RunSpec] = []
-        baseline = self.source(self.arms[0])
         for arm in self.arms:
             source = self.source(arm)
-            self._check_comparable(arm, source, baseline)
+            self._check_comparable(arm, source, self.source(self.against(arm)))
             try:
                 arm.config.train.total_steps(source.num_windows)
             except UserError as error:

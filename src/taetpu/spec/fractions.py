@@ -36,8 +36,8 @@ class Fraction:
 def fraction(factors: Sequence[str], halvings: int) -> Fraction:
     """One cell in `2 ** halvings`, chosen for the highest resolution and then for the fewest shortest words.
 
-    The first factors are crossed in full; each of the others takes the level that makes its product with some of the first
-    constant. The cell of zeros, the baseline, is always among the cells.
+    The first factors are crossed in full; each of the others takes the level that makes its product with some of the
+    first constant. The cell of zeros, the baseline, is always among the cells.
     """
     crossed, derived = tuple(factors[: len(factors) - halvings]), tuple(factors[len(factors) - halvings :])
     subsets = [Word(c) for size in range(len(crossed), 1, -1) for c in combinations(crossed, size)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import UserError, Where, dotted
 from taetpu.core.loading import load
 from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
 from taetpu.spec.fractions import Fraction, fraction
@@ -89,13 +89,33 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     """The factors of a study's `factorial`, by name.
 
     Raises:
-        UserError: a factor is neither a list of values, of which the baseline's is one, nor a mapping of changes.
+        UserError: a factor is neither a list of values, of which the baseline's is one, nor a mapping of changes; two
+            have one name, or change the same; there is a single one.
     """
     written = {name: value for name, value in spec.factorial.items() if name != "fraction"}
+    if not spec.factorial:
+        return {}
     check_paths(written, ("factorial",))
-    short = short_paths([name for name in written if "." in name])
-    made = [_factor(short.get(name, name), name, value, base) for name, value in written.items()]
-    return {factor.name: factor for factor in made}
+    if len(written) < 2:
+        remedy = "e.g. {model.norm: [rms, layer], model.position: [rope, none]}; arms take a single change"
+        raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
+    names = {name: name for name in written} | short_paths([name for name in written if "." in name])
+    found: dict[str, Factor] = {}
+    changed: dict[str, str] = {}
+    for key, value in written.items():
+        factor, place = _factor(names[key], key, value, base), ("factorial", key)
+        if factor.name in found:
+            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="rename one")
+        for path in factor.levels[1][1]:
+            if path in changed:
+                raise UserError(
+                    f"factors {changed[path]!r} and {factor.name!r} both change {path}",
+                    path=place,
+                    remedy="make them one factor",
+                )
+            changed[path] = factor.name
+        found[factor.name] = factor
+    return found
 
 
 def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
@@ -107,17 +127,22 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
         remedy = f"[{show(value)}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {show(value)}}}"
         raise UserError(f"{show(value)} is not a list of levels", path=place, remedy=remedy)
     check_values(value, place)
-    same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level})]
+    same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
-        problem = "a factor has at least two levels" if same else f"no level of {written} is the baseline's"
-        raise UserError(problem, path=place, remedy="list what the baseline has, and what to compare it with")
+        few = f"{show(value)} is a single level" if same else f"none of the levels {show(value)} is the baseline's"
+        raise UserError(few, path=place, remedy="list what the baseline has, and what to compare it with")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
 
 
-def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
-    """Do these overrides say what the baseline says anyway?"""
-    return load(RunConfig, apply(base, overrides)).resolve() == load(RunConfig, base).resolve()
+def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, Where]) -> bool:
+    """Do these overrides say what the baseline says anyway? Raises `UserError` at the place of one of them."""
+    try:
+        return load(RunConfig, apply(base, overrides)).resolve() == load(RunConfig, base).resolve()
+    except UserError as error:
+        there = f"{dotted(error.path)}."
+        place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
+        raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
 
 
 def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
@@ -162,8 +187,8 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
             continue
         places: dict[str, Where] = {path: ("ladder", path, rung.number) for path in rung.changes}
         baseline = bounded(f"{BASELINE}@{rung.name}")
-        note = {"rung": rung.name, "arm": BASELINE}
-        yield Candidate(baseline, dict(rung.changes), places, role={"against": baseline, "ladder": note})
+        role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
+        yield Candidate(baseline, dict(rung.changes), places, crossed=True, role=role)
         for arm in arms:
             for path in rung.changes:
                 if path in arm.overrides:
@@ -174,6 +199,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
                 name=bounded(f"{arm.name}@{rung.name}"),
                 overrides={**rung.changes, **arm.overrides},
                 origins={**places, **arm.origins},
+                crossed=True,
                 role={**arm.role, "against": baseline, "ladder": {"rung": rung.name, "arm": arm.name}},
             )
 
@@ -191,7 +217,7 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
     """The rungs of a study's `ladder`; several settings climb together.
 
     Raises:
-        UserError: settings have lists of unequal lengths, or no rung is the baseline.
+        UserError: settings have lists of unequal lengths, two rungs are the same, or no rung is the baseline.
     """
     check_paths(spec.ladder, ("ladder",))
     for path, values in spec.ladder.items():
@@ -203,11 +229,14 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
         if len(values) != len(spec.ladder[first]):
             problem = f"{path} has {len(values)} values, and {first} has {len(spec.ladder[first])}"
             raise UserError(problem, path=("ladder", path), remedy="one value of each for every rung")
-    found = []
+    found: list[Rung] = []
     for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
         changes = dict(zip(spec.ladder, values, strict=True))
-        own = _is_baseline(base, changes)
-        found.append(Rung(cell_name(changes), number, {} if own else changes))
+        places: dict[str, Where] = {path: ("ladder", path, number) for path in changes}
+        own, name = _is_baseline(base, changes, places), cell_name(changes)
+        if any(rung.name == name for rung in found):
+            raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="remove one")
+        found.append(Rung(name, number, {} if own else changes))
     if found and (len(found) < 2 or all(rung.changes for rung in found)):
         problem = (
             "a ladder has at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"

@@ -1,14 +1,15 @@
 """`tune`: values that every arm tries on seeds of their own, so that none is judged at another's best setting."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import MOST_SEEDS, StudySpec
+from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, StudySpec
 
 FIRST_SEED = 1_000_000  # of those that tuning takes unless it is told; the study's own stay clear of them
 SEEDS = 2  # that tuning takes unless it is told
@@ -31,19 +32,26 @@ class Tuning:
     def cells(self) -> dict[str, dict[str, Any]]:
         """The combinations, by a name such as `lr=0.003`."""
         chosen = [dict(zip(self.values, cell, strict=True)) for cell in product(*self.values.values())]
-        return {cell_name(cell): cell for cell in chosen}
+        return {cell_name(cell): cell for cell in chosen if cell}
+
+    def left_by(self, overrides: Iterable[str]) -> "Tuning":
+        """What is left to try for an arm with these overrides: what it sets itself it keeps, since it is about that."""
+        given = [f"{path}." for path in overrides]
+        left = {path: v for path, v in self.values.items() if not any(g.startswith(f"{path}.") for g in given)}
+        return replace(self, values=left)
 
     def edges(self, cell: Mapping[str, Any]) -> list[str]:
         """The paths at which a cell has the smallest or the largest number that was tried."""
-        numeric = {p: v for p, v in self.values.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
-        return [path for path, values in numeric.items() if cell[path] in (min(values), max(values))]
+        numbers = {p: v for p, v in self.values.items() if p in cell and all(type(x) in (int, float) for x in v)}
+        return [path for path, values in numbers.items() if cell[path] in (min(values), max(values))]
 
 
 def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
     """What a study's arms try first; None where it says nothing.
 
     Raises:
-        UserError: what is tried is no list of values, matches nothing or is too much; its seeds are also the study's.
+        UserError: what is tried is no list of values, matches nothing, is too much, or is what the ladder says; its
+            seeds are also the study's.
     """
     values = {path: value for path, value in spec.tune.items() if path != "seeds"}
     if not spec.tune:
@@ -52,6 +60,9 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         raise UserError("nothing is tuned", path=("tune",), remedy="e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]")
     check_paths(values, ("tune",))
     for path, tried in values.items():
+        if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
+            problem = f"{path} is tuned, and the ladder says what {rung} is"
+            raise UserError(problem, path=("tune", path), remedy="keep one of them")
         if not isinstance(tried, list) or len(tried) < 2:
             remedy = "at least two, e.g. [1e-3, 3e-3, 1e-2]"
             raise UserError(f"{show(tried)} is not a list of values to try", path=("tune", path), remedy=remedy)
@@ -61,21 +72,27 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
                 apply(base, {path: value})
             except UserError as error:
                 raise UserError(error.problem, path=("tune", path, i), remedy=error.remedy) from None
+    combinations = math.prod(map(len, values.values()))
+    if combinations > MOST_CELLS:
+        problem = f"{combinations} combinations are too many for every arm to try"
+        raise UserError(problem, path=("tune",), remedy=f"at most {MOST_CELLS}")
     found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec))
-    if len(found.cells) > MOST_CELLS:
-        remedy = f"at most {MOST_CELLS}"
-        raise UserError(f"{len(found.cells)} combinations are too many to try", path=("tune",), remedy=remedy)
+    if len(found.cells) < combinations:
+        raise UserError("two values are written alike", path=("tune",), remedy="remove one")
     return found
 
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:
     asked, path = spec.tune.get("seeds", SEEDS), ("tune", "seeds")
     if type(asked) is int and 0 < asked <= MOST_SEEDS:
-        return tuple(range(FIRST_SEED, FIRST_SEED + asked))
-    if not isinstance(asked, list) or not asked or any(type(seed) is not int or seed < 0 for seed in asked):
-        remedy = "e.g. 2, or [100, 101]"
-        raise UserError(f"{show(asked)} is neither a number of seeds nor a list of them", path=path, remedy=remedy)
+        asked = list(range(FIRST_SEED, FIRST_SEED + asked))
+    if not isinstance(asked, list) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
+        problem = f"{show(asked)} is neither a positive number of seeds nor a list of them"
+        raise UserError(problem, path=path, remedy="e.g. 2, or [100, 101]")
+    for i, seed in enumerate(asked):
+        if seed in asked[:i]:
+            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="seeds must differ")
     if shared := sorted(set(asked) & set(spec.seed_list())):
-        problem = f"seed {shared[0]} is also one that arms are compared on, which would favour what was tuned on it"
+        problem = f"arms are also compared on seed {shared[0]}, which would favour what was tuned on it"
         raise UserError(problem, path=path, remedy="other seeds, or leave them out")
-    return tuple(dict.fromkeys(asked))
+    return tuple(asked)

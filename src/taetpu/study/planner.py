@@ -1,4 +1,4 @@
-"""What a study can resolve, said before it is trained: from a noise level to the smallest effect, and to seeds and cost."""
+"""What a study can resolve, said before it is trained: from a noise level to an effect, and to seeds and their cost."""
 
 from typing import Any
 
@@ -33,12 +33,13 @@ def resolution(
     if effect is not None and known is None:
         remedy = "--noise 0.01, say; or run the study first"
         raise UserError("how many seeds an effect takes depends on the noise, which is not known yet", remedy=remedy)
-    arms = sum(arm.role.get("against") != arm.name for arm in study.arms[1:])
+    compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
+    arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
     found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return found
-    design, seeds = Design(arms, study.measure.alpha), len(study.seeds)
+    design, seeds = Design(arms, study.measure.alpha, df_a_seed=together or None), len(study.seeds)
     in_sd = design.resolves(1.0, seeds)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:

@@ -73,7 +73,7 @@ class StudyProgress(Watcher):
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
 
     def begun(self, run_steps: int) -> None:
-        self.bars.update(self.bar, total=run_steps)
+        self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
         self.runs, self.step = runs, 0

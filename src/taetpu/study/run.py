@@ -6,23 +6,20 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from taetpu.contract.check import check
 from taetpu.core.errors import UserError
-from taetpu.core.traced import active
 from taetpu.report.build import build
-from taetpu.spec.design import Arm, Study
+from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.freeze import freeze
-from taetpu.study.matching import matched
+from taetpu.study.prepare import in_equal_time, proved
 from taetpu.study.reuse import adopt, sample
 from taetpu.study.trainer import Failure, train_missing
 from taetpu.study.tuning import choose, trials, tuned
-from taetpu.train.calibrate import Calibration
-from taetpu.train.plan import AUTO, Group, Packing, Work, auto_precision, parse_packing
+from taetpu.train.plan import AUTO, Packing, parse_packing
 from taetpu.train.watch import Watcher
 
 
@@ -50,6 +47,9 @@ class Options:
     reuse: tuple[str, ...] = ()
     audit: float = 0.0
     until_resolved: bool = False
+
+
+DEFAULTS = Options()
 
 
 def run(
@@ -90,17 +90,23 @@ def parse_audit(share: float) -> float:
     raise UserError(f"{share} is no share of the reused runs", path=("audit",), remedy="from 0 to 1, e.g. 0.05")
 
 
-def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Options = Options()) -> Outcome:
+def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Raises:
         UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
             stored then); another process holds the study's folder, the folder holds another study, or the disk is full.
     """
-    study.runs()
-    check(study)
+    if options.until_resolved and not study.measure.looks:
+        first = len(study.seeds)
+        problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
+        remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
+        raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
+    study, _ = proved(study)
     with folder.claim():
-        study = study.changed(arms=(*study.arms, *matched_arms(study, folder, watcher)))
+        study = in_equal_time(study, folder, watcher)
+        if options.until_resolved:
+            study = study.changed(seeds=seeds_begun(study, folder))
         while True:
             outcome = to_look(study, folder, watcher, options)
             more = next_look(study, outcome.results) if options.until_resolved and not outcome.failed else None
@@ -113,48 +119,49 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
 def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options) -> Outcome:
     """Train every arm on the study's seeds, and then what tuning adds; analyse and report."""
     freeze(study, folder)
-    taken = adopt(study, folder, options.reuse)
-    failed = train_missing(study, folder, watcher, options.packing)
+    taken, failed = obtained(study, folder, watcher, options)
     if study.tune is not None:
-        taken += adopt(trials(study), folder, options.reuse)
-        failed += train_missing(trials(study), folder, watcher, options.packing)
-        chosen = choose(study, folder)
+        tried = trials(study)
+        more = [obtained(tried, folder, watcher, options)]
+        chosen = choose(study, tried, folder)
         if chosen is not None:
             study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
-            freeze(study, folder, chosen)
-            taken += adopt(study, folder, options.reuse)  # also what tuning left as it was
-            failed += train_missing(study, folder, watcher, options.packing)
+            freeze(study, folder, tuning=chosen)
+            more.append(obtained(study, folder, watcher, options))
+        taken += [run for runs, _ in more for run in runs]
+        failed += [failure for _, failures in more for failure in failures]
     Audit(study, folder, watcher, options.packing).prove(sample(taken, options.audit))
     results = analyse(folder)
     return Outcome(results, build(folder), failed)
 
 
-def matched_arms(study: Study, folder: StudyFolder, watcher: Watcher) -> list[Arm]:
-    """The study's matched arms; those matched by time as they were measured when the study was first run."""
-    stored = folder.read_study() if folder.exists() else {"arms": {}}
-    known = {**dict.fromkeys((f"{name}@time" for name in stored["arms"]), 0), **stored.get("matching", {})}
-    return matched(study, lambda arm: seconds_a_step(study, arm, watcher), known)
+def obtained(
+    study: Study, folder: StudyFolder, watcher: Watcher, options: Options
+) -> tuple[list[RunSpec], list[Failure]]:
+    """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
+    taken = adopt(study, folder, options.reuse)
+    return taken, train_missing(study, folder, watcher, options.packing)
 
 
-def seconds_a_step(study: Study, arm: Arm, watcher: Watcher) -> float:
-    """What a step of one run of an arm takes, packed as its runs will be; measured here, unless this machine remembers."""
-    runs = tuple(run for run in study.runs() if run.arm == arm.name)
-    precision = auto_precision() if arm.config.train.precision == "auto" else arm.config.train.precision
-    work = Work(Group(frozenset(active(arm.config)), runs), study.source(arm), precision)
-    calibration = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins), watcher)
-    layout = calibration(work, Packing(measure="always"))
-    seconds = None if layout is None else calibration.seconds(work, layout)
-    if layout is None or seconds is None:
-        problem = f"the time that arm {arm.name!r} takes could not be measured"
-        raise arm.explain(UserError(problem, path=("match",), remedy="match: flops"))
-    return seconds / layout.width
+# --- looks -----------------------------------------------------------------------------------------------------------
 
 
 def next_look(study: Study, results: dict[str, Any]) -> tuple[int, ...] | None:
-    """The seeds up to the next planned look, while an arm is inconclusive; None where all is said, or no look is left."""
-    open_arms = [arm for arm in results["arms"] if arm["verdict"] == "inconclusive"]
-    looks = [number for number in results["plan"]["looks"] if number > len(study.seeds)]
-    if not open_arms or not looks:
+    """The seeds up to the next planned look, while an arm is inconclusive; None where all is said, or none is left."""
+    looks = [number for number in study.measure.looks if number > len(study.seeds)]
+    if not looks or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
         return None
-    fresh = (seed for seed in count(max(study.seeds) + 1) if seed not in study.seeds)
-    return (*study.seeds, *islice(fresh, looks[0] - len(study.seeds)))
+    return extended(study, study.seeds, looks[0])
+
+
+def seeds_begun(study: Study, folder: StudyFolder) -> tuple[int, ...]:
+    """The study's seeds, with those up to the look that an earlier process had begun to train for."""
+    stored = folder.read_study()["seeds"] if folder.exists() else []
+    seeds = (*study.seeds, *(seed for seed in stored if seed not in study.seeds))
+    return extended(study, seeds, next((look for look in study.measure.looks if look >= len(seeds)), len(seeds)))
+
+
+def extended(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Seeds with fresh ones up to this number; none of those that tuning uses."""
+    taken = {*seeds, *(study.tune.seeds if study.tune else ())}
+    return (*seeds, *islice((seed for seed in count(max(seeds) + 1) if seed not in taken), number - len(seeds)))
