@@ -43,7 +43,10 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
     """A function that stores a study whose runs end with the given values: None diverged, absent did not end."""
 
     def stored(
-        values: Mapping[str, Mapping[int, float | None]], name: str = "toy", roles: Mapping = MappingProxyType({}), **plan
+        values: Mapping[str, Mapping[int, float | None]],
+        name: str = "toy",
+        roles: Mapping = MappingProxyType({}),
+        **plan,
     ) -> StudyFolder:
         folder = StudyFolder(open_store(tmp_path), name)
         seeds = sorted({seed for row in values.values() for seed in row})
@@ -56,8 +59,14 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
                 "measure": {"primary": "val/loss", "direction": "min"},
                 "roles": dict(roles),
                 "plan": Plan(
-                    **{"primary": "val/loss", "direction": "min", "arms": tuple(values), "seeds": tuple(seeds),
-                       "looks": (len(seeds),), **plan}
+                    **{
+                        "primary": "val/loss",
+                        "direction": "min",
+                        "arms": tuple(values),
+                        "seeds": tuple(seeds),
+                        "looks": (len(seeds),),
+                        **plan,
+                    }
                 ).frozen(),
             }
         )

@@ -87,7 +87,8 @@ def test_survivors_alone_win_nothing() -> None:
     assert decide(found, plan_for("min")) == "worse"
     assert decide(found, plan_for("max")) == "inconclusive"
     text = sentence(found, plan_for("max", "val/accuracy"), 5)
-    assert "2 of 5 runs diverged, 0 of 5 of the baseline; the runs that finished are not a fair sample." in text
+    assert "2 of 5 runs diverged, 0 of 5 of the baseline (exact test p 0.187)" in text
+    assert text.endswith("; the runs that finished are not a fair sample.")
     swapped = weigh({"a": CLEAR}, {"baseline": Count(3, 2), "a": Count(5, 0)})["a"]
     assert decide(swapped, plan_for("min")) == "inconclusive"
 
@@ -125,7 +126,9 @@ def test_more_seeds_reaches_the_power_it_promises() -> None:
     """With as many seeds as it asks for, about 80 % of simulated studies find the effect."""
     seeds, size, arms = 3, 1.2, 4
     observed = effect(size, np.sqrt(2 / seeds), arms * (seeds - 1))
-    more = more_seeds(weigh({"a": observed}, {"baseline": Count(seeds, 0), "a": Count(seeds, 0)})["a"], arms, plan_for())
+    more = more_seeds(
+        weigh({"a": observed}, {"baseline": Count(seeds, 0), "a": Count(seeds, 0)})["a"], arms, plan_for()
+    )
     n = seeds + more
     rng, df = np.random.default_rng(0), arms * (n - 1)
     t = (size + rng.normal(size=4000) * np.sqrt(2 / n)) / np.sqrt(rng.chisquare(df, 4000) / df * 2 / n)

@@ -73,9 +73,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
         {arm: role.get("family", "") for arm, role in study.get("roles", {}).items()},
     )
     final = table.complete and is_look(plan, len(study["seeds"]))
-    judged = {
-        arm: _judged(evidence[arm], plan, study, group, final) for group in groups for arm in group.arms
-    }
+    judged = {arm: _judged(evidence[arm], plan, study, group, final) for group in groups for arm in group.arms}
     first = groups[0]
     return finite(
         {
@@ -227,7 +225,9 @@ def _arm(
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
         "sensitivity": sensitivity(values, table.values(base)) if base else None,
         "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
-        "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary) if base else None,
+        "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary)
+        if base
+        else None,
         "metrics": means([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
 

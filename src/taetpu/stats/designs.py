@@ -11,16 +11,18 @@ LIMITS = {
     "arms": "Each change was made alone: whether changes add up or depend on each other was not tried.",
     "leave_one_out": "Each part was taken out alone: which parts stand in for each other is seen only in how far the "
     "single effects are from adding up.",
-    "add_one_in": "Each part was put in alone: which parts need each other is seen only in how far the single effects are "
-    "from adding up.",
+    "add_one_in": "Each part was put in alone: which parts need each other is seen only in how far the single effects "
+    "are from adding up.",
     "factorial": "Interactions of three factors and more are taken to be none.",
-    "fraction": "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller of "
-    "them taken to be none.",
+    "fraction": "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller "
+    "of them taken to be none.",
     "ladder": "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.",
 }
 
 
-def designs(study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def designs(
+    study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """The analyses of a study's designs, for `results.json`.
 
     Args:

@@ -29,7 +29,9 @@ def test(arm: Count, baseline: Count) -> float | None:
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
     """
-    if min(arm.ended, baseline.ended) < 2 or not arm.diverged + baseline.diverged or not arm.finished + baseline.finished:
+    if min(arm.ended, baseline.ended) < 2:
+        return None
+    if not arm.diverged + baseline.diverged or not arm.finished + baseline.finished:
         return None
     table = [[arm.diverged, baseline.diverged], [arm.finished, baseline.finished]]
     return float(stats.boschloo_exact(table).pvalue)

@@ -5,7 +5,7 @@ ended there would have reached.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
         arm, baseline: cells of finished runs.
 
     Returns:
-        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, interval by Student's t of the logarithm),
-        and on how many of the `seeds` the value was `reached`. The ratios are None unless it was on all. None where the
-        metric was not measured on the way.
+        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, interval by Student's t of the
+        logarithm), and on how many of the `seeds` the value was `reached`. The ratios are None unless it was on all.
+        None where the metric was not measured on the way.
     """
     theirs = {cell.seed: cell for cell in baseline}
     pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
@@ -43,7 +43,9 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
 
 def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
-    assert arm.run and baseline.result and baseline.value is not None  # both finished
+    assert arm.run is not None  # both finished
+    assert baseline.result is not None
+    assert baseline.value is not None
     curve = arm.run.metrics().get(plan.primary)
     if curve is None or len(curve.step) < 2:
         return None

@@ -1,7 +1,7 @@
 """Evaluation noise: how much an effect would vary had arms been evaluated on another text of the same size.
 
-This is not the noise between seeds, and no verdict counts it: all arms see the same evaluation set, and a verdict is about
-that set. It says how far the verdict may be carried beyond it.
+This is not the noise between seeds, and no verdict counts it: all arms see the same evaluation set, and a verdict is
+about that set. It says how far the verdict may be carried beyond it.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,8 @@ def evaluation_noise(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
         return None
     differences, weights = [], None
     for one, other in pairs:
-        assert one.run and other.run  # both finished
+        assert one.run is not None  # both finished
+        assert other.run is not None
         ours, base = one.run.evaluation(), other.run.evaluation()
         name, weight = f"{split}/{SUMS[what]}", f"{split}/weight"
         if name not in ours or name not in base or not np.array_equal(ours[weight], base[weight]):

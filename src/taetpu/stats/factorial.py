@@ -1,8 +1,8 @@
 """Factorial designs: what each factor does on average over the others, and which of them change each other's effect.
 
 The model has an effect for each seed, each factor and each pair of factors, coded as deviations from the mean, so that
-terms of a balanced design do not mix. In a fraction of a two-level design some terms cannot be told apart: they are aliases
-of each other, and are estimated as one under the name of the first.
+terms of a balanced design do not mix. In a fraction of a two-level design some terms cannot be told apart: they are
+aliases of each other, and are estimated as one under the name of the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,8 +72,9 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
 
     Returns:
         `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
-        and, where all its factors have two levels, the `effect` with its `ci95`: of a factor, the mean at its other level
-        less that at the baseline's; of a pair, by how much the effect of the one changes when the other is changed too.
+        and, where all its factors have two levels, the `effect` with its `ci95`: of a factor, the mean at its other
+        level less that at the baseline's; of a pair, by how much the effect of the one changes when the other is
+        changed too.
         `residual_sd`, `df`; and `missing`, the arms without a value. Tests are None without residual noise.
     """
     aliases = design.aliases()

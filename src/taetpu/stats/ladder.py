@@ -37,13 +37,13 @@ class Rung:
 def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     """One arm over all scales, the smallest first.
 
-    The trend is a straight line of the differences over the logarithm of the baseline's parameters. Whether effects differ
-    between rungs at all, along a line or not, is tested by Welch's analysis of variance.
+    The trend is a straight line of the differences over the logarithm of the baseline's parameters. Whether effects
+    differ between rungs at all, along a line or not, is tested by Welch's analysis of variance.
 
     Returns:
-        `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect", "ci95"}`,
-        the interval that of the line, which says nothing about whether it stays one). None where there is no noise to
-        judge by, or a single rung.
+        `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect",
+        "ci95"}`, the interval that of the line, which says nothing about whether it stays one). None where there is no
+        noise to judge by, or a single rung.
     """
     usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
     scales = sorted({rung.params for rung in usable})
@@ -76,7 +76,7 @@ def fate(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -
     """What becomes of the effect between the smallest and the largest rung, in a word.
 
     - reverses: it is better at one end and worse at the other.
-    - vanishes: it was clear at the smallest; at the largest it is equivalent, or inconclusive with a clear trend to zero.
+    - vanishes: clear at the smallest; at the largest equivalent, or inconclusive with a clear trend to zero.
     - shrinks, grows: clear at the largest, with a clear trend to or from zero.
     - holds: clear at both ends in the same direction, without a clear trend.
     - unclear: the runs do not say.
@@ -105,5 +105,5 @@ def _differs(groups: Sequence[np.ndarray]) -> float | None:
 
 
 def tokens_per_parameter(result: Mapping[str, Any]) -> float | None:
-    """How far a run of a rung is trained, to compare with the 20 or so of compute-optimal training (Hoffmann et al. 2022)."""
+    """How far a run is trained; compute-optimal training has 20 or so (Hoffmann et al. 2022)."""
     return result["tokens"] / result["params"] if result.get("params") else None

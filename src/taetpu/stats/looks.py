@@ -1,8 +1,8 @@
 """Looks: verdicts at several numbers of seeds, planned beforehand, which together keep to one error rate.
 
 Who tests again after every added seed finds something sooner or later. With planned looks each may spend a part of the
-error rate: by the `k`-th, when a share `t` of the seeds is there, as much as `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`. That
-is little early on, so that the last look tests at nearly the whole rate (Lan and DeMets 1983, Discrete sequential
+error rate: by the `k`-th, when a share `t` of the seeds is there, as much as `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`.
+That is little early on, so that the last look tests at nearly the whole rate (Lan and DeMets 1983, Discrete sequential
 boundaries for clinical trials, with the boundary of O'Brien and Fleming 1979).
 
 A p of a look is turned into that of a study with this look alone (`overall`), by asking for which error rate the look's

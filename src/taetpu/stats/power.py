@@ -1,4 +1,4 @@
-"""What a study can resolve: from a noise level to the smallest effect that it will find, and to the seeds that it takes.
+"""What a study can resolve: from a noise level to the smallest effect that it will find, and to the seeds it takes.
 
 An arm is compared with the baseline by the seed-blocked model, whose noise is pooled over `arms` arms and the baseline,
 at the strictest level that Holm's correction may ask for: `alpha / arms`.
@@ -52,5 +52,5 @@ class Design:
         return float(brentq(lambda effect: self.chance(effect, sd, seeds) - self.power, low / 1e3, high, rtol=1e-4))
 
     def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
-        """The least number of seeds, from `start` on, that finds a true effect of this size; None beyond `MOST_SEEDS`."""
+        """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""
         return next((n for n in range(start, MOST_SEEDS + 1) if self.chance(effect, sd, n) >= self.power), None)

@@ -21,9 +21,9 @@ def sensitivity(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict
     """The effect by other analyses, from the seeds on which both finished.
 
     Returns:
-        `paired` (effect, ci95, p of the paired t-test), `sign_flip_p` (exact; from 6 seeds on), `correlation` of arm and
-        baseline over seeds, `without_a_seed` (least and largest effect when one seed is left out). None where the seeds
-        are too few, or differ in nothing.
+        `paired` (effect, ci95, p of the paired t-test), `sign_flip_p` (exact; from 6 seeds on), `correlation` of arm
+        and baseline over seeds, `without_a_seed` (least and largest effect when one seed is left out). None where the
+        seeds are too few, or differ in nothing.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])

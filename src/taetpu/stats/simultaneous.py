@@ -1,9 +1,9 @@
 """Intervals that hold for all arms at once: wider than an arm's own, by as much as looking at many arms costs.
 
 All arms are compared with one baseline, so that their errors share its error and correlate at one half. Given the
-baseline's error and the noise estimate, the arms are independent: the chance that none of `arms` t statistics exceeds `c`
-is an integral over these two, which is computed by quadrature (Dunnett 1955, A multiple comparison procedure for comparing
-several treatments with a control).
+baseline's error and the noise estimate, the arms are independent: the chance that none of `arms` t statistics exceeds
+`c` is an integral over these two, which is computed by quadrature (Dunnett 1955, A multiple comparison procedure for
+comparing several treatments with a control).
 """
 
 from functools import lru_cache

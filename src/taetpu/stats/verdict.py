@@ -1,7 +1,7 @@
 """What an effect amounts to: better, worse, equivalent or inconclusive, with its evidence in one sentence.
 
-Absence of evidence is never called absence of an effect: what is not shown to be better or worse, and not shown to be too
-small to matter, is inconclusive.
+Absence of evidence is never called absence of an effect: what is not shown to be better or worse, and not shown to be
+too small to matter, is inconclusive.
 """
 
 import math
@@ -133,10 +133,10 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
         p = numbers.p_value(evidence.p_holm)
         text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}, Holm p {p})"
     if _equivalent(evidence, plan):
-        small = f"less than the {plan.equivalence:g} that matters"
-        notes.append(f"there is a difference, but of {small}" if _clear(evidence, plan) else f"whatever it is, it is {small}")
+        known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
+        notes.append(f"{known} less than the {plan.equivalence:g} that matters")
     if effect.guarded and effect.interval is not None:
-        notes.append("the arm or the baseline is noisier than the rest, so the more cautious of two tests counts")
+        notes.append("the arm or the baseline is noisier than the rest, so the most cautious of its tests counts")
     return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds)]) + "."
 
 
@@ -192,7 +192,8 @@ def _on_divergence(evidence: Evidence, plan: Plan, seeds: int) -> list[str]:
     p = "" if evidence.divergence_p is None else f" (exact test p {numbers.p_value(evidence.divergence_p)})"
     notes = [f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline{p}"]
     if worst.effect is not None:
-        notes.append(f"counted as the worst value that finished, the effect is {numbers.effect(worst.effect, worst.interval)}")
+        size = numbers.effect(worst.effect, worst.interval)
+        notes.append(f"counted as the worst value that finished, the effect is {size}")
     if _clear(evidence, plan) and _unfair(evidence, plan):
         notes.append("the runs that finished are not a fair sample")
     return notes
