@@ -43,14 +43,14 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
             yield Candidate(f"{word}-all", together, places, role={"design": kind, "part": None})
 
 
-def _check_part(name: Any, overrides: Any, place: Where) -> None:
+def _check_part(name: Any, overrides: Any, place: Where, what: str = "part") -> None:
     if not isinstance(name, str):
         raise UserError(f"the name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
-    check_name(name, "part", place)
+    check_name(name, what, place)
     if name.casefold() == "all":
         raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="rename it")
     if not isinstance(overrides, Mapping) or not overrides:
-        problem = f"part {name!r} names no change: {show(overrides)!r}"
+        problem = f"{what} {name!r} names no change: {show(overrides)!r}"
         raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
     check_paths(overrides, place)
 
@@ -121,7 +121,7 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
 def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
     place = ("factorial", written)
     if isinstance(value, Mapping) and "." not in written:
-        _check_part(written, value, place)
+        _check_part(written, value, place, "factor")
         return Factor(name, written, [("", {}), (name, dict(value))])
     if not isinstance(value, list):
         remedy = f"[{show(value)}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {show(value)}}}"

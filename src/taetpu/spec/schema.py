@@ -120,7 +120,7 @@ class StudySpec(Config):
     @field_validator("match", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
-        return value if isinstance(value, list | tuple) else [value]
+        return value if isinstance(value, list | tuple) else (value,)
 
     @field_validator(
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"

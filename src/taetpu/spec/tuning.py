@@ -7,9 +7,11 @@ from itertools import product
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.loading import load
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, StudySpec
+from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec
+from taetpu.spec.train_config import OBSERVATION
 
 FIRST_SEED = 1_000_000  # of those that tuning takes unless it is told; the study's own stay clear of them
 SEEDS = 2  # that tuning takes unless it is told
@@ -60,18 +62,7 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         raise UserError("nothing is tuned", path=("tune",), remedy="e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]")
     check_paths(values, ("tune",))
     for path, tried in values.items():
-        if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
-            problem = f"{path} is tuned, and the ladder says what {rung} is"
-            raise UserError(problem, path=("tune", path), remedy="keep one of them")
-        if not isinstance(tried, list) or len(tried) < 2:
-            remedy = "at least two, e.g. [1e-3, 3e-3, 1e-2]"
-            raise UserError(f"{show(tried)} is not a list of values to try", path=("tune", path), remedy=remedy)
-        check_values(tried, ("tune", path))
-        for i, value in enumerate(tried):
-            try:
-                apply(base, {path: value})
-            except UserError as error:
-                raise UserError(error.problem, path=("tune", path, i), remedy=error.remedy) from None
+        _check_tried(path, tried, spec, base)
     combinations = math.prod(map(len, values.values()))
     if combinations > MOST_CELLS:
         problem = f"{combinations} combinations are too many for every arm to try"
@@ -80,6 +71,26 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
     if len(found.cells) < combinations:
         raise UserError("two values are written alike", path=("tune",), remedy="remove one")
     return found
+
+
+def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]) -> None:
+    place = ("tune", path)
+    section, _, rest = path.partition(".")
+    if section == "train" and rest.split(".")[0] in OBSERVATION:
+        problem = f"{path} says how a run is watched, and changes nothing that is trained"
+        raise UserError(problem, path=place, remedy="set it in base")
+    if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
+        problem = f"{path} is tuned, and the ladder says what {rung} is"
+        raise UserError(problem, path=place, remedy="keep one of them")
+    if not isinstance(tried, list) or len(tried) < 2:
+        remedy = "at least two, e.g. [1e-3, 3e-3, 1e-2]"
+        raise UserError(f"{show(tried)} is not a list of values to try", path=place, remedy=remedy)
+    check_values(tried, place)
+    for i, value in enumerate(tried):
+        try:
+            load(RunConfig, apply(base, {path: value}))
+        except UserError as error:
+            raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
 
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:
