@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from taetpu.stats import verdict
-from taetpu.stats.divergence import Count, imputed
+from taetpu.stats.divergence import Count
 from taetpu.stats.model import Effect, Estimate, fit
 from taetpu.stats.plan import Plan
 from taetpu.stats.power import ALPHA
