@@ -224,6 +224,12 @@ def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, An
         show_json(outcome.results)
     else:
         show(outcome.results, outcome.report)
+    if outcome.refuted:
+        wrong = "\n  ".join(outcome.refuted)
+        raise Failed(
+            f"reused runs came out otherwise when they were trained again:\n  {wrong}\n"
+            "nothing that was reused is kept; the same command without --reuse trains what is missing now"
+        )
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
         raise Failed(f"{runs} runs failed, for the reason above; the same command tries them again")

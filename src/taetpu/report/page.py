@@ -71,7 +71,7 @@ def drawings(results: Results, curves: Sequence[Curves]) -> dict[str, Any]:
     return {
         "charts": {"forest": charts.forest(results), **panels.panels(results)},
         "curves": [{"spec": charts.curve(found), "arms": found.arms, "ranges": found.ranges} for found in curves],
-        "baseline": results["arms"][0]["name"],
+        "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
         "colours": charts.COLOURS,
         "themes": charts.THEMES,

@@ -1,4 +1,4 @@
-"""What a report says beyond verdicts, section by section: plain tables and sentences that every format shows its own way."""
+"""What a report says beyond verdicts, section by section: plain tables and sentences for every format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

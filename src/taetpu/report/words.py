@@ -72,8 +72,8 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def terms(arm: Mapping[str, Any], results: Results) -> str:
-    """How an arm is compared, as far as that is not how the study's first arms are: at equal what, at its best, at which
-    scale. A study that matches arms says of the others that they are compared at equal steps.
+    """How an arm is compared, as far as that is not how the study's first arms are: at equal what, at its best, at
+    which scale. A study that matches arms says of the others that they are compared at equal steps.
     """
     role, found = arm["role"], []
     if match := role.get("match"):

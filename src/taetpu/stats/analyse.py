@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.stats import divergence, model, verdict
-from taetpu.stats.cells import Table, means, read_table, sd
+from taetpu.stats.cells import Table, check_evaluated_alike, hardware, means, read_table, sd
 from taetpu.stats.changes import in_words
 from taetpu.stats.designs import designs
 from taetpu.stats.efficiency import efficiency
@@ -52,15 +52,17 @@ def results(folder: StudyFolder) -> dict[str, Any]:
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
     Returns:
-        `study, primary, direction, plan, seeds, complete, final, label, noise_floor, model, groups, packs, arms`.
+        `study, primary, direction, plan, alpha, seeds, complete, final, label, noise_floor, model, groups, packs,
+        hardware, tuning, designs, arms`; docs/statistics.md explains each.
 
     Raises:
         UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs
-            claim one arm and seed.
+            claim one arm and seed; a run ended early or was evaluated on another set; its metrics are damaged.
     """
     study = folder.read_study()
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
+    check_evaluated_alike(table, plan.primary)
     against = baselines(study)
     groups = _groups(table, against, plan)
     evidence = verdict.weigh(
@@ -90,6 +92,8 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             "model": _model(first, table),
             "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
             "packs": _packs(table),
+            "hardware": hardware(table),
+            "reused": _reused(table, folder.read_audit() or {}),
             "tuning": study.get("tuning"),
             "designs": designs(study, table, plan, judged),
             "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
@@ -199,6 +203,13 @@ def _packs(table: Table) -> list[dict[str, Any]]:
         entry = found.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
         entry["runs"] += 1
     return list(found.values())
+
+
+def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
+    """How many runs were trained elsewhere, and how many of those were trained again to prove them."""
+    taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.source()}
+    proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
+    return {"runs": len(taken), "audited": len(taken & proved)}
 
 
 def _arm(

@@ -76,18 +76,21 @@ class RunFolder:
         """What `finish` recorded, or None while the run is not done."""
         return self._json("result.json") if self.status() == "done" else None
 
-    def take_over(self, other: "RunFolder", config: dict[str, Any]) -> None:
-        """Copy a finished run from elsewhere, its result last; `config` says what it is here.
+    def take_over(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
+        """Copy a finished run, its result last. What was begun here is given up.
 
-        Raises:
-            UserError: something else is stored here.
+        Args:
+            config: what the run is here.
+            source: where it was trained, if that is not here; else what `other` says of that.
         """
+        self.store.delete(self.key)
         self.start(config)
-        if other.store.where(other.study) != self.store.where(self.study):
-            self.store.write(f"{self.key}/{SOURCE}", to_json({"from": other.where}), replace=True)
-        keys = [key for key in other.store.list(other.key) if not key.endswith("/config.json")]
-        for key in sorted(keys, key=lambda key: key.endswith("/result.json")):
-            self.store.write(self.key + key.removeprefix(other.key), other.store.read(key), replace=True)
+        own = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
+        if source:
+            self.store.write(f"{self.key}/{SOURCE}", to_json({"from": source}))
+        keys = [key for key in other.store.list(other.key) if key not in own]
+        for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
+            self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
     def source(self) -> str | None:
         """Where the run was trained, if it was taken over from another study."""

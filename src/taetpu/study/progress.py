@@ -121,6 +121,9 @@ class StudyProgress(Watcher):
     def added_seeds(self, seeds: Sequence[int]) -> None:
         self.tell(f"an arm is inconclusive: on to the next planned look, with {len(seeds)} seeds an arm")
 
+    def audited(self, runs: Sequence[RunSpec]) -> None:
+        self.tell(f"{len(runs)} of the reused runs are trained again, to prove them")
+
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0

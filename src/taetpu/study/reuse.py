@@ -13,39 +13,48 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.identity import plugin_sources
+from taetpu.store.documents import from_json, to_json
 from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-
-AGREES = 1e-4
-"""How far the primary metric of a run that is trained again may lie from the first: other packs and machines round
-otherwise."""
 
 
 def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[RunSpec]:
     """Copy every finished run of `roots`, and of the study itself, that is the same as one which is still missing.
 
     Returns:
-        the runs that were taken over from elsewhere.
+        the study's runs that were trained elsewhere, also those that were taken over before.
 
     Raises:
         UserError: there is no study at a root, or a run there is not what its folder's name says.
     """
     missing = [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"]
-    wanted, here = {run.id for run in missing}, _finished([folder])
+    here = _finished([folder]) if missing else {}
     elsewhere = dict[str, RunFolder]()
-    for root in roots if wanted - set(here) else ():
+    for root in roots if any(run.id not in here for run in missing) else ():
         studies = find_studies(root)
         if not studies:
             raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
-        elsewhere |= _finished(studies)
-    adopted = []
+        elsewhere |= _finished(other for other in studies if other.where != folder.where)
     for run in missing:
-        found = here.get(run.id) or elsewhere.get(run.id)
-        if found is not None:
-            folder.run(run.arm, run.seed, run.id).take_over(found, described(run))
-            adopted += [] if run.id in here else [run]
-    return adopted
+        target, own, other = folder.run(run.arm, run.seed, run.id), here.get(run.id), elsewhere.get(run.id)
+        if own is not None:
+            target.take_over(own, described(run))
+        elif other is not None:
+            _check_same(run, other)
+            target.take_over(other, described(run), source=other.where)
+    return [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).source()]
+
+
+def _check_same(run: RunSpec, other: RunFolder) -> None:
+    """Was this run trained as its identity says?"""
+    recorded, wanted = other.config(), from_json(to_json(described(run)), other.where)
+    for part in ("seed", "config", "plugins"):
+        if recorded.get(part) != wanted[part]:
+            problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
+            raise UserError(
+                problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
+            )
 
 
 def described(run: RunSpec) -> dict[str, Any]:
@@ -73,16 +82,3 @@ def sample(runs: Sequence[RunSpec], share: float) -> list[RunSpec]:
     count = min(len(runs), math.ceil(share * len(runs)))
     ordered = sorted(runs, key=lambda run: run.id)
     return random.Random("".join(run.id for run in ordered)).sample(ordered, count) if count else []
-
-
-def disagreement(run: RunSpec, first: RunFolder, again: RunFolder, metric: str) -> str | None:
-    """What is wrong with a reused run, after it was trained again; None where both agree."""
-    old, new = first.result(), again.result()
-    if old is None or new is None:
-        return f"{run.arm} on seed {run.seed} could not be trained again"
-    a, b = old["metrics"].get(metric), new["metrics"].get(metric)
-    if old["outcome"] != new["outcome"]:
-        return f"{run.arm} on seed {run.seed} {old['outcome']} there, and {new['outcome']} here"
-    if a is not None and b is not None and abs(a - b) > AGREES * max(1.0, abs(a)):
-        return f"{run.arm} on seed {run.seed} has {metric} {a:.6g} there, and {b:.6g} here"
-    return None

@@ -1,7 +1,7 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,23 @@ from taetpu.train.watch import Watcher
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study came to: its results, where its report is, and the packs that raised."""
+    """What a study came to.
+
+    Attributes:
+        report: where it can be opened.
+        failed: the packs that raised.
+        refuted: what is wrong with reused runs that came out otherwise when they were trained again.
+    """
 
     results: dict[str, Any]
     report: dict[str, str]
     failed: list[Failure]
+    refuted: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Was every run seen to?"""
+        return not self.failed and not self.refuted
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
             study = study.changed(seeds=seeds_begun(study, folder))
         while True:
             outcome = to_look(study, folder, watcher, options)
-            more = next_look(study, outcome.results) if options.until_resolved and not outcome.failed else None
+            more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
             if more is None:
                 return outcome
             study = study.changed(seeds=more)
@@ -130,9 +142,10 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
             more.append(obtained(study, folder, watcher, options))
         taken += [run for runs, _ in more for run in runs]
         failed += [failure for _, failures in more for failure in failures]
-    Audit(study, folder, watcher, options.packing).prove(sample(taken, options.audit))
+    audit = Audit(study, folder, watcher, options.packing)
+    refuted = audit.prove(sample(taken, options.audit), taken)
     results = analyse(folder)
-    return Outcome(results, build(folder), failed)
+    return Outcome(results, build(folder), failed, refuted)
 
 
 def obtained(
