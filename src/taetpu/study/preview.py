@@ -94,7 +94,7 @@ def _at_run(study: Study) -> list[str]:
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
     """What tuning adds: `trials`, how many of them are `done`, and runs of arms at what they found best (`tuned`)."""
     runs = tried.runs()
-    arms = {arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values}
+    arms = [arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values]
     return {"trials": len(runs), "done": sum(run.id in done for run in runs), "tuned": len(arms) * len(study.seeds)}
 
 
