@@ -78,7 +78,7 @@ def _finished(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
 
 
 def sample(runs: Sequence[RunSpec], share: float) -> list[RunSpec]:
-    """Some of the runs, at least one of any, the same whenever asked."""
-    count = min(len(runs), math.ceil(share * len(runs)))
-    ordered = sorted(runs, key=lambda run: run.id)
-    return random.Random("".join(run.id for run in ordered)).sample(ordered, count) if count else []
+    """Some of the runs, at least one of any unless the share is 0, the same whenever asked; none twice."""
+    ordered = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
+    count = math.ceil(share * len(ordered))
+    return random.Random("".join(run.id for run in ordered)).sample(ordered, count)
