@@ -1,7 +1,7 @@
 """From a study's folder to `results.json`: values, model, verdicts. The same runs give the same bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from taetpu.stats import divergence, model, verdict
 from taetpu.stats.cells import Table, check_evaluated_alike, hardware, means, read_table, sd
 from taetpu.stats.changes import in_words
-from taetpu.stats.designs import designs
+from taetpu.stats.designs import designs, limits
 from taetpu.stats.efficiency import efficiency
 from taetpu.stats.evaluation import evaluation_noise
 from taetpu.stats.plan import Plan, read_plan
@@ -95,7 +95,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             "hardware": hardware(table),
             "reused": _reused(table, folder.read_audit() or {}),
             "tuning": study.get("tuning"),
-            "designs": designs(study, table, plan, judged),
+            "designs": designs(study, table, plan, judged) if final else {"limits": limits(study)},
             "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
         }
     )
@@ -144,6 +144,8 @@ _NOT_JUDGED = {
 
 
 def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool) -> dict[str, Any]:
+    if not final:  # a p that nobody planned to look at invites a verdict
+        found, plan = replace(found, p=None, p_holm=None, divergence_p=None), replace(plan, equivalence=None)
     effect, arms, seeds = found.effect, len(group.arms), len(study["seeds"])
     decision = verdict.decide(found, plan) if final else None
     every = effect.covering(lambda df: critical(arms, df))
@@ -234,7 +236,7 @@ def _arm(
         "sd": sd(values),
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
-        "sensitivity": sensitivity(values, table.values(base)) if base else None,
+        "sensitivity": sensitivity(values, table.values(base)) if base and judged["verdict"] else None,
         "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
         "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary)
         if base

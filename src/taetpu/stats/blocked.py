@@ -179,7 +179,7 @@ class Blocked:
 
 
 def _inverse(matrix: Array) -> Array:
-    return np.linalg.pinv(matrix, rcond=1e-10, hermitian=True)
+    return np.asarray(np.linalg.pinv(matrix, rcond=1e-10, hermitian=True), np.float64)
 
 
 def _rank(matrix: Array) -> int:

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
+from taetpu.stats.blocked import Array
 from taetpu.stats.divergence import Count
+from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -27,6 +30,16 @@ class Cell:
     value: float | None = None
     run: RunFolder | None = None
     result: Mapping[str, Any] | None = None
+
+    @cached_property
+    def curves(self) -> Mapping[str, Series]:
+        """Its metrics over training. Raises `UserError` where they are damaged."""
+        return self.run.metrics() if self.run else {}
+
+    @cached_property
+    def evaluation(self) -> Mapping[str, Array]:
+        """Its sums over blocks of the evaluation sets. Raises `UserError` where they are damaged."""
+        return self.run.evaluation() if self.run else {}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -92,10 +105,51 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
     if result["outcome"] == "finished" and metric not in result["metrics"]:
         known = suggest(metric, result["metrics"])
         raise UserError(f"no metric {metric!r} was measured", path=("measure", "primary"), file=run.where, remedy=known)
+    _check_length(run, result)
     value = result["metrics"].get(metric)
     if result["outcome"] != "finished" or value is None or not math.isfinite(value):
         return Cell(seed, "diverged", run=run, result=result)
     return Cell(seed, "finished", value, run, result)
+
+
+def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
+    """A run that ended early is at another learning rate than the end of its schedule, and cannot be compared."""
+    asked = run.config().get("config", {}).get("train", {}).get("steps")
+    if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
+        problem = f"this run ended after {result['steps']} of its {asked} steps, so that it cannot be compared"
+        raise UserError(problem, file=run.where, remedy="delete its folder and run the study again")
+
+
+def check_evaluated_alike(table: Table, metric: str) -> None:
+    """Refuse to compare runs that were evaluated on different numbers of positions.
+
+    Raises:
+        UserError: two of them were.
+    """
+    split, _, what = metric.partition("/")
+    if what == "bits_per_byte":  # the same text may be of more tokens for one arm than for another
+        return
+    first: tuple[str, float] | None = None
+    for cell in (cell for row in table.cells.values() for cell in row if cell.outcome == "finished"):
+        weight = cell.evaluation.get(f"{split}/weight")
+        if weight is None or cell.run is None:
+            continue
+        first = first or (cell.run.where, float(weight.sum()))
+        if weight.sum() != first[1]:
+            problem = f"this run was evaluated on {weight.sum():g} positions of {split}, and {first[0]} on {first[1]:g}"
+            remedy = "the two cannot be compared: delete the folder of the wrong one and run the study again"
+            raise UserError(problem, file=cell.run.where, remedy=remedy)
+
+
+def hardware(table: Table) -> list[dict[str, Any]]:
+    """The kinds of device that runs were trained on, each with how many."""
+    found: dict[tuple[str, str], int] = {}
+    for result in (result for arm in table.cells for result in table.results(arm)):
+        about = result.get("environment", {})
+        if "device" in about:
+            kind = about["device"], about.get("machine", "")
+            found[kind] = found.get(kind, 0) + 1
+    return [{"device": device, "machine": machine, "runs": runs} for (device, machine), runs in found.items()]
 
 
 def sd(values: Mapping[int, float]) -> float | None:

@@ -41,7 +41,7 @@ def designs(
         found["factorial"] = _factorial(study, table)
     if "ladder" in study.get("design", {}):
         found["ladder"] = _ladder(study, table, plan, judged)
-    return {**found, "limits": _limits(study, found)}
+    return {**found, "limits": limits(study)}
 
 
 def _own_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -130,11 +130,14 @@ def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str
     }
 
 
-def _limits(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    roles = study.get("roles", {})
+def limits(study: Mapping[str, Any]) -> list[str]:
+    """What none of a study's designs can tell, in words."""
+    roles, design = study.get("roles", {}), study.get("design", {})
+    of_arms = {role.get("design") for role in _own_roles(study).values()}
     written = [arm for arm in study["arms"] if arm != "baseline" and not roles.get(arm)]
-    limits = [LIMITS["arms"]] if len(written) > 1 else []
-    limits += [LIMITS[kind] for kind in ("leave_one_out", "add_one_in", "factorial") if kind in found]
-    if found.get("factorial", {}).get("words"):
-        limits.append(LIMITS["fraction"])
-    return [*limits, *([LIMITS["ladder"]] if "ladder" in found else [])]
+    found = ["arms"] if len(written) > 1 else []
+    found += [kind for kind in ("leave_one_out", "add_one_in") if kind in of_arms]
+    found += ["factorial"] if "factorial" in design else []
+    found += ["fraction"] if design.get("factorial", {}).get("words") else []
+    found += ["ladder"] if "ladder" in design else []
+    return [LIMITS[name] for name in found]

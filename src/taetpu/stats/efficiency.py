@@ -43,10 +43,9 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
 
 def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
-    assert arm.run is not None  # both finished
-    assert baseline.result is not None
+    assert baseline.result is not None  # both finished
     assert baseline.value is not None
-    curve = arm.run.metrics().get(plan.primary)
+    curve = arm.curves.get(plan.primary)
     if curve is None or len(curve.step) < 2:
         return None
     sign = 1 if plan.direction == "min" else -1

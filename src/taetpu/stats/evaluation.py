@@ -34,9 +34,7 @@ def evaluation_noise(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
         return None
     differences, weights = [], None
     for one, other in pairs:
-        assert one.run is not None  # both finished
-        assert other.run is not None
-        ours, base = one.run.evaluation(), other.run.evaluation()
+        ours, base = one.evaluation, other.evaluation
         name, weight = f"{split}/{SUMS[what]}", f"{split}/weight"
         if name not in ours or name not in base or not np.array_equal(ours[weight], base[weight]):
             return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 MOST = 3
 """Looks that a study may plan."""
@@ -38,7 +38,8 @@ def overall(p: float, shares: Sequence[float], look: int) -> float:
         return 1.0
     if p <= nominal(math.exp(low), shares, look):
         return SMALLEST
-    return math.exp(brentq(lambda a: math.log(nominal(math.exp(a), shares, look) / p), low, high, xtol=1e-6))
+    found = root_scalar(lambda a: math.log(nominal(math.exp(a), shares, look) / p), bracket=(low, high), xtol=1e-6)
+    return math.exp(found.root)
 
 
 def nominal(alpha: float, shares: Sequence[float], look: int) -> float:
@@ -69,7 +70,7 @@ def _bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> floa
     high = 1.0
     while beyond(high) > rate:
         high *= 2
-    return float(brentq(lambda bound: beyond(bound) - rate, 0.0, high, xtol=1e-12))
+    return float(root_scalar(lambda bound: beyond(bound) - rate, bracket=(0.0, high), xtol=1e-12).root)
 
 
 def inflated(alpha: float, seeds: Sequence[int]) -> float:

@@ -72,12 +72,17 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         where: the study's folder, for the message.
 
     Raises:
-        UserError: it is not what was frozen.
+        UserError: there is none, or it is not what was frozen.
     """
-    data = dict(study["plan"])
+    if not isinstance(study.get("plan"), Mapping):
+        remedy = "it was frozen by an earlier version: run the study anew under another name"
+        raise UserError("the study has no analysis plan", path=("plan",), file=where, remedy=remedy)
+    data: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
+    }
     sha256 = data.pop("sha256", None)
-    plan = Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
-    if plan.sha256 != sha256:
+    plan = Plan(**data) if set(data) == set(Plan.__dataclass_fields__) else None
+    if plan is None or plan.sha256 != sha256:
         raise UserError(
             "the analysis plan is not the one that was frozen before the first run",
             path=("plan",),

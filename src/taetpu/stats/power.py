@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from scipy import stats
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 ALPHA = 0.05
 POWER = 0.8
@@ -49,7 +49,10 @@ class Design:
         low = high = sd * math.sqrt(2 / seeds)
         while self.chance(high, sd, seeds) < self.power:
             high *= 2
-        return float(brentq(lambda effect: self.chance(effect, sd, seeds) - self.power, low / 1e3, high, rtol=1e-4))
+        missing = root_scalar(
+            lambda effect: self.chance(effect, sd, seeds) - self.power, bracket=(low / 1e3, high), rtol=1e-4
+        )
+        return float(missing.root)
 
     def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
         """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""

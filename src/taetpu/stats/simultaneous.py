@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import stats
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 NODES = 64  # of each integral: agrees with twice as many to 1e-6
 
@@ -25,7 +25,7 @@ def critical(arms: int, df: float, confidence: float = 0.95) -> float:
     if arms == 1:
         return lowest
     highest = float(stats.t.isf((1 - confidence) / 2 / arms, df))  # Bonferroni's, which ignores the correlation
-    return float(brentq(lambda c: _all_below(c, arms, df) - confidence, lowest, highest, xtol=1e-6))
+    return float(root_scalar(lambda c: _all_below(c, arms, df) - confidence, bracket=(lowest, highest), xtol=1e-6).root)
 
 
 def _all_below(c: float, arms: int, df: float) -> float:

@@ -130,8 +130,8 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
     if effect.interval is None:
         notes.append(_why_no_interval(effect, count, base))
     else:
-        p = numbers.p_value(evidence.p_holm)
-        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}, Holm p {p})"
+        p = "" if evidence.p_holm is None else f", Holm p {numbers.p_value(evidence.p_holm)}"
+        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}{p})"
     if _equivalent(evidence, plan):
         known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")

@@ -1,14 +1,18 @@
 """Everything once more from the raw logs: does `results.json` say what the runs say?"""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.stats.analyse import results
+from taetpu.stats.blocked import Array
+from taetpu.stats.evaluation import SUMS
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 EVALUATED = "test/"  # metrics that are measured once, at the end, and have no curve
+CLOSE = 1e-9  # relative: sums over an evaluation set are added up in another order
 
 
 def verify(folder: StudyFolder) -> list[str]:
@@ -19,6 +23,8 @@ def verify(folder: StudyFolder) -> list[str]:
     """
     found = [problem for run in folder.runs() for problem in _of_run(run)]
     stored, computed = folder.read_results(), json.loads(json.dumps(results(folder)))
+    if stored is None:
+        return [*found, "results.json is missing"]
     return [*found, *(f"results.json: {problem}" for problem in _differences(stored, computed, ""))]
 
 
@@ -27,8 +33,11 @@ def _of_run(run: RunFolder) -> Iterator[str]:
     result = run.result()
     if result is None:
         return
-    series = run.metrics()
+    series, sums = run.metrics(), run.evaluation()
     for name, value in result["metrics"].items():
+        mean = _mean(sums, name)
+        if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
+            yield f"{run.where}: {name} is {value} in the result, and {mean} over the evaluation set"
         if name.startswith(EVALUATED):
             continue
         if name not in series:
@@ -38,6 +47,14 @@ def _of_run(run: RunFolder) -> Iterator[str]:
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
         yield f"{run.where}: the result is of step {result['steps']}, and the log ends at step {reached}"
+
+
+def _mean(sums: Mapping[str, Array], metric: str) -> float | None:
+    """The metric from sums over the evaluation set; None where these are not kept, or are no finite numbers."""
+    split, _, what = metric.partition("/")
+    total, weight = (sums.get(f"{split}/{name}") for name in (SUMS.get(what), "weight"))
+    mean = None if total is None or weight is None else float(total.sum() / max(weight.sum(), 1.0))
+    return mean if mean is not None and math.isfinite(mean) else None
 
 
 def _same(stored: float | None, logged: float) -> bool:
