@@ -25,13 +25,18 @@ measure: {equivalence: 0.02}
 seeds: 5
 """
 DESIGNS = {
-    "leave_one_out": "leave_one_out: {position: {model.position: none}, ffn: {model.ffn: none}}",
-    "factorial": "factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none]}",
-    "fraction": "factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none], "
-    "fraction: 1/2}",
-    "ladder": "ladder: {model.dim: [8, 16, 32]}\narms: {nope: {model.position: none}, no-ffn: {model.ffn: none}}",
-    "tune": "tune: {train.optimizer.lr: [1e-3, 3e-3, 1e-2]}\narms: {nope: {model.position: none}}",
-    "match": "match: [flops, params]\narms: {swiglu: {model.ffn: swiglu}, nope: {model.position: none}}",
+    "parts": """\
+leave_one_out: {position: {model.position: none}, ffn: {model.ffn: none}}
+ladder: {model.dim: [8, 16, 32]}
+""",
+    "fraction": """\
+factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none], fraction: 1/2}
+""",
+    "fair": """\
+match: flops
+tune: {train.optimizer.lr: [1e-3, 3e-3, 1e-2]}
+arms: {no-ffn: {model.ffn: none}, swiglu: {model.ffn: swiglu}}
+""",
 }
 
 

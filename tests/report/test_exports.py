@@ -29,7 +29,9 @@ def test_markdown_survives_hostile_names(store_study) -> None:
     results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()
     found = cells(markdown(results, {}))
     assert found[16:18] == [name, "note: one two | three"]
-    assert found.count(name) == sum(any(name in row for row in t.rows) for p in parts(results, {}) for t in p.tables) + 1
+    assert (
+        found.count(name) == sum(any(name in row for row in t.rows) for p in parts(results, {}) for t in p.tables) + 1
+    )
 
 
 def test_text_table_fits_a_terminal(store_study) -> None:

@@ -19,6 +19,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         "evidence": "It is so.",
         "effect_sd": None,
         "role": {},
+        "diff": {},
         "planned": True,
     }
     common |= {"params": 1000, "flops": 1000, "diverged": 0, "more_seeds": None, "against": "baseline"}

@@ -40,7 +40,9 @@ def summary(results: Results) -> list[str]:
     ]
     for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
         clear = [
-            _term(term) for term in entry["terms"] if term["p_holm"] is not None and term["p_holm"] < results["alpha"]
+            " or ".join([_term(term), *_aliases(term)])
+            for term in entry["terms"]
+            if term["p_holm"] is not None and term["p_holm"] < results["alpha"]
         ]
         what = words.joined(clear) if clear else "no factor and no pair of them"
         found.append(f"Factorial{_at(rung)}: {what} made a clear difference.")
@@ -116,7 +118,7 @@ def _terms(rung: str, entry: Mapping[str, Any], several: bool) -> Table:
     rows = []
     for term in entry["terms"]:
         share = "-" if term["share"] is None else f"{term['share']:.1%}"
-        aliases = ", ".join(" x ".join(other) for other in term["aliases"]) or "-"
+        aliases = ", ".join(_aliases(term)) or "-"
         figures = numbers.effect(term["effect"], term["ci95"]), numbers.interval(term["ci95"])
         rows.append([_term(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
     kept = range(len(columns) if any(term["aliases"] for term in entry["terms"]) else len(columns) - 1)
@@ -127,15 +129,19 @@ def _term(term: Mapping[str, Any]) -> str:
     return " x ".join(term["factors"])
 
 
+def _aliases(term: Mapping[str, Any]) -> list[str]:
+    """What was measured as one with a term."""
+    return [" x ".join(other) for other in term["aliases"]]
+
+
 # --- ladder ----------------------------------------------------------------------------------------------------------
 
 
 def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"]}
-    sizes = [
-        [rung, numbers.amount(s["params"]), _ratio(s["tokens_per_parameter"])] for rung, s in found["scales"].items()
-    ]
-    rungs = list(found["scales"])
+    scales = sorted(found["scales"].items(), key=lambda rung: rung[1]["params"] or 0)
+    sizes = [[rung, numbers.amount(s["params"]), _ratio(s["tokens_per_parameter"])] for rung, s in scales]
+    rungs = [name for name, _ in scales]
     fates = [
         [arm, *(_at_rung(arms.get(climbed["rungs"].get(rung, ""))) for rung in rungs), climbed["fate"]]
         for arm, climbed in found["arms"].items()
@@ -162,8 +168,8 @@ def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
         "with the largest; the trend is a straight line over the logarithm of the baseline's parameters."
     )
     notes = [
-        "What stands under `extrapolated` was not trained: it is the line, carried on to a model four times as large "
-        "as the largest, and its interval says nothing about whether the line goes on.",
+        'What stands under "extrapolated to" was not trained: it is the line, carried on to a model four times as '
+        "large as the largest, and its interval says nothing about whether the line goes on.",
         "About 20 tokens a parameter are compute-optimal (Hoffmann et al. 2022); effects of models that are trained "
         "far less may be of another kind.",
     ]

@@ -24,7 +24,9 @@ def markdown(results: Results, costs: Costs) -> str:
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in words.rows(results)]
     lines += [*_table(Table(columns, cells, left=2)), "", escaped(words.noise(results)), "", "## Evidence", ""]
-    lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results)[1:]]
+    lines += [
+        f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results) if row.verdict != "baseline"
+    ]
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]

@@ -225,5 +225,5 @@ def plan(results: Results) -> Section:
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
         notes.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
-    notes.append(f"The plan's SHA-256 is {frozen['sha256']}; `taetpu report DIR --verify` computes all of this anew.")
+    notes.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
     return Section("What was decided before the first run", notes=notes)

@@ -20,6 +20,7 @@ MARKS = {
     "baseline": "",
 }
 """A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
+LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 
 
@@ -78,7 +79,7 @@ def terms(arm: Mapping[str, Any], results: Results) -> str:
     role, found = arm["role"], []
     if match := role.get("match"):
         found.append(f"at equal {MATCHED[match['by']]}")
-    elif arm["against"] and any("match" in other["role"] for other in results["arms"]):
+    elif arm["against"] and not LENGTH & set(arm["diff"]) and any("match" in a["role"] for a in results["arms"]):
         found.append("at equal steps")
     if "tuned" in role:
         found.append("each at its best")
@@ -97,7 +98,8 @@ def beside(value: float | None, base: float | None, text: Callable[[float | None
     """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
     if value is None or not base or value == base:
         return text(value)
-    return f"{text(value)} ({100 * (value / base - 1):+.2g}%)"
+    share = 100 * (value / base - 1)
+    return f"{text(value)} ({share:+.2g}%)" if abs(share) < 10 else f"{text(value)} ({share:+.0f}%)"
 
 
 def size(value: float | None) -> str:
@@ -135,7 +137,8 @@ def headline(results: Results) -> str:
         return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
     if not results["final"]:
         return f"Interim: effects of {_count(len(arms), 'change')} on {name} so far, and no verdicts yet."
-    return f"{_scale(results)}{_counted(arms, name)}"
+    tuned = "Each at its best: " if any("tuned" in arm["role"] for arm in arms) else ""
+    return f"{_scale(results) or tuned}{_counted(arms, name)}"
 
 
 def _counted(arms: list[Mapping[str, Any]], name: str) -> str:
