@@ -4,7 +4,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
-from tests.small import STUDY
+from tests.small import STUDY, TINY
 
 from taetpu.contract.check import check, compare
 from taetpu.core.errors import UserError
@@ -150,13 +150,13 @@ seeds: 2
 leave_one_out: {decay: {train.optimizer.weight_decay: 0.5}, momentum: {train.optimizer.b2: 0.9}}
 add_one_in: {fast: {train.optimizer.lr: 2e-2}}
 factorial: {train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}}
-ladder: {model.dim: [8, 16]}
+ladder: {model.dim: [8, 12]}
 """
 
 
 @pytest.fixture
 def short():
-    return BASE.replace("steps: 20", "steps: 6").replace("eval_every: 10", "eval_every: 6") + ALL
+    return TINY + ALL
 
 
 def test_a_study_with_every_design_ends_with_their_analyses(study, short):
@@ -169,26 +169,26 @@ def test_a_study_with_every_design_ends_with_their_analyses(study, short):
     assert [term["factors"] for term in designs["factorial"]["scales"]["dim=8"]["terms"]] == [
         ["lr"], ["b1"], ["hot"], ["lr", "b1"], ["lr", "hot"], ["b1", "hot"],
     ]  # fmt: skip
-    assert designs["ladder"]["scales"].keys() == {"dim=8", "dim=16"}
+    assert designs["ladder"]["scales"].keys() == {"dim=8", "dim=12"}
     arms = {arm["name"]: arm for arm in results["arms"]}
     assert all(arm["planned"] for arm in arms.values())
     assert list(arms) == list(stored["arms"]) == stored["plan"]["arms"]
     for arm in arms.values():  # an effect is against the baseline of its own rung
         if arm["against"] is not None:
             assert arm["effect"] == pytest.approx(arm["mean"] - arms[arm["against"]]["mean"])
-            assert ("@dim=8" in arm["name"]) == (arm["against"] == "baseline@dim=8")
+            assert ("@dim=12" in arm["name"]) == (arm["against"] == "baseline@dim=12")
     assert Path(outcome.report["html"]).exists()
 
     more = short.replace("add_one_in: {", "arms: {late: {train.optimizer.eps: 1e-3}}\nadd_one_in: {")
     again, _ = study(more)
     planned = {arm["name"]: arm["planned"] for arm in again.results["arms"]}
-    assert [name for name in planned if not planned[name]] == ["late@dim=8", "late"]
+    assert [name for name in planned if not planned[name]] == ["late@dim=12", "late"]
     assert again.results["plan"]["sha256"] == results["plan"]["sha256"]
 
 
 def test_a_rung_that_the_file_names_no_more_stays_with_its_baseline(study, short):
     study(short)
-    outcome, folder = study(short.replace("ladder: {model.dim: [8, 16]}\n", ""))
+    outcome, folder = study(short.replace("ladder: {model.dim: [8, 12]}\n", ""))
     names = [arm["name"] for arm in outcome.results["arms"]]
-    assert {"baseline@dim=8", "with-fast@dim=8"} <= set(names)
+    assert {"baseline@dim=12", "with-fast@dim=12"} <= set(names)
     assert set(folder.read_study()["roles"]) <= set(names)

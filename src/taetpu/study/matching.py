@@ -129,7 +129,8 @@ def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
         try:
             return size(study, derived(study, arm, arm.name, {INNER: inner}, "match", arm.role))
         except UserError as error:
-            raise _refused(study, arm, "params", error.problem) from None
+            why = f"its feed-forward networks take no inner size ({error.problem})"
+            raise _refused(study, arm, "params", why) from None
 
     one, two = at(1), at(2)
     if two == one:
