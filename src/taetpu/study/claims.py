@@ -17,7 +17,7 @@ class Claims(Config):
     """What the file says."""
 
     study: Annotated[str, Field(description="the study's folder, from the file's own on")]
-    claims: Annotated[list[Any], Field(min_length=1, description="e.g. `nope is worse by at least 0.02`")]
+    claims: Annotated[tuple[Any, ...], Field(min_length=1, description="e.g. `nope is worse by at least 0.02`")]
 
 
 def check_claims(file: Path) -> list[Finding]:
