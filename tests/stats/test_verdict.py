@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from taetpu.stats import verdict
 from taetpu.stats.divergence import Count
@@ -43,6 +44,12 @@ def test_holm_keeps_order_and_never_helps(p: list[float]) -> None:
     assert all(corrected[a] <= corrected[b] for a, b in pairwise(ordered))
     assert all(named[arm] <= corrected[arm] <= 1 for arm in named)
     assert corrected[ordered[0]] == pytest.approx(min(1, len(p) * min(p)))
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    p = np.random.default_rng(0).random(9) ** 3
+    _, expected, *_ = multipletests(p, method="holm")
+    assert list(holm({f"arm{i}": value for i, value in enumerate(p)}).values()) == pytest.approx(expected.tolist())
 
 
 def test_holm_counts_only_arms_that_were_tested() -> None:

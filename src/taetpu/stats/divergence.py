@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy import stats
 
@@ -24,6 +25,7 @@ class Count:
         return self.finished + self.diverged
 
 
+@lru_cache(maxsize=4096)  # a search over the nuisance parameter each time
 def test(arm: Count, baseline: Count) -> float | None:
     """The p of equal chances to diverge, two-sided; None where nothing can be compared.
 

@@ -4,11 +4,13 @@ An arm is compared with the baseline by the seed-blocked model, whose noise is p
 at the strictest level that Holm's correction may ask for: `alpha / arms`.
 """
 
-import math
 from dataclasses import dataclass
 
+import numpy as np
 from scipy import stats
 from scipy.optimize import root_scalar
+
+from taetpu.stats.blocked import Array
 
 ALPHA = 0.05
 POWER = 0.8
@@ -39,21 +41,26 @@ class Design:
             effect: arm minus baseline, in the metric's unit.
             sd: of one run, after its seed's own effect is taken out.
         """
-        df, shift = (self.df_a_seed or self.arms) * (seeds - 1), abs(effect) / (sd * math.sqrt(2 / seeds))
-        return float(stats.nct.sf(stats.t.isf(self.alpha / self.arms / 2, df), df, shift))
+        return float(self._chances(effect, sd, np.array(seeds)))
+
+    def _chances(self, effect: float, sd: float, seeds: Array) -> Array:
+        df, shift = (self.df_a_seed or self.arms) * (seeds - 1), abs(effect) / (sd * np.sqrt(2 / seeds))
+        return np.asarray(stats.nct.sf(stats.t.isf(self.alpha / self.arms / 2, df), df, shift), np.float64)
 
     def resolves(self, sd: float, seeds: int) -> float | None:
         """The smallest true effect that so many seeds find; None from one seed, which shows no noise."""
         if seeds < 2:
             return None
-        low = high = sd * math.sqrt(2 / seeds)
+        high = sd
         while self.chance(high, sd, seeds) < self.power:
             high *= 2
         missing = root_scalar(
-            lambda effect: self.chance(effect, sd, seeds) - self.power, bracket=(low / 1e3, high), rtol=1e-4
+            lambda effect: self.chance(effect, sd, seeds) - self.power, bracket=(0.0, high), rtol=1e-4
         )
         return float(missing.root)
 
     def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
         """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""
-        return next((n for n in range(start, MOST_SEEDS + 1) if self.chance(effect, sd, n) >= self.power), None)
+        tried = np.arange(start, MOST_SEEDS + 1, dtype=np.float64)
+        enough = tried[self._chances(effect, sd, tried) >= self.power] if len(tried) else tried
+        return int(enough[0]) if len(enough) else None

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
-from statsmodels.stats.multitest import multipletests
-
 from taetpu.stats import divergence, numbers
 from taetpu.stats.divergence import Count
 from taetpu.stats.model import CONFIDENCE, Effect
@@ -91,11 +88,11 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    tested = {arm: value for arm, value in p.items() if value is not None}
-    if not tested:
-        return dict(p)
-    _, corrected, *_ = multipletests(list(tested.values()), method="holm")
-    return {**p, **dict(zip(tested, np.asarray(corrected).tolist(), strict=True))}
+    tested = sorted((value, arm) for arm, value in p.items() if value is not None)
+    corrected, largest = dict(p), 0.0
+    for i, (value, arm) in enumerate(tested):  # statsmodels' collects garbage at every call, which takes half a second
+        corrected[arm] = largest = max(largest, min(1.0, value * (len(tested) - i)))
+    return corrected
 
 
 def decide(evidence: Evidence, plan: Plan) -> Verdict:
