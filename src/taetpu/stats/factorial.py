@@ -68,7 +68,7 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
 
     Args:
-        values: of the design's arms; arms without values make some terms impossible to estimate.
+        values: of the design's arms. Where arms without values leave terms that cannot be told apart, none is estimated.
 
     Returns:
         `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
@@ -81,7 +81,9 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     y, blocks, rows = _cells(design, values)
     missing = [arm for arm in design.cells if not values.get(arm)]
     parts = {term: design.columns(term)[rows] for term in aliases} if len(y) else {}
-    full = OLS(y, np.hstack([blocks, *parts.values()])).fit() if parts else None
+    columns = np.hstack([blocks, *parts.values()]) if parts else np.zeros((0, 1))
+    known = np.linalg.matrix_rank(columns) == columns.shape[1]  # else arms are missing without which terms are mixed
+    full = OLS(y, columns).fit() if known else None
     noise = full is not None and full.df_resid > 0 and full.ssr > len(y) * (ROUNDING * np.abs(y).max()) ** 2
     total = _total(y, blocks) if full is not None else 0.0
     found = [_term(term, aliases[term], design, parts, blocks, full if noise else None, total) for term in aliases]
@@ -122,8 +124,6 @@ def _term(
     if full is None:
         return found
     start = blocks.shape[1] + sum(parts[other].shape[1] for other in list(parts)[: list(parts).index(term)])
-    if np.linalg.matrix_rank(full.model.exog) < full.model.exog.shape[1]:
-        return found  # with so many arms missing, this term cannot be told from others
     contrast = np.eye(full.model.exog.shape[1])[start : start + own]
     test = full.f_test(contrast)
     squares = float(np.squeeze(test.fvalue)) * own * full.mse_resid
