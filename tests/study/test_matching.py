@@ -47,13 +47,17 @@ def test_matched_by_flops_every_arm_computes_as_much_as_the_baseline(load):
     goal = steps_of(study, study.arms[0]) * flops_a_step(study, study.arms[0])
     for name, arm in found.items():
         assert steps_of(study, arm) * flops_a_step(study, arm) == pytest.approx(goal, rel=0.01)
-        assert arm.role["match"] == {"of": name.removesuffix("@flops"), "by": "flops", "train.steps": steps_of(study, arm)}
+        assert arm.role["match"] == {
+            "of": name.removesuffix("@flops"),
+            "by": "flops",
+            "train.steps": steps_of(study, arm),
+        }
 
 
 def test_matched_by_parameters_every_arm_has_as_many_as_the_baseline(load):
     study = load(f"{ARMS}match: [params]\n")
     found = by_name(matched(study))
-    assert list(found) == ["narrow-relu@params", "deep@params"]
+    assert list(found) == ["relu@params", "narrow-relu@params", "deep@params"]
     for arm in found.values():
         assert size(study, arm) == pytest.approx(size(study, study.arms[0]), rel=0.01)
         assert steps_of(study, arm) == 2000
@@ -87,7 +91,9 @@ def test_matched_by_time_steps_take_as_long_together_and_are_measured_once(load)
         "narrow-relu@time": 2500, "deep@time": 800, "batch@time": 1000,
     }  # fmt: skip
     asked = []
-    again = timed(study, lambda arm: asked.append(arm.name) or seconds[arm.name], {k: steps[k] for k in ("relu", "deep")})
+    again = timed(
+        study, lambda arm: asked.append(arm.name) or seconds[arm.name], {k: steps[k] for k in ("relu", "deep")}
+    )
     assert again == steps
     assert set(asked) == {"baseline", "narrow-relu", "batch", "low-lr"}
 

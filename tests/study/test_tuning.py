@@ -78,19 +78,7 @@ def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobod
     assert list(tuned(study, chosen)) == []
 
 
-class StopsAtTrials(Watcher):
-    def __init__(self):
-        self.trying = False
-
-    def pack(self, number, of, runs):
-        self.trying = any("~" in run.arm for run in runs)
-
-    def stored(self, step):
-        if self.trying:
-            raise KeyboardInterrupt
-
-
-def test_a_tuned_study_ends_with_shared_and_tuned_effects_also_when_it_was_stopped_in_between(study):
+def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
     outcome, folder = study(TINY + TUNED)
     results = outcome.results
     arms = {arm["name"]: arm for arm in results["arms"]}
@@ -116,15 +104,28 @@ def test_a_tuned_study_ends_with_shared_and_tuned_effects_also_when_it_was_stopp
         assert entry["edge"] == (["train.optimizer.lr"] if best in (1e-4, 1e-2) else [])
         assert folder.read_study()["arms"][f"{name}@tuned"] == arms[f"{name}@tuned"]["diff"]
 
+    moved = TUNED[: TUNED.index("tune:")].replace("seeds: 2", f"seeds: [0, 1, {FIRST_SEED}]")
+    with pytest.raises(UserError) as caught:  # seeds that arms were tuned on cannot judge them later
+        study(TINY + moved)
+    assert caught.value.problem == f"arms were tuned on seed {FIRST_SEED}, and cannot be compared on it as well"
+
+
+class StopsAtTrials(Watcher):
+    def __init__(self):
+        self.trying = False
+
+    def pack(self, number, of, runs):
+        self.trying = any("~" in run.arm for run in runs)
+
+    def stored(self, step):
+        if self.trying:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_stopped_while_it_tunes_a_study_ends_with_the_same_results(study):
+    whole, _ = study(TINY + TUNED)
     with pytest.raises(KeyboardInterrupt):
         study(TINY + TUNED, root="stopped", watcher=StopsAtTrials())
     again, _ = study(TINY + TUNED, root="stopped")
-    assert again.results == results
-
-
-def test_seeds_that_arms_were_tuned_on_cannot_judge_them_later(study):
-    first = TINY + TUNED.replace("arms:\n", "arms:\n  #").replace("  low", "  #low").replace("  other", "  #other")
-    study(first)
-    with pytest.raises(UserError) as caught:
-        study(first[: first.index("tune:")].replace("seeds: 2", f"seeds: [0, 1, {FIRST_SEED}]"))
-    assert caught.value.problem == f"arms were tuned on seed {FIRST_SEED}, and cannot be compared on it as well"
+    assert again.results == whole.results

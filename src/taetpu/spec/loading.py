@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import to_data
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, Where, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
@@ -161,7 +161,8 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
         UserError: it cannot be built.
     """
     overrides = merged(arm.overrides, values)
-    origins = {**arm.origins.places, **{path: (key, path) for path in values}}
+    origins: dict[str, Where] = {path: (key, path) for path in values}
+    origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
     return _built(made, study.base, study.arms[0], study.document)
 
