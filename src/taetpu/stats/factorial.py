@@ -68,7 +68,7 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
 
     Args:
-        values: of the design's arms. Where arms without values leave terms that cannot be told apart, none is estimated.
+        values: of the design's arms. Where arms without one leave terms that cannot be told apart, none is estimated.
 
     Returns:
         `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
