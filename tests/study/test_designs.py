@@ -148,8 +148,7 @@ def test_hundreds_of_arms_are_told_apart(load):
 ALL = """\
 seeds: 2
 leave_one_out: {decay: {train.optimizer.weight_decay: 0.5}, momentum: {train.optimizer.b2: 0.9}}
-add_one_in: {fast: {train.optimizer.lr: 2e-2}}
-factorial: {train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}}
+factorial: {train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5]}
 ladder: {model.dim: [8, 12]}
 """
 
@@ -167,8 +166,10 @@ def test_a_study_with_every_design_ends_with_their_analyses(study, short):
     designs = results["designs"]
     assert designs.keys() >= {"leave_one_out", "factorial", "ladder", "limits"}
     assert [term["factors"] for term in designs["factorial"]["scales"]["dim=8"]["terms"]] == [
-        ["lr"], ["b1"], ["hot"], ["lr", "b1"], ["lr", "hot"], ["b1", "hot"],
-    ]  # fmt: skip
+        ["lr"],
+        ["b1"],
+        ["lr", "b1"],
+    ]
     assert designs["ladder"]["scales"].keys() == {"dim=8", "dim=12"}
     arms = {arm["name"]: arm for arm in results["arms"]}
     assert all(arm["planned"] for arm in arms.values())
@@ -183,12 +184,31 @@ def test_a_study_with_every_design_ends_with_their_analyses(study, short):
 @pytest.mark.slow
 def test_an_arm_that_comes_later_is_not_planned_and_a_rung_that_goes_stays_with_its_baseline(study, short):
     plan = study(short)[0].results["plan"]
-    more = short.replace("add_one_in: {", "arms: {late: {train.optimizer.eps: 1e-3}}\nadd_one_in: {")
+    more = short + "arms: {late: {train.optimizer.eps: 1e-3}}\n"
     results = study(more)[0].results
     assert [arm["name"] for arm in results["arms"] if not arm["planned"]] == ["late@dim=12", "late"]
     assert results["plan"]["sha256"] == plan["sha256"]
 
     outcome, folder = study(short.replace("ladder: {model.dim: [8, 12]}\n", ""))
     names = [arm["name"] for arm in outcome.results["arms"]]
-    assert {"baseline@dim=12", "with-fast@dim=12", "late"} <= set(names)
+    assert {"baseline@dim=12", "without-all@dim=12", "late"} <= set(names)
     assert set(folder.read_study()["roles"]) <= set(names)
+
+
+FACTORS = (
+    "train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factors", "mixed"),
+    [(FACTORS, 0), (f"fraction: 1/2, {FACTORS}, train.optimizer.b2: [0.999, 0.9]", 3)],
+)
+def test_a_factorial_of_eight_cells_is_analysed_with_what_it_cannot_tell(study, factors, mixed):
+    results = study(f"{TINY}seeds: 2\nfactorial: {{{factors}}}\n")[0].results
+    terms = results["designs"]["factorial"]["scales"][""]["terms"]
+    assert len(results["arms"]) == 8
+    assert len(terms) == (7 if mixed else 6)
+    assert sum(bool(term["aliases"]) for term in terms) == mixed
+    assert all(term["p"] is not None for term in terms)

@@ -66,7 +66,8 @@ def test_matched_by_parameters_every_arm_has_as_many_as_the_baseline(load):
 
 def test_an_arm_keeps_the_length_and_the_width_that_it_is_about(load):
     study = load(
-        "arms: {long: {model.num_layers: 2, train.steps: 3000}, wide: {model.ffn.hidden: 200}}\nmatch: [flops, params]\n"
+        "arms: {long: {model.num_layers: 2, train.steps: 3000}, wide: {model.ffn.hidden: 200}}\n"
+        "match: [flops, params]\n"
     )
     assert [arm.name for arm in matched(study)] == ["long@params", "wide@flops"]
 
