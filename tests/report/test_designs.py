@@ -125,7 +125,9 @@ def test_the_best_at_the_edge_is_warned_of(study) -> None:
     results = study("fair")
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}
     changed = {**results, "tuning": {**results["tuning"], "arms": edge}}
-    warning = "The best train.optimizer.lr of no-ffn lies at the edge of what was tried: a wider grid may find a better one."
+    warning = (
+        "The best train.optimizer.lr of no-ffn lies at the edge of what was tried: a wider grid may find a better one."
+    )
     assert warning in section(changed, "Each at its best").notes
     assert warning in words.notices(changed)
     assert words.edge_warnings(results) == []
