@@ -38,6 +38,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         "groups": [{"baseline": "baseline", **model}],
         "designs": {"limits": []},
         "tuning": None,
+        "hardware": [{"device": "cpu", "machine": "x86_64", "runs": 5}],
         "reused": {"runs": 0, "audited": 0},
         "arms": [{"name": "baseline", "verdict": None, **common, "against": None}, *arms],
     }
@@ -119,6 +120,14 @@ def test_notices_of_the_plan() -> None:
         "Seeds were added after verdicts had been given: the chance of a false one is not 5% but up to 8%.",
         "Added to the study after its first run: arm1.",
         "The best train.optimizer.lr of arm0 lies at the edge of what was tried: a wider grid may find a better one.",
+    ]
+
+
+def test_unlike_hardware_is_named() -> None:
+    found = results(["worse"])
+    found["hardware"].append({"device": "TPU v5e", "machine": "x86_64", "runs": 1})
+    assert words.notices(found) == [
+        "Trained on unlike hardware, which rounds differently: 5 runs on cpu; 1 run on TPU v5e."
     ]
 
 
