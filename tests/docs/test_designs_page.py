@@ -14,7 +14,7 @@ STUDIES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE |
 ARMS = {
     "one-by-one.yaml": ["without-rope", "without-gate", "without-norm", "without-all"],
     "crossed.yaml": [
-        *("big,lr=0.01", "position=none,lr=0.01", "position=none,big"),
+        *("lr=0.01,big", "position=none,lr=0.01", "position=none,big"),
         *("norm=layer,lr=0.01", "norm=layer,big", "norm=layer,position=none"),
         "norm=layer,position=none,lr=0.01,big",
     ],

@@ -109,7 +109,7 @@ def _arm(arm: Arm, runs: list[RunSpec], done: set[str], sources: Sources) -> dic
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
     return {
         "name": arm.name,
-        "change": in_words(arm.diff),
+        "change": _change(arm),
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
@@ -128,6 +128,18 @@ def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], progr
         "other_parameters": len(new.parameters) - len(found.equal),
         **({"program": new.outline.program} if programs else {}),
     }
+
+
+def _change(arm: Arm) -> str:
+    """What an arm changes; of a matched one, which arm it is and what matching changes of that."""
+    match = arm.role.get("match")
+    if match is None:
+        return in_words(arm.diff)
+    diff = {path: change for path, change in arm.diff.items() if path in match}
+    added = {path: value for path, value in match.items() if "." in path and path not in diff and value is not None}
+    return "; ".join(
+        [match["of"], *(part for part in [in_words(diff)] if part), *(f"{p}: {v}" for p, v in added.items())]
+    )
 
 
 def in_words(diff: Diff) -> str:
