@@ -1,4 +1,4 @@
-"""`benchmarks.calibration`: its `ours` is what `taetpu.stats` computes, its tests are scipy's, and it sees what is broken."""
+"""`benchmarks.calibration`: its `ours` is `taetpu.stats`, its tests are scipy's, and it sees what is broken."""
 
 import numpy as np
 import pytest
