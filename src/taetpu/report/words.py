@@ -209,9 +209,6 @@ def notices(results: Results) -> list[str]:
             runs, first = _count(pack["runs"], "run"), pack["halved_from"]
             found.append(f"Out of memory: {runs} had to be trained in packs of {pack['width']} instead of {first}.")
     if len(results["hardware"]) > 1:
-        kinds = "; ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
-        found.append(f"Trained on unlike hardware, which rounds differently: {kinds}.")
-    if len(results.get("hardware", ())) > 1:
         where = ", ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
         found.append(
             f"Mixed hardware: {where}. Devices round differently; small effects between them are not the arms'."
