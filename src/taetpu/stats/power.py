@@ -4,13 +4,12 @@ An arm is compared with the baseline by the seed-blocked model, whose noise is p
 at the strictest level that Holm's correction may ask for: `alpha / arms`.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import root_scalar
-
-from taetpu.stats.blocked import Array
+from numpy.typing import NDArray
+from scipy.special import nctdtr, nctdtrinc, stdtrit  # `taetpu plan` has no second for scipy.stats
 
 ALPHA = 0.05
 POWER = 0.8
@@ -41,23 +40,23 @@ class Design:
             effect: arm minus baseline, in the metric's unit.
             sd: of one run, after its seed's own effect is taken out.
         """
-        return float(self._chances(effect, sd, np.array(seeds)))
+        return float(self._chances(effect, sd, np.array(float(seeds))))
 
-    def _chances(self, effect: float, sd: float, seeds: Array) -> Array:
-        df, shift = (self.df_a_seed or self.arms) * (seeds - 1), abs(effect) / (sd * np.sqrt(2 / seeds))
-        return np.asarray(stats.nct.sf(stats.t.isf(self.alpha / self.arms / 2, df), df, shift), np.float64)
+    def _chances(self, effect: float, sd: float, seeds: NDArray[np.float64]) -> NDArray[np.float64]:
+        df, bound = self._bound(seeds)
+        return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * np.sqrt(2 / seeds)), bound), np.float64)
+
+    def _bound(self, seeds: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Degrees of freedom, and the t beyond which an effect is found."""
+        df = (self.df_a_seed or self.arms) * (seeds - 1)
+        return df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
     def resolves(self, sd: float, seeds: int) -> float | None:
         """The smallest true effect that so many seeds find; None from one seed, which shows no noise."""
         if seeds < 2:
             return None
-        high = sd
-        while self.chance(high, sd, seeds) < self.power:
-            high *= 2
-        missing = root_scalar(
-            lambda effect: self.chance(effect, sd, seeds) - self.power, bracket=(0.0, high), rtol=1e-4
-        )
-        return float(missing.root)
+        df, bound = self._bound(np.array(float(seeds)))
+        return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
 
     def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
         """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""

@@ -15,8 +15,9 @@ from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.freeze import freeze
-from taetpu.study.prepare import in_equal_time, proved
+from taetpu.study.prepare import proved
 from taetpu.study.reuse import adopt, sample
+from taetpu.study.timing import in_equal_time
 from taetpu.study.trainer import Failure, train_missing
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.train.plan import AUTO, Packing, parse_packing
