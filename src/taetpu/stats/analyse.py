@@ -120,7 +120,8 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
         arms = [arm for arm, base in against.items() if base == baseline]
         values = {arm: table.values(arm) for arm in (baseline, *arms)}
         worst = divergence.imputed(values, {arm: table.lost(arm) for arm in values}, plan.direction)
-        found.append(Group(baseline, arms, model.fit(values, baseline), model.fit(worst, baseline)))
+        fit = model.fit(values, baseline)
+        found.append(Group(baseline, arms, fit, fit if worst == values else model.fit(worst, baseline)))
     return found
 
 

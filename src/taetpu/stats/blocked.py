@@ -109,9 +109,14 @@ class Blocked:
         return diagonal - np.einsum("as,at->ast", self.filled, self.filled / self.filled.sum(1, keepdims=True))
 
     @cached_property
+    def equations(self) -> Array:
+        """`(seeds, seeds)`: the normal equations of the seeds' effects."""
+        return self.blocks.sum(0)
+
+    @cached_property
     def inverse(self) -> Array:
         """The generalised inverse of the normal equations."""
-        return _inverse(self.blocks.sum(0))
+        return _inverse(self.equations)
 
     @cached_property
     def residuals(self) -> Array:
@@ -135,7 +140,7 @@ class Blocked:
     @cached_property
     def df(self) -> int:
         """Residual degrees of freedom."""
-        return int(self.filled.sum()) - len(self.arms) - _rank(self.blocks.sum(0))
+        return int(self.filled.sum()) - len(self.arms) - _rank(self.equations)
 
     def weights(self, contrast: Mapping[str, float]) -> Array | None:
         """`(arms, seeds)`: the effect is the sum of the values so weighted. None where no chain of shared seeds links
@@ -146,7 +151,7 @@ class Blocked:
         means = np.array([contrast.get(arm, 0.0) for arm in self.arms])[:, None] * self.filled
         means = means / self.filled.sum(1, keepdims=True)
         through = self.inverse @ means.sum(0)
-        if not np.allclose(self.blocks.sum(0) @ through, means.sum(0), atol=1e-8):
+        if not np.allclose(self.equations @ through, means.sum(0), atol=1e-8):
             return None
         return means - self._centred(np.broadcast_to(through, self.y.shape))
 
@@ -166,7 +171,7 @@ class Blocked:
         and what remains are independent chi-squares, so that their ratio is exactly F distributed, empty cells or not.
         """
         for i, arm in enumerate(self.arms):
-            left = self.blocks.sum(0) - self.blocks[i]
+            left = self.equations - self.blocks[i]
             others = self._centred(self.residuals + _inverse(left) @ self.residuals[i])
             rest = self._cleaned(float((np.delete(others, i, 0) ** 2).sum()))
             rest_df = int(self.filled.sum() - self.filled[i].sum()) - (len(self.arms) - 1) - _rank(left)

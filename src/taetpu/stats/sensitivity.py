@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING
+from taetpu.stats.blocked import ROUNDING, Estimate
+from taetpu.stats.model import CONFIDENCE
 
 FEWEST_TO_FLIP = 6
 """Below this the sign-flip test cannot get under 5 %: its smallest p is 2 / 2^seeds."""
@@ -38,10 +39,11 @@ def sensitivity(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict
 
 
 def _paired(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    test = stats.ttest_rel(ours, theirs)
-    interval = test.confidence_interval(CONFIDENCE)
-    ci95 = [float(interval.low), float(interval.high)]
-    return {"effect": float(np.mean(ours - theirs)), "ci95": ci95, "p": float(test.pvalue)}
+    differences, df = ours - theirs, len(ours) - 1
+    error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
+    found = Estimate(float(differences.mean()), error, df)
+    ci95 = list(found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df))))
+    return {"effect": found.value, "ci95": ci95, "p": found.p}
 
 
 def _flipped(difference: np.ndarray) -> float:
