@@ -1,7 +1,9 @@
 """A plug-in with kinds that keep the arm contract, and kinds that break it."""
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.ffn import SwiGLU, SwiGLUConfig
@@ -64,3 +66,19 @@ class Louder(AttentionConfig):
 @register("mixer", "louder-and-says-so")
 class LouderAndSaysSo(Louder):
     own_init = True
+
+
+@register("ffn", "hindsight")
+class Hindsight(SwiGLUConfig):
+    """Adds what comes later, by a parameter that starts at zero."""
+
+    def init(self, dims, *, key):
+        return Leaking(super().init(dims, key=key), jnp.zeros(()))
+
+
+class Leaking(eqx.Module):
+    inner: SwiGLU
+    share: Array
+
+    def __call__(self, x, ctx):
+        return self.inner(x, ctx) + self.share * jnp.roll(x, -1, axis=1)

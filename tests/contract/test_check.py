@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check, compare
 from taetpu.core.errors import UserError
+from taetpu.core.loading import component
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS
 from taetpu.nn.lm import named_parameters
@@ -258,3 +260,22 @@ def test_the_numbers_said_to_be_read_are_those(study):
     assert unread["x"] == {"model.position.base", "model.layers.0.position.base"}
     assert unread["y"] == set()
     assert {"model.init.std", "train.optimizer.lr", "train.clip"} <= arms["x"].outline.reads
+
+
+# --- arms that see what they are to predict --------------------------------------------------------------------------
+
+
+def test_a_component_that_sees_later_tokens_is_refused_though_it_starts_blind(study):
+    problem, place = refused(study("leak: {model.layers.0.ffn: hindsight}"))
+    assert problem == "arm 'leak' sees the future: later tokens change what it predicts at earlier positions"
+    assert place == "arms.leak.model.layers.0.ffn"
+
+
+def test_on_a_task_that_shows_its_question_whole_it_may(study):
+    loaded = study("leak: {model.layers.0.ffn: hindsight}")
+    arm = loaded.arms[1]
+    assert sees_later_tokens(arm.config, loaded.source(arm))
+    shown = arm.config.model_copy(
+        update={"task": component("task", {"kind": "sort", "form": "encoder", "seq_len": 12})}
+    )
+    assert not sees_later_tokens(shown, loaded.source(arm))

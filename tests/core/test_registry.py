@@ -42,6 +42,14 @@ def test_a_taken_name_is_refused():
             pass
 
 
+@pytest.mark.parametrize("made", [type("Mine", (), {}), lambda: None], ids=["another class", "no class"])
+def test_what_is_no_component_is_refused(made):
+    with pytest.raises(UserError, match=r"is no Component\n  remedy: class .*\(Component\): \.\.\.") as error:
+        register("ffn", "mine")(made)
+    assert error.value.problem.startswith("what is registered as ffn 'mine', ")
+    assert "mine" not in kinds("ffn")
+
+
 def test_a_reloaded_class_replaces_itself():
     for _ in range(2):
 

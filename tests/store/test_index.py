@@ -70,3 +70,10 @@ def test_no_study_or_too_many(root: Path):
     with pytest.raises(UserError, match="2 studies are stored here") as caught:
         one_study(root)
     assert "one of: a, b" in str(caught.value)
+
+
+def test_a_file_is_no_study_s_folder(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("study: mine")
+    with pytest.raises(UserError, match="this is a file, not a study's folder") as error:
+        find_studies(tmp_path / "mine.yaml")
+    assert error.value.remedy == "the folder is where the study was run, e.g. ./runs/mine"

@@ -1,5 +1,7 @@
 """Hooks act where they say, with randomness of their own, and leave everything else as it was."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +43,21 @@ def planted():
     class Still(Hook):
         def updates(self, updates, params, now):
             return jax.tree.map(jnp.zeros_like, updates)
+
+    @register("hook", "test-short")
+    class Short(Hook):
+        def batch(self, batch, now):
+            return batch._replace(targets=batch.targets[:, :-1])
+
+    @register("hook", "test-vector")
+    class Vector(Hook):
+        def loss(self, loss, logits, batch, model, now):
+            return jnp.stack([loss, loss])
+
+    @register("hook", "test-lost")
+    class Lost(Hook):
+        def gradients(self, gradients, params, now):
+            return None
 
     @register("hook", "test-idle")
     class Idle(Hook):
@@ -136,3 +153,27 @@ def test_mistakes_in_hooks(hooks, problem, path):
     with pytest.raises(UserError, match=problem) as error:
         load(RunConfig, data)
     assert error.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "remedy"),
+    [
+        ("test-short", "hook 'test-short' gives targets of shape (", "a hook leaves the shapes of batch as they are"),
+        ("test-vector", "hook 'test-vector' gives loss of shape (2,), not ()", "a hook leaves the shapes of loss"),
+        (
+            "test-lost",
+            "hook 'test-lost' gives NoneType for gradients",
+            "return the gradients that it was given, changed",
+        ),
+    ],
+)
+def test_what_has_another_form_is_refused_with_the_hook_s_place(kind, problem, remedy, trainer, make, text):
+    task, source = text
+    run = trainer([make(task, hooks=[kind])], source)
+    with pytest.raises(UserError) as caught:
+        run.advance(1)
+    assert caught.value.problem.startswith(problem)
+    assert caught.value.remedy.startswith(remedy)
+    assert caught.value.path == ("train", "hooks", kind)
+    assert str(caught.value.file) == __file__
+    assert "def " in Path(__file__).read_text().splitlines()[caught.value.line - 1]

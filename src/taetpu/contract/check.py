@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.computation import Computation
 from taetpu.contract.declared import declared, folded
 from taetpu.contract.inert import reason
@@ -125,7 +126,16 @@ class Contract:
                 raise arm.explain(UserError(f"arm {arm.name!r} changes nothing: {why}", remedy=remedy))
             self.refuse_idle_part(arm, new)
             self.refuse_twin(arm, new)
+        self.refuse_leak(arm)
         self.known[arm.name] = new
+
+    def refuse_leak(self, arm: Arm) -> None:
+        """A component of a plug-in that tells a position of later tokens, where those are what it is to predict."""
+        config, source = arm.config, self.study.source(arm)
+        if sees_later_tokens(config, source):
+            problem = f"arm {arm.name!r} sees the future: later tokens change what it predicts at earlier positions"
+            remedy = "use positions up to one's own alone; `python -m taetpu.testing PLUGIN` says which kind does not"
+            raise arm.explain(UserError(problem, remedy=remedy))
 
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
         """What an arm computes, or would with this config instead of its own."""

@@ -35,12 +35,16 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
     """Name a config class as one of the kinds of a slot: `@register("ffn", "mine")`.
 
     Raises:
-        UserError: the slot is unknown, or the kind is taken by another class.
+        UserError: the slot is unknown, what is named is no `Component`, or the kind is taken by another class.
     """
     if slot not in BUILTIN:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
 
     def name(cls: type[C]) -> type[C]:
+        if not isinstance(cls, type) or not issubclass(cls, Component):
+            made = getattr(cls, "__name__", repr(cls))
+            remedy = f"class {made}(Component): ..., with an init that builds the module"
+            raise UserError(f"what is registered as {slot} {kind!r}, {made}, is no Component", remedy=remedy)
         taken = _KINDS.setdefault(slot, {}).get(kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
             raise UserError(f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}", remedy="rename one")

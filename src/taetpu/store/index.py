@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import NotStored, open_store
+from taetpu.store.backend import NotStored, default_root, open_store
 from taetpu.store.study import StudyFolder
 
 
@@ -36,6 +36,9 @@ def find_studies(place: str | Path) -> list[StudyFolder]:
     Raises:
         UserError: the place cannot be read, or is of a kind that is not supported.
     """
+    if Path(place).is_file():
+        remedy = f"the folder is where the study was run, e.g. {default_root()}/{Path(place).stem}"
+        raise UserError("this is a file, not a study's folder", file=place, remedy=remedy)
     store = open_store(place)
     if store.exists("study.yaml"):
         folder = Path(place).expanduser().absolute()

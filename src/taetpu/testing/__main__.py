@@ -17,6 +17,7 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
 
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
+    from taetpu.core.errors import UserError
     from taetpu.core.plugins import load_plugins
     from taetpu.core.runtime import prepare_jax
     from taetpu.testing import ComponentError, check_component
@@ -33,6 +34,9 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
             failed = True
             typer.echo(f"{error.report}\n")
             sys.stderr.write(f"{error}\n\n")
+        except UserError as error:  # so that one kind's mistake does not hide another's
+            failed = True
+            sys.stderr.write(f"{name}: {error}\n\n")
     if failed:
         raise typer.Exit(1)
 

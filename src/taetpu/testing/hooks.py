@@ -22,6 +22,7 @@ def check_hook(checks: Checks) -> None:
     """Each method that a hook has gives what it was given in form, from the key alone, packed or not."""
     component: Any = checks.component
     read: set[str] = set()
+    whole = True
     structure, numbers = taken(component)
     for method in METHODS:
         if not acts(component, method):
@@ -33,6 +34,7 @@ def check_hook(checks: Checks) -> None:
         first, second = (_given(method, seed) for seed in (0, 1))
         if not checks.make(f"{method} form", hook_form, component, method, call, numbers, first):
             checks.leave(f"{method} repeats", f"{method} packs")
+            whole = False
             continue
         found: list[Any] = []
         if checks.make(f"{method} repeats", hook_repeats, component, method, call, numbers, first, found):
@@ -40,7 +42,10 @@ def check_hook(checks: Checks) -> None:
         else:
             checks.leave(f"{method} packs")
         read |= reads(call, numbers, *first)
-    checks.make("numbers", numbers_read, numbers, read, checks)
+    if whole:
+        checks.make("numbers", numbers_read, numbers, read, checks)
+    else:  # what fails may be what reads them
+        checks.leave("numbers")
 
 
 def _given(method: str, seed: int) -> tuple[Any, ...]:

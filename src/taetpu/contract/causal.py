@@ -1,0 +1,45 @@
+"""Does an arm with a component of the user's see the future? Tried, on the model itself: one forward pass."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from taetpu.core.config import components
+from taetpu.core.keys import named, root_key
+from taetpu.core.traced import active, bind, split
+from taetpu.data.batches import Source
+from taetpu.nn.parts import join, trainable
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.count import num_params
+from taetpu.train.step import new_model
+
+MOST_PARAMS = 300_000_000  # larger models are not built for this
+NUDGE = 0.02  # moves parameters that start at zero, behind which a component could hide
+VISIBLE = 1e-4  # of the largest logit: less is rounding
+
+
+def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
+    """Do later tokens change what a model with plug-ins in it predicts at earlier positions?
+
+    Two sequences are compared that share their first half. Models without plug-ins, and those of tasks that are not
+    causal, are not tried: built-in components are tested.
+    """
+    own = any(component.plugin for component in components(config.model))
+    small = num_params(config.model, source.vocab_size, source.seq_len) <= MOST_PARAMS
+    if not own or not config.task.causal or not small or source.seq_len < 2:
+        return False
+    half = source.seq_len // 2
+    tokens = np.random.default_rng(0).integers(source.vocab_size, size=(2, source.seq_len), dtype=np.int32)
+    tokens[1, :half] = tokens[0, :half]
+
+    def predict(seed: Any, tokens: Any) -> Any:
+        params, rest = trainable(new_model(bind(*split(config, active(config))), source, seed))
+        leaves, form = jax.tree.flatten(params)
+        keys = jax.random.split(named(root_key(seed), "nudge"), len(leaves))
+        moved = [a + NUDGE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]
+        return join(jax.tree.unflatten(form, moved), rest)(tokens)
+
+    logits = np.asarray(jax.jit(predict)(jnp.int32(0), tokens))[:, :half]
+    return bool(np.abs(logits[0] - logits[1]).max() > VISIBLE * np.abs(logits).max())
