@@ -121,6 +121,21 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     )
 
 
+def test_what_tuning_found_is_verified_too(folder) -> None:
+    study = folder("fair").read_study()
+    trials = study["tuning"]["arms"]["no-ffn"]["trials"]
+    honest = trials["lr=0.01"]["by_seed"][0]
+    trials["lr=0.01"]["by_seed"][0] = honest - 5
+    folder("fair").write_study(study, replace=True)
+    found = [problem for problem in verify(folder("fair")) if problem.startswith("study.yaml: ")]
+    trials["lr=0.01"]["by_seed"][0] = honest
+    folder("fair").write_study(study, replace=True)
+    assert len(found) == 2
+    assert found[0].startswith(f"study.yaml: tuning no-ffn with lr=0.01 came to [{honest}, ")
+    assert found[1] == "study.yaml: tuning no-ffn found lr=0.01 best, and lr=0.003 is recorded"
+    assert verify(folder("fair")) == []
+
+
 def test_the_best_at_the_edge_is_warned_of(study) -> None:
     results = study("fair")
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}

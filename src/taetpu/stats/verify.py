@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.stats.analyse import results
@@ -22,6 +22,7 @@ def verify(folder: StudyFolder) -> list[str]:
         UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen.
     """
     found = [problem for run in folder.runs() for problem in _of_run(run)]
+    found += _of_tuning(folder, folder.read_study())
     stored, computed = folder.read_results(), json.loads(json.dumps(results(folder)))
     if stored is None:
         return [*found, "results.json is missing"]
@@ -47,6 +48,35 @@ def _of_run(run: RunFolder) -> Iterator[str]:
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
         yield f"{run.where}: the result is of step {result['steps']}, and the log ends at step {reached}"
+
+
+def _of_tuning(folder: StudyFolder, study: Mapping[str, Any]) -> Iterator[str]:
+    """What tuning found, against the runs that it tried."""
+    tuning, primary = study.get("tuning"), study["plan"]["primary"]
+    if not tuning:
+        return
+    ended = {(run.arm, run.seed): run.result() for run in folder.runs()}
+    for name, entry in tuning["arms"].items():
+        for cell, trial in entry["trials"].items():
+            came_to = [_finished(ended.get((trial["arm"], seed)), primary) for seed in tuning["seeds"]]
+            if came_to != trial["by_seed"]:
+                yield f"study.yaml: tuning {name} with {cell} came to {came_to}, and {trial['by_seed']} is recorded"
+        means = {cell: _over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
+        known = {cell: mean for cell, mean in means.items() if mean is not None}
+        pick = min if study["plan"]["direction"] == "min" else max
+        best = pick(known, key=lambda cell: known[cell], default=None)
+        if best != entry["best"]:
+            yield f"study.yaml: tuning {name} found {best} best, and {entry['best']} is recorded"
+
+
+def _finished(result: Mapping[str, Any] | None, metric: str) -> float | None:
+    return result["metrics"].get(metric) if result is not None and result["outcome"] == "finished" else None
+
+
+def _over_seeds(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a run is lost."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _mean(sums: Mapping[str, Array], metric: str) -> float | None:

@@ -49,7 +49,7 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
 
     Returns:
         `values` (what was tried, by path), `seeds`, and for each of `arms` that had something to try: `trials`
-        (combination: its `values`, the primary metric `by_seed`, null where a run diverged, and the `mean`, null where
+        (combination: the `arm` that tried it, its `values`, the primary metric `by_seed`, null where a run diverged, and the `mean`, null where
         any did), the `best` combination, and the paths at whose `edge` it lies.
     """
     results: dict[str, list[dict[str, Any]]] = {}
@@ -63,8 +63,9 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
     for arm in study.arms:
         own = tuning.left_by(arm.overrides)
         outcomes = {
-            cell: {"values": values, **_outcome(results[_trial_name(arm, cell)], study.measure.primary)}
+            cell: {"arm": name, "values": values, **_outcome(results[name], study.measure.primary)}
             for cell, values in own.cells.items()
+            for name in [_trial_name(arm, cell)]
         }
         best = _best(outcomes, study.measure.direction)
         if outcomes:
