@@ -195,9 +195,7 @@ def test_an_arm_that_comes_later_is_not_planned_and_a_rung_that_goes_stays_with_
     assert set(folder.read_study()["roles"]) <= set(names)
 
 
-FACTORS = (
-    "train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}"
-)
+FACTORS = "train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from tests.small import TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
+from taetpu.spec.schema import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, extended, next_look, run_study
@@ -78,6 +79,7 @@ def test_added_seeds_are_fresh_and_none_of_tunings(tmp_path):
     (tmp_path / "s.yaml").write_text(TINY + LOOKS + tune)
     study = load_study(tmp_path / "s.yaml")
     assert extended(study, study.seeds, 4) == (0, 1, 3, 5)
+    assert extended(study, (0, MAX_SEED), 4) == (0, MAX_SEED, 1, 3)
     assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "inconclusive"}]}) == (0, 1, 3, 5)
     assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "worse"}]}) is None
     assert next_look(study.changed(seeds=(0, 1, 3, 5)), {"arms": [{"verdict": "inconclusive"}]}) is None

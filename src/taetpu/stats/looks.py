@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 from scipy.optimize import root_scalar
+from scipy.special import ndtr, ndtri
 
 MOST = 3
 """Looks that a study may plan."""
@@ -31,46 +31,65 @@ def overall(p: float, shares: Sequence[float], look: int) -> float:
         p: two-sided, as of a study without other looks.
         shares: of the last look's seeds, at each look; the last is 1.
     """
-    if look == 0 and len(shares) == 1:
-        return p
+    if look == 0:
+        return min(1.0, float(4 * ndtr(ndtri(p / 4) * math.sqrt(shares[0]))))
+    bound, share, before = -float(ndtri(max(p, SMALLEST) / 2)) * math.sqrt(shares[look]), shares[look], shares[look - 1]
+
+    def excess(log_alpha: float) -> float:
+        """How much more the look would spend than it may, if it rejected at `p`."""
+        alpha = math.exp(log_alpha)
+        points, mass = _undecided(alpha, shares[:look])
+        return _beyond(bound, points, mass, math.sqrt(share - before)) - (spend(alpha, share) - spend(alpha, before))
+
     low, high = math.log(SMALLEST), math.log(1 - 1e-9)
-    if p >= nominal(math.exp(high), shares, look):
+    if excess(high) >= 0:
         return 1.0
-    if p <= nominal(math.exp(low), shares, look):
-        return SMALLEST
-    found = root_scalar(lambda a: math.log(nominal(math.exp(a), shares, look) / p), bracket=(low, high), xtol=1e-6)
-    return math.exp(found.root)
+    return SMALLEST if excess(low) <= 0 else math.exp(root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
 
 
 def nominal(alpha: float, shares: Sequence[float], look: int) -> float:
     """The level at which the look may test, when all looks together are to err at rate `alpha`."""
-    points, mass, spent = np.zeros(1), np.ones(1), 0.0  # where the undecided stand: a Brownian motion at time `share`
-    before, bound = 0.0, math.inf
-    for share in shares[: look + 1]:
+    before = shares[look - 1] if look else 0.0
+    rate = spend(alpha, shares[look]) - (spend(alpha, before) if look else 0.0)
+    bound = _bound(*_undecided(alpha, shares[:look]), math.sqrt(shares[look] - before), rate)
+    return float(2 * ndtr(-bound / math.sqrt(shares[look])))
+
+
+def _undecided(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Where studies stand that no look has decided so far, and how many: a Brownian motion at time `share`."""
+    points, mass, before, spent = np.zeros(1), np.ones(1), 0.0, 0.0
+    for share in shares:
         sd, total = math.sqrt(share - before), spend(alpha, share)
-        bound = _bound(points, mass, sd, total - spent)
-        reach, weight = np.polynomial.legendre.leggauss(NODES)
-        stay = reach * bound
-        mass = (stats.norm.pdf(stay[:, None], points, sd) @ mass) * weight * bound
-        points, before, spent = stay, share, total
-    return float(2 * stats.norm.sf(bound / math.sqrt(before)))
+        points, mass = _stay(points, mass, sd, _bound(points, mass, sd, total - spent))
+        before, spent = share, total
+    return points, mass
+
+
+def _stay(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
+    """Those within the bound after a step."""
+    reach, weight = np.polynomial.legendre.leggauss(NODES)
+    z = (reach[:, None] * bound - points) / sd
+    return reach * bound, (np.exp(-(z**2) / 2) @ mass) * weight * bound / (sd * math.sqrt(2 * math.pi))
 
 
 def spend(alpha: float, share: float) -> float:
     """How much of the error rate may be spent when a share of the seeds is there."""
-    return float(4 * stats.norm.sf(stats.norm.isf(alpha / 4) / math.sqrt(share)))
+    return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share)))
+
+
+def _beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
+    """How many are further from 0 than the bound, after a step."""
+    return float(mass @ (ndtr((points - bound) / sd) + ndtr((-bound - points) / sd)))
 
 
 def _bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
-    """How far from 0 the motion is beyond with this probability, after a step from `points`."""
-
-    def beyond(bound: float) -> float:
-        return float(mass @ (stats.norm.sf(bound, points, sd) + stats.norm.cdf(-bound, points, sd)))
-
+    """The bound that so many are beyond, after a step."""
+    if len(points) == 1:
+        return -float(ndtri(rate / 2)) * sd
     high = 1.0
-    while beyond(high) > rate:
+    while _beyond(high, points, mass, sd) > rate:
         high *= 2
-    return float(root_scalar(lambda bound: beyond(bound) - rate, bracket=(0.0, high), xtol=1e-12).root)
+    return float(root_scalar(lambda b: _beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10).root)
 
 
 def inflated(alpha: float, seeds: Sequence[int]) -> float:
@@ -78,12 +97,9 @@ def inflated(alpha: float, seeds: Sequence[int]) -> float:
 
     Source: Armitage, McPherson and Rowe (1969), Repeated significance tests on accumulating data.
     """
-    points, mass, before, found = np.zeros(1), np.ones(1), 0, 0.0
+    points, mass, before = np.zeros(1), np.ones(1), 0
     for number in seeds:
-        sd, bound = math.sqrt(number - before), stats.norm.isf(alpha / 2) * math.sqrt(number)
-        reach, weight = np.polynomial.legendre.leggauss(NODES)
-        stay = reach * bound
-        left = (stats.norm.pdf(stay[:, None], points, sd) @ mass) * weight * bound
-        found = 1 - float(left.sum())
-        points, mass, before = stay, left, number
-    return found
+        bound = -float(ndtri(alpha / 2)) * math.sqrt(number)
+        points, mass = _stay(points, mass, math.sqrt(number - before), bound)
+        before = number
+    return 1 - float(mass.sum())

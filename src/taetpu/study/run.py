@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
+from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
@@ -178,4 +179,5 @@ def seeds_begun(study: Study, folder: StudyFolder) -> tuple[int, ...]:
 def extended(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
     """Seeds with fresh ones up to this number; none of those that tuning uses."""
     taken = {*seeds, *(study.tune.seeds if study.tune else ())}
-    return (*seeds, *islice((seed for seed in count(max(seeds) + 1) if seed not in taken), number - len(seeds)))
+    fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
+    return (*seeds, *islice(fresh, number - len(seeds)))
