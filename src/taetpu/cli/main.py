@@ -55,10 +55,12 @@ app.command()(results.report)
 def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
     from taetpu.core.errors import FailedRuns, UserError
+    from taetpu.core.interrupt import listening
 
     arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(arguments, prog_name="taetpu", standalone_mode=False)
+        with listening():
+            code = app(arguments, prog_name="taetpu", standalone_mode=False)
     except typer.TyperException as error:
         _refuse(_misused(error))
     except UserError as error:
