@@ -10,3 +10,12 @@ seeds: 2
 arms:
   low-lr: {train.optimizer.lr: 1e-4}
 """  # noqa: E501 (other tests name its lines)
+
+# The least that can be trained: for tests of what comes of many runs.
+TINY = """\
+study: tiny
+base:
+  task: {kind: copy, seq_len: 8, symbols: 4, min_length: 2, max_length: 3, eval_size: 8}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 6, batch_size: 4, eval_every: 6, log_every: 6, sample: none}
+"""

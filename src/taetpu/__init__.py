@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taetpu.core.errors import FailedRuns, UserError
+    from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
     from taetpu.spec.loading import load_study
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taetpu.train.saved import open_run
 
 __all__ = [
-    "FailedRuns",
+    "Failed",
     "UserError",
     "from_huggingface",
     "load_folder",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "core.errors": ("FailedRuns", "UserError"),
+    "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
     "spec.loading": ("load_study",),

@@ -1,5 +1,6 @@
 """`status`, `list`, `report` and `catalog`: what they find, and that looking changes nothing."""
 
+import json
 import shutil
 
 import pytest
@@ -27,8 +28,11 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     assert table[0] == "small"
     assert table[1].split() == ["arm", "done", "step", "train/loss", "val/loss"]
     for row, line in zip(rows, table[2:], strict=True):
-        assert line.split() == [str(value) for value in row.values()]
+        assert line.split() == [str(row[column]) for column in table[1].split()]
         assert (row["done"], row["step"]) == ("2/2", 20)
+    arms = json.loads((root / "small/results.json").read_text())["arms"]
+    assert [(row["effect"], row["ci95"]) for row in rows] == [(arm["effect"], arm["ci95"]) for arm in arms]
+    assert [row["standing"] for row in rows] == ["baseline", arms[1]["verdict"]]
 
     found = taetpu("list", "--root", root, "--json").json()
     assert [(entry["study"], entry["arms"], entry["seeds"], entry["runs"]) for entry in found] == [
@@ -62,9 +66,34 @@ def test_a_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
     assert [bool(entry["problem"]) for entry in found] == [True, False]
     assert "not valid YAML" in found[0]["problem"]
     assert taetpu("list", "--root", root).code == 0
-    done = taetpu("status", root)
+    code, out, err = taetpu("status", root)
+    assert (code, err) == (0, "")
+    assert f"  where:  {root}/other/study.yaml:1" in out
+    assert "\nsmall\n" in out
+    told = taetpu("status", root, "--json").json()
+    assert "not valid YAML" in told["other"][0]["problem"]
+    assert [row["done"] for row in told["small"]] == ["2/2", "2/2"]
+    done = taetpu("status", root / "other")
     assert done.code == 2
     assert f"where:  {root}/other/study.yaml:1" in done.err
+
+
+def test_an_unfinished_study_gets_effects_and_no_verdict(taetpu, here, trained, contents):
+    root = here / "root"
+    shutil.copytree(trained[0], root)
+    file = root / "small/study.yaml"
+    file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
+    before = contents(root)
+    rows = taetpu("status", root / "small", "--json").json()["small"]
+    finished = json.loads((root / "small/results.json").read_text())["arms"][1]
+    assert [row["standing"] for row in rows] == ["baseline", "interim"]
+    assert (rows[1]["done"], rows[1]["effect"], rows[1]["ci95"]) == ("2/3", finished["effect"], finished["ci95"])
+    lines = taetpu("status", root / "small").out.splitlines()
+    assert lines[4] == "interim, of the runs that have ended; verdicts are given when all have:"
+    assert lines[5].split() == ["arm", "effect", "95", "%", "interval"]
+    assert lines[6].startswith("low-lr  +")
+    assert not [line for line in lines if any(verdict in line for verdict in ("better", "worse", "inconclusive"))]
+    assert contents(root) == before
 
 
 def test_a_report_is_made_again_from_what_is_stored(taetpu, here, trained):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.optim.loss import totals
+from taetpu.optim.loss import by_sequence, totals
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((2, 5, 7)).astype(np.float32) * 3
@@ -53,3 +53,12 @@ def test_nan_is_never_correct():
     sums = totals(jnp.full((2, 5, 7), jnp.nan), TARGETS, WEIGHTS)
     assert np.isnan(sums["nll"])
     assert sums["correct"] == 0
+
+
+def test_sums_of_sequences_are_the_batchs_in_parts():
+    sums, whole = by_sequence(jnp.asarray(LOGITS), TARGETS, WEIGHTS), totals(jnp.asarray(LOGITS), TARGETS, WEIGHTS)
+    for name, values in sums.items():
+        assert values.shape == (2,)
+        np.testing.assert_allclose(values.sum(), whole[name], rtol=1e-6)
+    alone = totals(jnp.asarray(LOGITS[:1]), TARGETS[:1], WEIGHTS[:1])
+    np.testing.assert_allclose(sums["nll"][0], alone["nll"], rtol=1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from taetpu.stats.analyse import analyse
+from taetpu.stats.plan import Plan
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 
@@ -50,13 +51,14 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
         seeds: int = 3,
         steps: int = 400,
         root: Path = tmp_path,
+        equivalence: float | None = None,
         sample: str = "    The loop is then run again, with the value that was\n    returned by the call.\n",
     ) -> StudyFolder:
         rng = np.random.default_rng(0)
         folder = StudyFolder(open_store(root), "what-matters")
-        measure = {"primary": "val/loss", "direction": "min"}
         study = {"study": "what-matters", "base": BASE, "arms": {name: diff for name, (diff, _) in arms.items()}}
-        folder.write_study({**study, "seeds": list(range(seeds)), "measure": measure})
+        plan = Plan("val/loss", "min", tuple(arms), tuple(range(seeds)), (seeds,), equivalence)
+        folder.write_study({**study, "seeds": list(range(seeds)), "roles": {}, "design": {}, "plan": plan.frozen()})
         shared = rng.normal(0, 0.012, seeds)
         for i, (arm, (_, effect)) in enumerate(arms.items()):
             for seed in range(seeds):
@@ -80,7 +82,8 @@ def _write_run(folder, arm, seed, offset, diverged, steps, rng, params, sample) 
         train[steps // 3 :] = np.nan
         val[evals >= steps // 3] = np.nan
     series = {"train/loss": (step, train.astype(np.float32)), "val/loss": (evals, val.astype(np.float32))}
-    run.append(0, steps, series)
+    times = {"step_seconds": ([steps], [0.004]), "forward_seconds": ([steps], [2e-6])}
+    run.append(0, steps, series, times)
     run.write_sample(steps, sample)
     run.finish(
         {
@@ -91,6 +94,7 @@ def _write_run(folder, arm, seed, offset, diverged, steps, rng, params, sample) 
             "params": params,
             "flops": 6 * params * 16 * 64 * steps,
             "tokens": 16 * 64 * steps,
+            "memory": {"training": 40 * params, "kv_cache": 2 * 64 * 512},
             "pack": {"id": "3f2a", "width": 8, "devices": 2},
             "environment": ENVIRONMENT,
         }

@@ -60,14 +60,13 @@ def test_page_shows_the_results(store_study) -> None:
     cells = [cell.strip() for cell in page.cells]
     for row in words.rows(results):
         at = next(i for i, cell in enumerate(cells) if cell.startswith(row.arm))
-        assert cells[at + 1 : at + 5] == [row.mean, row.effect, row.interval, row.p]
-        assert cells[at + 5].endswith(row.verdict)
-        assert cells[at + 6 : at + 8] == [row.params, row.flops]
+        assert cells[at + 1 : at + 6] == [row.mean, row.effect, row.interval, row.noise_sd, row.p]
+        assert cells[at + 6].endswith(row.verdict)
     data = json.loads(page.scripts[0])
-    drawn = data["forest"]["layer"][2]["data"]["values"]  # after band and zero line come the estimates
+    drawn = data["charts"]["forest"]["layer"][2]["data"]["values"]  # after band and zero line come the estimates
     expected = [(arm["name"], arm["effect"], arm["ci95"], arm["verdict"]) for arm in results["arms"][1:]]
     assert [(row["arm"], row["effect"], [row["low"], row["high"]], row["verdict"]) for row in drawn] == expected
-    assert data["verdicts"] == {arm["name"]: arm["verdict"] for arm in results["arms"]}
+    assert data["verdicts"] == {arm["name"]: words.standing(arm) for arm in results["arms"]}
 
 
 def test_page_loads_nothing_from_elsewhere(store_study) -> None:

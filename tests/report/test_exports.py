@@ -6,6 +6,7 @@ from markdown_it import MarkdownIt
 
 from taetpu.report import words
 from taetpu.report.exports import markdown, table_text
+from taetpu.report.parts import parts
 
 
 def cells(text: str) -> list[str]:
@@ -17,20 +18,20 @@ def cells(text: str) -> list[str]:
 
 def test_markdown_table_is_the_results(store_study) -> None:
     results = store_study().read_results()
-    found = cells(markdown(results))
-    table = [found[i : i + 9] for i in range(0, len(found), 9)]
-    for line, row in zip(table[1:], words.rows(results), strict=True):
-        assert line == [
-            row.arm, row.change, row.mean, row.effect, row.interval, row.p, row.verdict, row.params, row.flops,
-        ]  # fmt: skip
+    found = cells(markdown(results, {}))
+    table = [found[i : i + 8] for i in range(8, 8 * (1 + len(results["arms"])), 8)]
+    for line, row in zip(table, words.rows(results), strict=True):
+        assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
 
 
 def test_markdown_survives_hostile_names(store_study) -> None:
     name = "a|b `c` *d* <script> [x](y) &amp; ~~z~~ $m$"
     results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()
-    found = cells(markdown(results))
-    assert len(found) == 9 * 3
-    assert found[18:20] == [name, "note: one two | three"]
+    found = cells(markdown(results, {}))
+    assert found[16:18] == [name, "note: one two | three"]
+    assert (
+        found.count(name) == sum(any(name in row for row in t.rows) for p in parts(results, {}) for t in p.tables) + 1
+    )
 
 
 def test_text_table_fits_a_terminal(store_study) -> None:

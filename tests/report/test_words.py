@@ -5,7 +5,8 @@ import pytest
 from taetpu.report import words
 
 
-def results(verdicts: list[str], seeds: int = 5) -> dict:
+def results(verdicts: list[str | None], seeds: int = 5) -> dict:
+    """Results of a study without designs, each arm with one of these verdicts."""
     runs = [{"seed": seed, "id": "x", "outcome": "finished", "value": 1.0} for seed in range(seeds)]
     common = {
         "runs": runs,
@@ -15,18 +16,31 @@ def results(verdicts: list[str], seeds: int = 5) -> dict:
         "ci95": None,
         "p_holm": None,
         "change": "",
-        "evidence": "",
+        "evidence": "It is so.",
+        "effect_sd": None,
+        "role": {},
+        "diff": {},
+        "planned": True,
     }
-    common |= {"params": 1000, "flops": 1000, "diverged": 0, "more_seeds": None}
+    common |= {"params": 1000, "flops": 1000, "diverged": 0, "more_seeds": None, "against": "baseline"}
     arms = [{"name": f"arm{i}", "verdict": verdict, **common} for i, verdict in enumerate(verdicts)]
+    model = {"residual_sd": 0.0045, "noisy": []}
     return {
         "primary": "val/loss",
         "seeds": list(range(seeds)),
         "complete": True,
+        "final": None not in verdicts,
+        "alpha": 0.05,
+        "plan": {"looks": [seeds], "error_rate": 0.05},
         "label": None,
-        "noise_floor": {"sd": 0.0123, "seeds": seeds},
-        "model": {"residual_sd": 0.0045, "noisy": []},
-        "arms": [{"name": "baseline", "verdict": None, **common}, *arms],
+        "noise_floor": {"sd": 0.0123, "seeds": seeds, "resolves": 0.017},
+        "model": model,
+        "groups": [{"baseline": "baseline", **model}],
+        "designs": {"limits": []},
+        "tuning": None,
+        "hardware": [{"device": "cpu", "machine": "x86_64", "runs": 5}],
+        "reused": {"runs": 0, "audited": 0},
+        "arms": [{"name": "baseline", "verdict": None, **common, "against": None}, *arms],
     }
 
 
@@ -38,6 +52,10 @@ def results(verdicts: list[str], seeds: int = 5) -> dict:
         (["better"], "1 of 1 change made val/loss better."),
         (["worse", "inconclusive"], "1 of 2 changes made val/loss worse and 1 could not be told from the baseline."),
         (["inconclusive"] * 3, "None of 3 changes could be told from the baseline in val/loss."),
+        (["equivalent", "equivalent", "inconclusive"],
+         "2 of 3 changes made no difference to val/loss that matters and 1 could not be told from the baseline."),
+        (["better", "equivalent"], "1 of 2 changes made val/loss better and 1 made no difference that matters."),
+        ([None, None], "Interim: effects of 2 changes on val/loss so far, and no verdicts yet."),
         ([], "The baseline alone: val/loss is 1.0000."),
     ],
 )  # fmt: skip
@@ -66,7 +84,7 @@ def test_notices() -> None:
     runs = [dict(run) for run in found["arms"][1]["runs"]]
     runs[0]["outcome"], runs[1]["outcome"] = "diverged", "unfinished"
     found["arms"][1]["runs"] = runs
-    found["model"]["noisy"] = ["baseline"]
+    found["model"]["noisy"].append("baseline")
     text = "\n".join(words.notices(found))
     assert "Not final: 1 of 6 runs have not ended." in text
     assert "Screening: 3 seeds an arm" in text
@@ -92,13 +110,83 @@ def test_how_runs_were_packed() -> None:
     ]
 
 
-def test_amounts_beside_the_baseline() -> None:
+def test_notices_of_the_plan() -> None:
+    found = results(["worse", None], seeds=4)
+    found["plan"] = {"looks": [3, 5], "error_rate": 0.0812}
+    found["arms"][2]["planned"] = False
+    found["tuning"] = {"arms": {"arm0": {"edge": ["train.optimizer.lr"]}, "arm1": {"edge": []}}}
+    assert words.notices(found) == [
+        "Not final: verdicts were planned at 3, 5 seeds an arm, and there are 4.",
+        "Seeds were added after verdicts had been given: the chance of a false one is not 5% but up to 8%.",
+        "Added to the study after its first run: arm1.",
+        "The best train.optimizer.lr of arm0 lies at the edge of what was tried: a wider grid may find a better one.",
+    ]
+
+
+def test_unlike_hardware_is_named() -> None:
     found = results(["worse"])
-    found["arms"][1]["params"] = 970
-    assert [row.params for row in words.rows(found)] == ["1.00k", "970 (-3%)"]
+    found["hardware"].append({"device": "TPU v5e", "machine": "x86_64", "runs": 1})
+    assert words.notices(found) == [
+        "Mixed hardware: 5 runs on cpu, 1 run on TPU v5e. Devices round differently; small effects between them are "
+        "not the arms'."
+    ]
+
+
+def test_on_which_terms_an_arm_is_compared() -> None:
+    found = results(["worse"] * 4)
+    assert [row.terms for row in words.rows(found)] == [""] * 5
+    _, plain, matched, tuned, other = found["arms"]
+    matched["role"] = {"match": {"of": "arm0", "by": "flops", "train.steps": 30}}
+    tuned["role"] = {"tuned": {"of": "arm0", "train.optimizer.lr": 0.1}, "match": {"of": "arm0", "by": "params"}}
+    other["against"] = "baseline@dim=8"
+    rows = words.rows(found)
+    assert [row.terms for row in rows] == [
+        "", "at equal steps", "at equal training FLOPs", "at equal parameters, each at its best",
+        "at equal steps, against baseline@dim=8",
+    ]  # fmt: skip
+    assert (rows[0].evidence, rows[2].evidence) == ("It is so.", "At equal training FLOPs: It is so.")
+    assert words.judged(found) == [plain, other]
+
+
+def test_a_ladder_is_summed_up_at_its_largest_scale() -> None:
+    found = results(["worse", "inconclusive"])
+    for arm, rung in zip(found["arms"][1:], ("dim=64", "dim=8"), strict=True):
+        arm["role"] = {"ladder": {"rung": rung, "arm": "nope"}}
+    found["designs"]["ladder"] = {"scales": {"dim=64": {"params": 900}, "dim=8": {"params": 20}}}
+    assert words.headline(found) == "At dim=64, the largest of 2 scales: 1 of 1 change made val/loss worse."
+
+
+def test_what_was_reused_is_said() -> None:
+    found = results(["worse"])
+    assert words.reused(found) == ""
+    found["reused"] = {"runs": 1, "audited": 0}
+    assert words.reused(found) == (
+        "1 run of this study was trained elsewhere and taken over; none was trained again to prove them."
+    )
+    found["reused"] = {"runs": 12, "audited": 2}
+    assert words.reused(found).endswith("taken over; 2 of them were trained again and came out the same.")
+
+
+@pytest.mark.parametrize(
+    ("text", "amounts"),
+    [
+        (words.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
+        (words.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s", 90: "1.5 min",
+                         7200: "2 h"}),
+    ],
+)  # fmt: skip
+def test_sizes_and_times(text, amounts) -> None:
+    assert {value: text(value) for value in amounts} == amounts
+
+
+def test_amounts_beside_the_baseline() -> None:
+    assert words.beside(970, 1000, words.numbers.amount) == "970 (-3%)"
+    assert words.beside(970, 970, words.numbers.amount) == "970"
+    assert words.beside(970, None, words.numbers.amount) == "970"
+    assert words.beside(None, 970, words.numbers.amount) == "-"
 
 
 def test_noise() -> None:
     text = words.noise(results([]))
     assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
-    assert "0.0045 once each seed's own effect is taken out" in text
+    assert "0.0045 once each seed's own effect is taken out; so many seeds find a true effect of 0.017" in text

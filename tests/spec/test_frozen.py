@@ -21,7 +21,8 @@ def test_the_same_study_changes_nothing(study, stored):
 def test_the_baseline_comes_first_and_has_its_defaults_written_out(stored):
     assert list(stored["arms"]) == ["baseline", "nope", "heads=1", "heads=2"]
     assert stored["base"]["train"]["batch_size"] == 32
-    assert stored["measure"] == {"primary": "val/loss", "direction": "min"}
+    usual = {"primary": "val/loss", "direction": "min", "equivalence": None, "alpha": 0.05, "looks": []}
+    assert stored["measure"] == usual
 
 
 def test_added_arms_and_seeds_are_taken_and_missing_ones_stay(study, stored):

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from taetpu.stats.plan import Plan
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 
@@ -36,38 +39,58 @@ def draw() -> Callable[..., np.ndarray]:
     return drawn
 
 
+def made_study(
+    root: Path,
+    values: Mapping[str, Mapping[int, float | None]],
+    name: str = "toy",
+    roles: Mapping[str, Any] = MappingProxyType({}),
+    design: Mapping[str, Any] = MappingProxyType({}),
+    result: Callable[[str, int], dict[str, Any]] = lambda arm, seed: {},
+    **plan: Any,
+) -> StudyFolder:
+    """Store a study whose runs end with the given values: None diverged, absent did not end.
+
+    Args:
+        result: what else a run's result says, by arm and seed.
+        plan: of the analysis plan, where it is not one look at all of these arms and seeds.
+    """
+    folder = StudyFolder(open_store(root), name)
+    seeds = sorted({seed for row in values.values() for seed in row})
+    own = {"primary": "val/loss", "direction": "min", "arms": tuple(values), "seeds": tuple(seeds)}
+    folder.write_study(
+        {
+            "study": name,
+            "base": {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}},
+            "arms": {arm: {} if arm == "baseline" else {"model.position": "none"} for arm in values},
+            "seeds": seeds,
+            "measure": {"primary": "val/loss", "direction": "min"},
+            "roles": dict(roles),
+            "design": dict(design),
+            "plan": Plan(**{**own, "looks": (len(seeds),), **plan}).frozen(),
+        }
+    )
+    for arm, row in values.items():
+        for seed, value in row.items():
+            run = folder.run(arm, seed, f"{seed:08x}")
+            run.start({"arm": arm, "seed": seed, "config": {"train": {"steps": 10}}})
+            run.finish({**_result(arm, seed, value), **result(arm, seed)})
+    return folder
+
+
+def _result(arm: str, seed: int, value: float | None) -> dict[str, Any]:
+    return {
+        "outcome": "diverged" if value is None else "finished",
+        "diverged_at": 3 if value is None else None,
+        "steps": 10,
+        "metrics": {"val/loss": value, "train/loss": 1.0},
+        "params": 1000,
+        "flops": 2_000_000,
+        "tokens": 300,
+        "pack": {"id": f"{arm}{seed}", "width": 2 if arm == "baseline" else 1, "devices": 1},
+    }
+
+
 @pytest.fixture
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
-    """A function that stores a study whose runs end with the given values: None diverged, absent did not end."""
-
-    def stored(values: Mapping[str, Mapping[int, float | None]], name: str = "toy") -> StudyFolder:
-        folder = StudyFolder(open_store(tmp_path), name)
-        seeds = sorted({seed for row in values.values() for seed in row})
-        folder.write_study(
-            {
-                "study": name,
-                "base": {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}},
-                "arms": {arm: {} if arm == "baseline" else {"model.position": "none"} for arm in values},
-                "seeds": seeds,
-                "measure": {"primary": "val/loss", "direction": "min"},
-            }
-        )
-        for arm, row in values.items():
-            for seed, value in row.items():
-                run = folder.run(arm, seed, f"{seed:08x}")
-                run.start({"arm": arm, "seed": seed})
-                run.finish(
-                    {
-                        "outcome": "diverged" if value is None else "finished",
-                        "diverged_at": 3 if value is None else None,
-                        "steps": 10,
-                        "metrics": {"val/loss": value, "train/loss": 1.0},
-                        "params": 1000,
-                        "flops": 2_000_000,
-                        "tokens": 300,
-                        "pack": {"id": f"{arm}{seed}", "width": 2 if arm == "baseline" else 1, "devices": 1},
-                    }
-                )
-        return folder
-
-    return stored
+    """`made_study` in a folder of this test's own."""
+    return lambda values, **more: made_study(tmp_path, values, **more)

@@ -8,6 +8,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.stats.analyse import analyse, in_words
+from taetpu.stats.power import Design
 
 
 def by_name(results: dict) -> dict:
@@ -20,7 +21,8 @@ def test_results_are_those_of_the_runs(draw, table, store_study) -> None:
     results = analyse(store_study(table(y)))
     arms = by_name(results)
     assert (results["complete"], results["label"], results["seeds"]) == (True, None, [0, 1, 2, 3, 4])
-    assert results["noise_floor"] == {"sd": pytest.approx(y[0].std(ddof=1)), "seeds": 5}
+    assert (results["noise_floor"]["sd"], results["noise_floor"]["seeds"]) == (pytest.approx(y[0].std(ddof=1)), 5)
+    assert results["noise_floor"]["resolves"] == pytest.approx(Design(3).resolves(results["model"]["residual_sd"], 5))
     assert arms["baseline"]["verdict"] is arms["baseline"]["effect"] is None
     assert arms["arm2"]["verdict"] == "worse"
     assert arms["arm2"]["effect"] == pytest.approx((y[2] - y[0]).mean())
@@ -83,10 +85,7 @@ def test_one_seed_has_no_p(store_study) -> None:
 
 
 def test_a_metric_that_was_not_measured(store_study) -> None:
-    folder = store_study({"baseline": {0: 1.0}})
-    study = folder.read_study()
-    study["measure"]["primary"] = "val/los"
-    folder.write_study(study, replace=True)
+    folder = store_study({"baseline": {0: 1.0}}, primary="val/los")
     with pytest.raises(UserError) as error:
         analyse(folder)
     assert "no metric 'val/los' was measured" in str(error.value)

@@ -1,10 +1,18 @@
 """The seed-blocked model against closed forms and against itself under changes that must not matter."""
 
+import time
+import warnings
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
+from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
-from taetpu.stats.model import Fit, fit
+from taetpu.stats.blocked import GUARD_ALPHA
+from taetpu.stats.model import Fit, contrast, fit
 
 
 def closed_form(y: np.ndarray) -> tuple[np.ndarray, float, float, int]:
@@ -70,28 +78,14 @@ def test_names_and_order_of_arms_do_not_matter(draw, table) -> None:
         assert other.guarded == effect.guarded
 
 
-@pytest.mark.parametrize("noisy", [0, 1], ids=["baseline", "arm"])
-def test_guard_keeps_the_error_rate(draw, table, noisy: int) -> None:
-    """No arm has an effect, one of nine is three times as noisy. How often is anything claimed of the noisy arm, or of
-    any arm if it is the baseline, at 5 % corrected for eight comparisons?"""
-    rng, plain, guarded = np.random.default_rng(4), [], []
-    claims = slice(None) if noisy == 0 else slice(1)
-    for _ in range(300):
-        y = draw(rng, 9, 5, {noisy: 3.0})
-        plain.append(unguarded_p(y)[claims].min() < 0.05 / 8)
-        guarded.append(p_values(fit(table(y)))[claims].min() < 0.05 / 8)
-    assert np.mean(plain) > 0.07
-    assert np.mean(guarded) < 0.06
-
-
 def test_guard_test_is_exact(draw, table) -> None:
-    """With equal noise it flags each arm in a tenth of the studies, also with cells missing."""
+    """With equal noise it flags each arm as often as it says, also with cells missing."""
     rng, flagged, arms = np.random.default_rng(5), 0, 4
-    for _ in range(500):
+    for _ in range(400):
         values = table(draw(rng, arms, 4))
         del values["arm1"][0], values["arm2"][3]
         flagged += len(fit(values).noisy)
-    assert flagged / (500 * arms) == pytest.approx(0.1, abs=0.02)
+    assert flagged / (400 * arms) == pytest.approx(GUARD_ALPHA, abs=0.03)
 
 
 def test_noisy_baseline_guards_every_effect(draw, table) -> None:
@@ -101,9 +95,95 @@ def test_noisy_baseline_guards_every_effect(draw, table) -> None:
     for i, effect in enumerate(found.effects.values(), 1):
         paired = stats.ttest_rel(y[i], y[0])
         assert effect.guarded
-        assert effect.p == pytest.approx(max(paired.pvalue, unguarded_p(y)[i - 1]))
-        low, high = effect.interval
-        assert high - low == pytest.approx(np.ptp(paired.confidence_interval()))
+        assert effect.p is not None
+        assert effect.p > unguarded_p(y)[i - 1]
+        # Next to the baseline's noise that of the others is nothing, so that its own is nearly that of the differences.
+        assert effect.p == pytest.approx(paired.pvalue, rel=0.1)
+        assert effect.interval == pytest.approx(paired.confidence_interval(), rel=0.1)
+
+
+def own_noise(y: np.ndarray, noisy: int) -> tuple[float, float]:
+    """Standard error and degrees of freedom of the difference of two arms of a full table, by hand: the noisy one's
+    variance around the mean of all others, and the residual variance of these, added after Satterthwaite."""
+    arms, seeds = y.shape
+    rest = np.delete(y, noisy, 0)
+    _, _, sd, rest_df = closed_form(rest)
+    own = (y[noisy] - rest.mean(0)).var(ddof=1)
+    others = sd**2 * (1 - 1 / (arms - 1))
+    return np.sqrt((own + others) / seeds), (own + others) ** 2 / (own**2 / (seeds - 1) + others**2 / rest_df)
+
+
+@pytest.mark.parametrize("noisy", [0, 2], ids=["baseline", "arm"])
+def test_a_guarded_effect_has_the_arms_own_noise(draw, table, noisy: int) -> None:
+    y = draw(np.random.default_rng(9), 5, 6, {noisy: 5.0})
+    found = fit(table(y))
+    assert found.noisy == {list(table(y))[noisy]}
+    guarded = [i for i in range(1, 5) if noisy in (0, i)]
+    for i in guarded:
+        _, own = found.effects[f"arm{i}"].estimates
+        error, df = own_noise(y, noisy)
+        assert (own.standard_error, own.df) == (pytest.approx(error), pytest.approx(df))
+        assert own.value == pytest.approx((y[i] - y[0]).mean())
+
+
+def test_two_noisy_arms_are_also_judged_by_the_paired_t_test(draw, table) -> None:
+    y = draw(np.random.default_rng(10), 12, 5, {0: 9.0, 3: 9.0})
+    found = fit(table(y))
+    assert {"baseline", "arm3"} <= found.noisy
+    effect, paired = found.effects["arm3"], stats.ttest_rel(y[3], y[0])
+    assert effect.p >= paired.pvalue
+    low, high = paired.confidence_interval()
+    assert effect.interval[0] <= low < high <= effect.interval[1]
+    assert effect.estimates[-1].p == pytest.approx(paired.pvalue)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 5), st.integers(0, 2**32 - 1))
+def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int, seed: int) -> None:
+    """Effects, standard errors and degrees of freedom, whichever cells are missing."""
+    rng = np.random.default_rng(seed)
+    y, there = rng.normal(size=(arms, seeds)) + 5 * rng.normal(size=seeds), rng.random((arms, seeds)) < 0.8
+    values = {f"arm{i}": {s: float(y[i, s]) for s in range(seeds) if there[i, s]} for i in range(arms)}
+    found = fit(values, "arm0")
+    cells = [(i, s) for i in range(arms) for s in range(seeds) if there[i, s]]
+    x = np.array([[*(float(i == a) for a in range(arms)), *(float(s == b) for b in range(seeds))] for i, s in cells])
+    if not cells or len(cells) <= np.linalg.matrix_rank(x):
+        assert all(effect.interval is None for effect in found.effects.values())
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SingularMatrixWarning)  # arms and seeds each add up to 1
+        reference = OLS(np.array([y[cell] for cell in cells]), x).fit()
+    assert found.df == reference.df_resid
+    for i in range(1, arms):
+        contrast = np.zeros(arms + seeds)
+        contrast[i], contrast[0] = 1.0, -1.0
+        effect = found.effects[f"arm{i}"]
+        if not np.allclose(contrast @ np.linalg.pinv(x) @ x, contrast):
+            assert effect.effect is None
+            continue
+        test = reference.t_test(contrast)
+        assert effect.effect == pytest.approx(test.effect.item(), abs=1e-9)
+        if effect.estimates:
+            assert effect.estimates[0].standard_error == pytest.approx(test.sd.item())
+
+
+def test_a_contrast_is_the_sum_of_effects(draw, table) -> None:
+    values = table(draw(np.random.default_rng(11), 5, 4))
+    found = fit(values)
+    both = contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0})
+    assert both.effect == pytest.approx(found.effects["arm1"].effect + found.effects["arm2"].effect)
+    assert both.estimates[0].standard_error == pytest.approx(found.residual_sd * np.sqrt(6 / 4))
+    single = contrast(values, {"arm1": 1.0, "baseline": -1.0})
+    assert single == found.effects["arm1"]
+
+
+def test_five_hundred_arms_take_a_moment(draw, table) -> None:
+    values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
+    start = time.perf_counter()
+    found = fit(values)
+    assert time.perf_counter() - start < 5
+    assert found.df == 500 * 4
+    assert "arm7" in found.noisy
 
 
 def test_missing_cells_are_the_least_squares_solution(draw, table) -> None:

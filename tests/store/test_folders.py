@@ -182,3 +182,40 @@ def test_runs_are_found_again_from_what_is_stored(study: StudyFolder):
         ("b", 10, "a" * 8, {"arm": "b"}),
     ]
     assert StudyFolder(again.store, "another").runs() == []
+
+
+def test_a_run_is_taken_over_whole_with_where_it_was_trained(study: StudyFolder, run: RunFolder):
+    train(run, 0, 30)
+    run.write_model({"model.safetensors": b"weights"})
+    run.start({"arm": run.arm})
+    run.finish({"outcome": "finished", "steps": 30})
+    other = StudyFolder(study.store, "another").run("same", 3, run.id)
+    other.start({"arm": "same"})
+    train(other, 0, 20, every=20)  # begun here, in other segments
+    other.take_over(run, {"arm": "same"}, source=run.where)
+    assert (other.status(), other.config(), other.source()) == ("done", {"arm": "same"}, run.where)
+    assert (run.source(), other.result()) == (None, run.result())
+    assert_array_equal(other.metrics()["train/loss"], run.metrics()["train/loss"])
+    assert (other.samples(), other.read_model()) == (run.samples(), run.read_model())
+
+    third = study.run("third", 3, run.id)
+    third.take_over(other, {"arm": "third"})  # within a place: what is known of its origin stays
+    assert third.source() == run.where
+    third.take_over(other, {"arm": "third"}, source="elsewhere")
+    assert third.source() == "elsewhere"
+
+
+def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
+    assert run.evaluation() == {}
+    sums = {"val/nll": np.array([1.5, np.nan]), "val/weight": np.array([3.0, 4.0]), "test/nll": np.array([2.0])}
+    run.write_evaluation(sums)
+    found = run.evaluation()
+    assert found.keys() == sums.keys()
+    for name, values in sums.items():
+        assert_array_equal(found[name], values)
+    file = Path(run.where) / "evaluation.json"
+    file.write_bytes(file.read_bytes().replace(b"1.5", b"1.4"))
+    with pytest.raises(UserError, match="damaged: its checksum does not fit"):
+        run.evaluation()
+    run.write_evaluation({})
+    assert run.evaluation() == {}

@@ -4,7 +4,7 @@ from tests.small import STUDY
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.run import run_study
+from taetpu.study.run import Options, run_study
 from taetpu.train.plan import parse_packing
 from taetpu.train.watch import Watcher
 
@@ -34,7 +34,7 @@ def study(tmp_path):
         file.write_text(text)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        return run_study(loaded, folder, watcher or Watcher(), parse_packing(pack)), folder
+        return run_study(loaded, folder, watcher or Watcher(), Options(parse_packing(pack))), folder
 
     return run
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from taetpu.train.record import Recorder, checkpoint_steps, derived
+from taetpu.train.record import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived
 
 
 def recorded(cuts, every=4, start=0, flush_at=()):
@@ -58,3 +58,12 @@ def test_bits_per_byte_counts_bytes_and_not_tokens():
 )
 def test_checkpoint_rules(rule, steps):
     assert checkpoint_steps(10, rule, [5, 10]) == steps
+
+
+@pytest.mark.parametrize("sequences", [1, MOST_BLOCKS, MOST_BLOCKS + 1, 5 * MOST_BLOCKS - 3])
+def test_blocks_are_sums_of_neighbours_and_few(sequences):
+    values = np.arange(sequences, dtype=np.float64)
+    found = blocks(values)
+    assert len(found) == -(-sequences // -(-sequences // MOST_BLOCKS)) <= MOST_BLOCKS
+    assert found.sum() == values.sum()
+    assert (np.diff(found[:-1]) > 0).all()

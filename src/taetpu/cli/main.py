@@ -1,6 +1,6 @@
 """The entry point: the commands together, and what an error becomes.
 
-Exit codes: 0 done, 2 the user's input is wrong, 3 finished with failed runs, 130 interrupted and resumable, 1 our bug.
+Exit codes: 0 done, 2 the user's input is wrong, 3 failed runs or claims, 130 interrupted and resumable, 1 our bug.
 """
 
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import inspect, results, studies
+from taetpu.cli import checks, inspect, results, studies
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -50,11 +50,12 @@ app.command()(studies.demo)
 app.command()(results.status)
 app.command("list")(results.list_studies)
 app.command()(results.report)
+app.command()(checks.check)
 
 
 def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
-    from taetpu.core.errors import FailedRuns, UserError
+    from taetpu.core.errors import Failed, UserError
     from taetpu.core.interrupt import listening
 
     arguments = sys.argv[1:] or ["--help"]
@@ -65,9 +66,9 @@ def main() -> None:
         _refuse(_misused(error))
     except UserError as error:
         _refuse(error)
-    except FailedRuns as error:
+    except Failed as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(FailedRuns.exit_code)
+        sys.exit(Failed.exit_code)
     except Exception as error:
         from taetpu.core.plugins import explained
 

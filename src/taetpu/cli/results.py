@@ -48,7 +48,8 @@ def status(
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far each arm of a study has come, with its last losses. An unfinished study gets no verdict here.
+    """How far each arm of a study has come, with its last losses. An unfinished study gets no verdict here, but the
+    effects of the runs that have ended.
 
     Example: taetpu status runs/quickstart
     """
@@ -57,23 +58,41 @@ def status(
     from taetpu.store.index import find_studies
 
     place = folder or default_root()
-    found = {study.name: _arms(study) for study in find_studies(place)}
-    if folder and not found:
+    studies = find_studies(place)
+    if folder and not studies:
         raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
+    found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
     if as_json:
         show_json(found)
     elif not found:
         typer.echo(f"no studies under {place}")
-    else:
-        for name, rows in found.items():
-            typer.echo(name)
-            show_table(rows)
+    for name, rows in {} if as_json else found.items():
+        typer.echo(name)
+        _show_status(rows)
+
+
+def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
+    """As `_arms`; of a study that cannot be read a row with its problem, so that it does not stop the others."""
+    from taetpu.core.errors import UserError
+
+    try:
+        return _arms(study)
+    except UserError as error:
+        return [{"problem": str(error)}]
+    except (KeyError, TypeError):
+        return [{"problem": f"{study.where}/study.yaml is not that of a study"}]
 
 
 def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
-    """A row for each arm: runs done, the step that all its runs have reached, means of their last losses."""
+    """A row for each arm: runs done, the step that all its runs have reached, means of their last losses, and its
+    effect among the runs that have ended.
+    """
+    from taetpu.report.words import standing
+    from taetpu.stats.analyse import results
+
     frozen = study.read_study()
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
+    judged = {arm["name"]: arm for arm in results(study)["arms"]}
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
@@ -85,9 +104,34 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
                 "step": min(steps, default=0),
                 "train/loss": _last(own, "train/loss"),
                 "val/loss": _last(own, "val/loss"),
+                "effect": judged[arm]["effect"],
+                "ci95": judged[arm]["ci95"],
+                "standing": standing(judged[arm]),
             }
         )
     return rows
+
+
+def _show_status(rows: list[dict[str, Any]]) -> None:
+    from taetpu.stats import numbers
+
+    if "problem" in rows[0]:
+        typer.echo(f"  {rows[0]['problem']}")
+        return
+    show_table([{key: row[key] for key in ("arm", "done", "step", "train/loss", "val/loss")} for row in rows])
+    effects = [row for row in rows if row["standing"] == "interim" and row["effect"] is not None]
+    if effects:
+        typer.echo("interim, of the runs that have ended; verdicts are given when all have:")
+        show_table(
+            [
+                {
+                    "arm": row["arm"],
+                    "effect": numbers.effect(row["effect"], row["ci95"]),
+                    "95 % interval": numbers.interval(row["ci95"]),
+                }
+                for row in effects
+            ]
+        )
 
 
 def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
@@ -97,6 +141,9 @@ def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None
 
 def report(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
+    verify: Annotated[
+        bool, typer.Option(help="Write nothing: compute everything anew from the raw metrics, and name what differs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Analyse what is there and write report and results.json.
@@ -108,6 +155,11 @@ def report(
     from taetpu.store.index import one_study
 
     study = one_study(folder)
+    if verify:
+        from taetpu.cli.checks import verify_study
+
+        verify_study(study, as_json)
+        return
     results = analyse(study)
     written = build(study)
     if as_json:

@@ -66,6 +66,10 @@ def plan(
     diff: Diff = None,
     root: Root = None,
     pack: Pack = "auto",
+    noise: Annotated[
+        float | None, typer.Option(help="Standard deviation of a run, to say which effects the study can resolve.")
+    ] = None,
+    effect: Annotated[float | None, typer.Option(help="A true effect: how many seeds would find it?")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
@@ -92,7 +96,8 @@ def plan(
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            found, printed = preview(loaded, folder, packing, programs=as_json, told=told), _show_plan
+            found = preview(loaded, folder, packing, programs=as_json, noise=noise, effect=effect, told=told)
+            printed = _show_plan
     show_json(found) if as_json else printed(found)
 
 
@@ -114,6 +119,14 @@ def _show_plan(found: dict[str, Any]) -> None:
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         typer.echo(f"\n{', '.join(other)}: a seed reads {OTHER_DATA}")
+    if found["tuning"]:
+        tuned = found["tuning"]
+        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
+        typer.echo(f"\ntuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best")
+    if found["at_run"]:
+        typer.echo(f"\nmatched by time: measured at run, for {', '.join(found['at_run'])}")
+    if resolved := _resolution(found["resolution"]):
+        typer.echo(f"\n{resolved}")
     typer.echo("")
     if not found["packs"]:
         typer.echo("nothing is left to train")
@@ -122,6 +135,26 @@ def _show_plan(found: dict[str, Any]) -> None:
     seconds = [pack["seconds"] for pack in found["packs"]]
     time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
     typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
+
+
+def _resolution(found: dict[str, Any]) -> str:
+    """What the study can tell, in a sentence or two."""
+    if found["resolves_sd"] is None:
+        return ""
+    chance = f"{found['power']:.0%} of the time"
+    if found["noise"] is None:
+        return (
+            f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
+            "--noise SD says how much that is"
+        )
+    text = (
+        f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
+    )
+    if found["effect"] is None:
+        return text
+    if found["seeds"] is None:
+        return f"{text}; one of {found['effect']:g} would take more seeds than are worth counting"
+    return f"{text}; one of {found['effect']:g} takes {found['seeds']} seeds, {found['flops']:.3g} FLOPs"
 
 
 def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -138,12 +171,29 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(study: StudyFile, sets: Sets = None, root: Root = None, pack: Pack = "auto", as_json: AsJson = False) -> None:
+def run(
+    study: StudyFile,
+    sets: Sets = None,
+    root: Root = None,
+    pack: Pack = "auto",
+    until_resolved: Annotated[
+        bool, typer.Option("--until-resolved", help="While an arm is inconclusive, go on to the next of measure.looks.")
+    ] = False,
+    reuse: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."
+        ),
+    ] = None,
+    audit: Annotated[float, typer.Option(help="Train this share of the reused runs again, to prove them.")] = 0.05,
+    as_json: AsJson = False,
+) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
 
     Example: taetpu run study.yaml --set train.steps=200
     """
-    train_study(study, sets or [], root, pack, as_json)
+    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or [], "audit": audit}
+    train_study(study, sets or [], root, how, as_json)
 
 
 def demo(root: Root = None) -> None:
@@ -154,26 +204,32 @@ def demo(root: Root = None) -> None:
     from importlib.resources import as_file, files
 
     with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
-        train_study(file, [], root, "auto", False)
+        train_study(file, [], root, {}, False)
 
 
-def train_study(file: Path, sets: list[str], root: str | None, pack: str, as_json: bool) -> None:
+def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
     """Run a study file to its report, with progress, and print the verdicts."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
     from rich.console import Console
 
-    from taetpu.core.errors import FailedRuns
+    from taetpu.core.errors import Failed
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
 
     with StudyProgress(Console(stderr=True)) as progress:
-        outcome = run_file(file, sets, root=root, pack=pack, watcher=progress)
+        outcome = run_file(file, sets, root=root, watcher=progress, **how)
     if as_json:
         show_json(outcome.results)
     else:
         show(outcome.results, outcome.report)
+    if outcome.refuted:
+        wrong = "\n  ".join(outcome.refuted)
+        raise Failed(
+            f"reused runs came out otherwise when they were trained again:\n  {wrong}\n"
+            "nothing that was reused is kept; the same command without --reuse trains what is missing now"
+        )
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
-        raise FailedRuns(f"{runs} runs failed, for the reason above; the same command tries them again")
+        raise Failed(f"{runs} runs failed, for the reason above; the same command tries them again")

@@ -49,8 +49,10 @@ class UserError(Exception):
         return "\n".join(line for line in lines if line)
 
 
-class FailedRuns(Exception):
-    """The study finished, but some runs raised. The CLI exits with 3."""
+class Failed(Exception):
+    """The command did its work, and something did not come out as it should: runs raised, a claim does not hold. The CLI
+    exits with 3.
+    """
 
     exit_code = 3
 

@@ -96,6 +96,10 @@ class AttentionConfig(Component):
                 f"head {beyond[0]} does not exist", path=("drop_heads",), remedy=f"heads are 0 to {self.num_heads - 1}"
             )
 
+    def cache_size(self, dims: Dims) -> int:
+        """Numbers that generating text keeps of each token: its keys and values."""
+        return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
+
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
         kv_heads = self.num_kv_heads or self.num_heads
         head_dim = self.head_dim or dims.dim // self.num_heads

@@ -1,2 +1,3 @@
-"""From `results.json` to something to read: `words` (figures and sentences), `curves` and `charts` (learning curves,
-forest plot), `page` (one offline HTML file), `exports` (Markdown, plain text), `build` (all of it, into the store)."""
+"""From `results.json` to something to read: `words` (figures and sentences), `sections` and `designs` (what there is to
+say behind the verdicts, put together by `parts`), `curves`, `charts` and `panels` (what is drawn), `page` (one offline
+HTML file), `exports` (Markdown, plain text), `build` (all of it, into the store)."""

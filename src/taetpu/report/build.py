@@ -8,6 +8,7 @@ from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
 from taetpu.report.page import Background, Facts, Sample, html
 from taetpu.report.words import Results
+from taetpu.stats.costs import costs
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -27,10 +28,10 @@ def build(folder: StudyFolder) -> dict[str, str]:
     if results is None:
         remedy = "run the study first: `taetpu run STUDY`"
         raise UserError(f"study {folder.name!r} has no results to report", file=folder.where, remedy=remedy)
-    page = html(results, background(folder, results))
+    beside = background(folder, results)
     return {
-        "html": folder.write_report("index.html", page.encode()),
-        "markdown": folder.write_report("report.md", markdown(results).encode()),
+        "html": folder.write_report("index.html", html(results, beside).encode()),
+        "markdown": folder.write_report("report.md", markdown(results, beside.costs).encode()),
     }
 
 
@@ -39,6 +40,7 @@ def background(folder: StudyFolder, results: Results) -> Background:
     runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
     ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
     return Background(
+        costs=costs(folder, results),
         curves=read_curves(folder, results),
         samples=list(_samples(ended)),
         provenance=_provenance(results, [run.result() or {} for run in ended]),

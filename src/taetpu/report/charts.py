@@ -12,9 +12,16 @@ from taetpu.report.curves import Curves
 
 Spec = dict[str, Any]
 
-COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "inconclusive": "#8a9099", "baseline": "#8a9099"}
+COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
+           "interim": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
 """By verdict; blue and vermilion stay apart for colour-blind eyes, in light and dark."""
-SHAPES = {"better": "diamond", "worse": "square", "inconclusive": "circle"}
+SHAPES = {
+    "better": "diamond",
+    "worse": "square",
+    "equivalent": "triangle-up",
+    "inconclusive": "circle",
+    "interim": "circle",
+}
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
 WIDE_RANGE = 30
@@ -31,6 +38,8 @@ def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
         "axis": {**axis, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10},
         "style": {
             "zero": {"color": text, "strokeWidth": 1},
+            "equivalence": {"color": COLOURS["equivalent"], "opacity": 0.13},
+            "bound": {"color": COLOURS["equivalent"], "strokeWidth": 1, "strokeDash": [4, 3]},
             "noise": {"color": band},
             "note": {"color": faint, "fontSize": 12},
             "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
@@ -48,10 +57,10 @@ THEMES = {
 
 def forest(results: Mapping[str, Any]) -> Spec | None:
     """Every arm's effect with its interval and its seeds, and the baseline's noise. None for a baseline alone."""
-    base, *arms = results["arms"]
+    arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
-    rows, seeds = [_forest_row(arm) for arm in arms], _differences(arms, base)
+    rows, seeds = [_forest_row(arm) for arm in arms], _differences(results)
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
     scale, ticks = _scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
@@ -61,7 +70,7 @@ def forest(results: Mapping[str, Any]) -> Spec | None:
     y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
     layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y)]
-    return _spec(alt.layer(*layers).properties(height=ROW * len(arms)))
+    return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
 
 def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
@@ -73,38 +82,51 @@ def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
 
 
 def _reference(results: Mapping[str, Any]) -> list[alt.Chart]:
-    """The line of no effect, before a band of one standard deviation of the baseline over its seeds."""
-    zero = _chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))
-    sd = results["noise_floor"]["sd"]
-    if not sd:
-        return [zero]
-    return [_chart([{"from": -sd, "to": sd}]).mark_rect(style="noise").encode(x="from:Q", x2="to:Q"), zero]
+    """The line of no effect, before a band of one standard deviation of the baseline over its seeds, and one of the
+    differences that are too small to matter.
+    """
+    sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
+    layers = [_band(sd, "noise")] if sd else []
+    if small:
+        bounds = [{"bound": -small}, {"bound": small}]
+        layers += [_band(small, "equivalence"), chart(bounds).mark_rule(style="bound").encode(x="bound:Q")]
+    return [*layers, chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))]
+
+
+def _band(half: float, style: str) -> alt.Chart:
+    return chart([{"from": -half, "to": half}]).mark_rect(style=style).encode(x="from:Q", x2="to:Q")
 
 
 def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Interval and point of each arm, or a note in place of both."""
-    table = _chart(rows).encode(y=y, color=_by_verdict())
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    table = chart(rows).encode(y=y, color=by_verdict())
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     point = known.mark_point(filled=True, size=110, opacity=1)
-    unknown = _chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
+    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
     note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
-    return [*intervals, point.encode(x=x, shape=shape, tooltip=["arm:N", "evidence:N"]), note]
+    return [*intervals, point.encode(x=x, shape=shape_by_verdict(), tooltip=["arm:N", "evidence:N"]), note]
 
 
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:
-    dots = _chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
-    return dots.encode(y=y, x="difference:Q", color=_by_verdict(), tooltip=["arm:N", "seed:N", "difference:Q"])
+    dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
+    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", "difference:Q"])
 
 
-def _by_verdict() -> alt.Color:
+def by_verdict() -> alt.Color:
+    """Colour that says the verdict."""
     scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
     return alt.Color("verdict:N", scale=scale, legend=None)
 
 
-def _chart(rows: list[dict[str, Any]]) -> alt.Chart:
+def shape_by_verdict() -> alt.Shape:
+    """A shape that says it again."""
+    return alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+
+
+def chart(rows: list[dict[str, Any]]) -> alt.Chart:
+    """A chart of these rows."""
     return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
 
 
@@ -116,23 +138,27 @@ def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
 
 def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
-    row = {"arm": arm["name"], "verdict": arm["verdict"], "evidence": arm["evidence"]}
+    row = {"arm": arm["name"], "verdict": words.standing(arm), "evidence": arm["evidence"]}
     return {**row, "effect": arm["effect"], "low": low, "high": high}
 
 
-def _differences(arms: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Arm minus baseline on each seed that both finished."""
-    theirs = {run["seed"]: run["value"] for run in base["runs"] if run["value"] is not None}
+    values = {
+        arm["name"]: {run["seed"]: run["value"] for run in arm["runs"] if run["value"] is not None}
+        for arm in results["arms"]
+    }
     return [
         {
             "arm": arm["name"],
-            "verdict": arm["verdict"],
-            "seed": run["seed"],
-            "difference": run["value"] - theirs[run["seed"]],
+            "verdict": words.standing(arm),
+            "seed": seed,
+            "difference": value - values[arm["against"]][seed],
         }
-        for arm in arms
-        for run in arm["runs"]
-        if run["value"] is not None and run["seed"] in theirs
+        for arm in results["arms"]
+        if arm["against"]
+        for seed, value in values[arm["name"]].items()
+        if seed in values[arm["against"]]
     ]
 
 
@@ -171,10 +197,10 @@ def curve(curves: Curves) -> Spec:
     ]
     colour = alt.param("colour", value=COLOURS["inconclusive"])
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
-    return _spec(alt.layer(*layers).add_params(colour, *bounds).properties(height=150))
+    return spec(alt.layer(*layers).add_params(colour, *bounds).properties(height=150))
 
 
-def _spec(chart: Any) -> Spec:
+def spec(chart: Any) -> Spec:
     """The spec, as wide as its place on the page; colours come from the page's theme."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}

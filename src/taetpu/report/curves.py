@@ -46,13 +46,14 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
             for metric in metrics:
                 if metric in series:
                     found[metric].setdefault(arm["name"], []).append(series[metric])
-    base = results["arms"][0]["name"]
-    return [_curves(metric, arms, base) for metric, arms in found.items() if arms]
+    against = {arm["name"]: arm["against"] or arm["name"] for arm in results["arms"]}
+    return [_curves(metric, arms, against) for metric, arms in found.items() if arms]
 
 
-def _curves(metric: str, arms: Mapping[str, Sequence[Series]], base: str) -> Curves:
+def _curves(metric: str, arms: Mapping[str, Sequence[Series]], against: Mapping[str, str]) -> Curves:
     lines = {arm: over_seeds(runs) for arm, runs in arms.items()}
-    return Curves(metric, lines, {arm: vertical_range([line, lines.get(base, [])]) for arm, line in lines.items()})
+    both = {arm: [line, lines.get(against[arm], [])] for arm, line in lines.items()}
+    return Curves(metric, lines, {arm: vertical_range(pair) for arm, pair in both.items()})
 
 
 def over_seeds(runs: Sequence[Series]) -> Points:

@@ -3,35 +3,55 @@
 import re
 import textwrap
 
-from taetpu.report import words
+from taetpu.report import designs, words
+from taetpu.report.parts import parts
+from taetpu.report.sections import Costs, Section, Table
 from taetpu.report.words import Results
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 
 
-def markdown(results: Results) -> str:
-    """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence."""
+def markdown(results: Results, costs: Costs) -> str:
+    """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
     direction = "lower" if results["direction"] == "min" else "higher"
     lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
     lines += [f"> {escaped(notice)}\n" for notice in words.notices(results)]
     lines += [
         f"{escaped(words.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
         "",
-        "| arm | change | mean | effect | 95 % interval | Holm p | verdict | params | FLOPs |",
-        "|:--|:--|--:|--:|--:|--:|:--|--:|--:|",
     ]
-    for row in words.rows(results):
-        cells = (row.arm, row.change, row.mean, row.effect, row.interval, row.p, row.verdict, row.params, row.flops)
-        lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    lines += ["", escaped(words.noise(results)), "", "## Evidence", ""]
-    lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results)[1:]]
-    if words.packing(results):
-        lines += ["", escaped(f"Trained: {'; '.join(words.packing(results))}.")]
+    columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
+    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in words.rows(results)]
+    lines += [*_table(Table(columns, cells, left=2)), "", escaped(words.noise(results)), "", "## Evidence", ""]
+    lines += [
+        f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results) if row.verdict != "baseline"
+    ]
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
-    return "\n".join(lines) + "\n"
+    for section in parts(results, costs):
+        lines += _section(section)
+    trained = [f"Trained {'; '.join(words.packing(results))}."] if words.packing(results) else []
+    lines += ["", *map(escaped, [*trained, *filter(None, [words.reused(results)])])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _verdict(row: words.Row) -> str:
+    return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
+
+
+def _section(section: Section) -> list[str]:
+    lines = ["", f"## {escaped(section.title)}", ""]
+    lines += [escaped(section.lead), ""] if section.lead else []
+    for table in section.tables:
+        lines += [*_table(table), ""]
+    return [*lines, *(f"- {escaped(note)}" for note in section.notes)]
+
+
+def _table(table: Table) -> list[str]:
+    rule = [":--" if i < table.left else "--:" for i in range(len(table.columns))]
+    return [f"| {' | '.join(map(escaped, cells))} |" for cells in (table.columns, rule, *table.rows)]
 
 
 def escaped(text: str) -> str:
@@ -49,7 +69,8 @@ def table_text(results: Results) -> str:
     rule = tuple("-" * width for width in widths)
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     above = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
-    return "\n".join([*map(_filled, above), "", *lines, "", _filled(words.noise(results))])
+    below = [words.noise(results), *designs.summary(results), *filter(None, [words.reused(results)])]
+    return "\n".join([*map(_filled, above), "", *lines, "", *map(_filled, below)])
 
 
 def _filled(text: str) -> str:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -17,8 +17,9 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, words
+from taetpu.report import charts, panels, parts, words
 from taetpu.report.curves import Curves
+from taetpu.report.sections import Costs
 from taetpu.report.words import Results
 
 Facts = Sequence[tuple[str, str]]
@@ -39,6 +40,7 @@ class Sample:
 class Background:
     """What a report shows beside the results."""
 
+    costs: Costs = field(default_factory=dict)
     curves: Sequence[Curves] = ()
     samples: Sequence[Sample] = ()
     provenance: Facts = ()
@@ -53,8 +55,9 @@ def html(results: Results, background: Background) -> str:
         results=results,
         rows=words.rows(results),
         words=words,
+        sections=parts.parts(results, background.costs),
         background=background,
-        arms=[arm["name"] for arm in results["arms"][1:]],
+        arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
         vega=Markup(vega),
         script=Markup(script),
@@ -66,10 +69,10 @@ def html(results: Results, background: Background) -> str:
 def drawings(results: Results, curves: Sequence[Curves]) -> dict[str, Any]:
     """All that the page's script draws from: specs, curves by metric and arm, colours."""
     return {
-        "forest": charts.forest(results),
+        "charts": {"forest": charts.forest(results), **panels.panels(results)},
         "curves": [{"spec": charts.curve(found), "arms": found.arms, "ranges": found.ranges} for found in curves],
-        "baseline": results["arms"][0]["name"],
-        "verdicts": {arm["name"]: arm["verdict"] for arm in results["arms"]},
+        "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
+        "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
         "colours": charts.COLOURS,
         "themes": charts.THEMES,
     }

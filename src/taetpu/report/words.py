@@ -1,7 +1,7 @@
 """What a report says in words and figures, the same in HTML, Markdown and the terminal: all from the results."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,17 @@ Results = Mapping[str, Any]
 """The content of `results.json`."""
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
-MARKS = {"better": "\u25c6", "worse": "\u25a0", "inconclusive": "\u25cf", "baseline": ""}
+MARKS = {
+    "better": "\u25c6",
+    "worse": "\u25a0",
+    "equivalent": "\u25b2",
+    "inconclusive": "\u25cf",
+    "interim": "",
+    "baseline": "",
+}
 """A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
+LENGTH = {"train.steps", "train.epochs"}
+MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 
 
 @dataclass(frozen=True)
@@ -25,22 +34,24 @@ class Row:
     effect: str
     interval: str
     p: str
+    noise_sd: str
+    """The effect in standard deviations of a run."""
     verdict: str
-    """A verdict, or `baseline`."""
-    params: str
-    flops: str
+    """A verdict, `interim` before there is one, or `baseline`."""
+    terms: str
+    """On which terms the arm is compared, where these are not the study's own: `at equal FLOPs`."""
     evidence: str
     more_seeds: int | None
 
 
 def rows(results: Results) -> list[Row]:
     """The verdict table, in the study's order: the baseline first."""
-    base, noise_sd = results["arms"][0], results["model"]["residual_sd"]
-    places = numbers.decimals(noise_sd, base["mean"] or 0)
-    return [_row(arm, base, places) for arm in results["arms"]]
+    places = numbers.decimals(results["model"]["residual_sd"], results["arms"][0]["mean"] or 0)
+    return [_row(arm, results, places) for arm in results["arms"]]
 
 
-def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
+def _row(arm: Mapping[str, Any], results: Results, places: int) -> Row:
+    on = terms(arm, results)
     return Row(
         arm=arm["name"],
         change=arm["change"],
@@ -48,20 +59,63 @@ def _row(arm: Mapping[str, Any], base: Mapping[str, Any], places: int) -> Row:
         effect=numbers.effect(arm["effect"], arm["ci95"]),
         interval=numbers.interval(arm["ci95"]),
         p=numbers.p_value(arm["p_holm"]),
-        verdict=arm["verdict"] or "baseline",
-        params=_beside(arm["params"], base["params"]),
-        flops=_beside(arm["flops"], base["flops"]),
-        evidence=arm["evidence"],
+        noise_sd=numbers.number(arm["effect_sd"], 1, sign=True),
+        verdict=standing(arm),
+        terms=on,
+        evidence=f"{on[:1].upper()}{on[1:]}: {arm['evidence']}" if on else arm["evidence"],
         more_seeds=arm["more_seeds"],
     )
 
 
-def _beside(value: float | None, base: float | None) -> str:
+def standing(arm: Mapping[str, Any]) -> str:
+    """An arm's verdict; `interim` where there is none yet, `baseline` where there is nothing to compare it with."""
+    return arm["verdict"] or ("baseline" if arm["against"] is None else "interim")
+
+
+def terms(arm: Mapping[str, Any], results: Results) -> str:
+    """How an arm is compared, as far as that is not how the study's first arms are: at equal what, at its best, at
+    which scale. A study that matches arms says of the others that they are compared at equal steps.
+    """
+    role, found = arm["role"], []
+    if match := role.get("match"):
+        found.append(f"at equal {MATCHED[match['by']]}")
+    elif arm["against"] and not LENGTH & set(arm["diff"]) and any("match" in a["role"] for a in results["arms"]):
+        found.append("at equal steps")
+    if "tuned" in role:
+        found.append("each at its best")
+    if arm["against"] not in (None, results["arms"][0]["name"]) and "tuned" not in role:
+        found.append(f"against {arm['against']}")
+    return ", ".join(found)
+
+
+def baseline_of(results: Results, arm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an arm is compared with; a baseline itself, or the study's own where that is not there."""
+    arms = {other["name"]: other for other in results["arms"]}
+    return arm if arm["against"] is None else arms.get(arm["against"], results["arms"][0])
+
+
+def beside(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
     """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
-    text = numbers.amount(value)
     if value is None or not base or value == base:
-        return text
-    return f"{text} ({100 * (value / base - 1):+.2g}%)"
+        return text(value)
+    share = 100 * (value / base - 1)
+    return f"{text(value)} ({share:+.2g}%)" if abs(share) < 10 else f"{text(value)} ({share:+.0f}%)"
+
+
+def size(value: float | None) -> str:
+    """Bytes, with an SI prefix: `1.5 MB`."""
+    text = numbers.amount(value)
+    number = text.rstrip("kMGTPE")
+    return text if value is None else f"{number} {text[len(number) :]}B"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it: `3.2 ms`, `1.5 min`."""
+    if value is None:
+        return "-"
+    units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))
+    unit, name = next(((unit, name) for unit, name in units if value >= unit), (1e-9, "ns"))
+    return f"{value / unit:.3g} {name}"
 
 
 def metric(name: str) -> str:
@@ -72,8 +126,8 @@ def metric(name: str) -> str:
 
 def headline(results: Results) -> str:
     """What the study found, in one sentence."""
-    baseline, *arms = results["arms"]
-    name = results["primary"]
+    baseline, name = results["arms"][0], results["primary"]
+    arms = judged(results)
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
         why = "diverged on every seed" if baseline["diverged"] == len(baseline["runs"]) else "has no finished run yet"
         return f"The baseline {why}: there is nothing to compare with."
@@ -81,16 +135,49 @@ def headline(results: Results) -> str:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
     if len(results["seeds"]) == 1:
         return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
+    if not results["final"]:
+        return f"Interim: effects of {_count(len(arms), 'change')} on {name} so far, and no verdicts yet."
+    tuned = "Each at its best: " if any("tuned" in arm["role"] for arm in arms) else ""
+    return f"{_scale(results) or tuned}{_counted(arms, name)}"
+
+
+def _counted(arms: list[Mapping[str, Any]], name: str) -> str:
     found = Counter(arm["verdict"] for arm in arms)
     clear = [(verdict, found[verdict]) for verdict in ("worse", "better") if found[verdict]]
-    if not clear:
+    if not clear and not found["equivalent"]:
         return f"None of {_count(len(arms), 'change')} could be told from the baseline in {name}."
-    first, *others = clear
-    parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
-    parts += [f"{number} made it {verdict}" for verdict, number in others]
+    if clear:
+        first, *others = clear
+        parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
+        parts += [f"{number} made it {verdict}" for verdict, number in others]
+        parts += [f"{found['equivalent']} made no difference that matters"] if found["equivalent"] else []
+    else:
+        parts = [f"{found['equivalent']} of {_count(len(arms), 'change')} made no difference to {name} that matters"]
     if found["inconclusive"]:
         parts.append(f"{found['inconclusive']} could not be told from the baseline")
-    return _joined(parts) + "."
+    return joined(parts) + "."
+
+
+def judged(results: Results) -> list[Mapping[str, Any]]:
+    """The arms that the headline counts: of those that are compared with something, the ones at the largest scale, each
+    at what it found best if it was tuned, and none twice because it was matched as well.
+    """
+    arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
+    top = largest(results)
+    arms = [arm for arm in arms if top is None or arm["role"].get("ladder", {}).get("rung") == top]
+    tuned = [arm for arm in arms if "tuned" in arm["role"]]
+    return tuned or arms
+
+
+def largest(results: Results) -> str | None:
+    """The largest scale of a ladder; None without one."""
+    scales = results["designs"].get("ladder", {}).get("scales", {})
+    return max(scales, key=lambda rung: scales[rung]["params"] or 0, default=None)
+
+
+def _scale(results: Results) -> str:
+    top = largest(results)
+    return "" if top is None else f"At {top}, the largest of {len(results['designs']['ladder']['scales'])} scales: "
 
 
 def notices(results: Results) -> list[str]:
@@ -101,6 +188,17 @@ def notices(results: Results) -> list[str]:
     found = []
     if not results["complete"]:
         found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
+    elif not results["final"]:
+        looks = ", ".join(map(str, results["plan"]["looks"]))
+        found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
+    if results["plan"]["error_rate"] > results["alpha"]:
+        found.append(
+            f"Seeds were added after verdicts had been given: the chance of a false one is not "
+            f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
+        )
+    late = [arm["name"] for arm in arms if not arm["planned"]]
+    if late:
+        found.append(f"Added to the study after its first run: {', '.join(late)}.")
     if results["label"] == "screening":
         found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects; confirm what matters with more.")
     if outcomes["diverged"]:
@@ -110,10 +208,41 @@ def notices(results: Results) -> list[str]:
         if "halved_from" in pack:
             runs, first = _count(pack["runs"], "run"), pack["halved_from"]
             found.append(f"Out of memory: {runs} had to be trained in packs of {pack['width']} instead of {first}.")
-    noisy = results["model"]["noisy"]
+    if len(results["hardware"]) > 1:
+        where = ", ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
+        found.append(
+            f"Mixed hardware: {where}. Devices round differently; small effects between them are not the arms'."
+        )
+    found += edge_warnings(results)
+    noisy = sorted({arm for group in results["groups"] for arm in group["noisy"]})
     if noisy:
         found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
     return found
+
+
+def edge_warnings(results: Results) -> list[str]:
+    """Arms whose best value is the least or the most that was tried."""
+    tuned = results["tuning"]["arms"] if results["tuning"] else {}
+    return [
+        f"The best {path} of {name} lies at the edge of what was tried: a wider grid may find a better one."
+        for name, entry in tuned.items()
+        for path in entry["edge"]
+    ]
+
+
+def reused(results: Results) -> str:
+    """How many runs were taken over from elsewhere, and what speaks for them; empty if none was."""
+    found = results["reused"]
+    if not found["runs"]:
+        return ""
+    text = f"{_count(found['runs'], 'run')} of this study {_were(found['runs'])} trained elsewhere and taken over"
+    if not found["audited"]:
+        return f"{text}; none was trained again to prove them."
+    return f"{text}; {found['audited']} of them {_were(found['audited'])} trained again and came out the same."
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def noise(results: Results) -> str:
@@ -125,7 +254,10 @@ def noise(results: Results) -> str:
     text = f"{text} {floor['sd']:.2g}"
     if not model["residual_sd"]:
         return f"{text}."
-    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out."
+    least = (
+        f"; so many seeds find a true effect of {floor['resolves']:.2g} four times in five" if floor["resolves"] else ""
+    )
+    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out{least}."
 
 
 def packing(results: Results) -> list[str]:
@@ -152,7 +284,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _joined(parts: list[str]) -> str:
+def joined(parts: list[str]) -> str:
+    """`a, b, and c`."""
     if len(parts) < 3:
         return " and ".join(parts)
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"

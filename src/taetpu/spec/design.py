@@ -1,7 +1,7 @@
 """A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, brief, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.train_config import OBSERVATION
+from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
 
@@ -46,6 +47,7 @@ class Arm:
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
         crossed: one of a product of several lists, where a single value may be the baseline's.
+        role: what a design has it for (see `spec.candidates.Candidate`).
     """
 
     name: str
@@ -54,6 +56,7 @@ class Arm:
     diff: Diff
     origins: Origins
     crossed: bool = False
+    role: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def change(self) -> str:
@@ -91,6 +94,9 @@ class Study:
         folder: where the file stands.
         base: the baseline's data as written, `--set` included.
         arms: the baseline first.
+        design: what its arms were made by (see `spec.generators.described`).
+        match: what arms are matched by, besides steps (see `study.matching`).
+        tune: what every arm tries first.
     """
 
     name: str
@@ -103,11 +109,28 @@ class Study:
     measure: Measure
     document: Document
     plugins: tuple[Plugin, ...] = ()
+    design: dict[str, Any] = field(default_factory=dict)
+    match: tuple[str, ...] = ()
+    tune: Tuning | None = None
 
     @cached_property
     def sources(self) -> Sources:
         """The prepared tasks; nothing is read before it is asked for."""
         return Sources(self.folder)
+
+    def changed(self, **fields: Any) -> "Study":
+        """The study with other fields. Its data is not read again."""
+        new = replace(self, **fields)
+        new.__dict__["sources"] = self.sources
+        return new
+
+    def against(self, arm: Arm) -> Arm:
+        """What an arm is compared with: the baseline, or that of its scale; itself where it is one."""
+        return self._by_name[arm.role.get("against", self.arms[0].name)]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Arm]:
+        return {arm.name: arm for arm in self.arms}
 
     def runs(self) -> list[RunSpec]:
         """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
@@ -121,10 +144,9 @@ class Study:
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
         found: list[RunSpec] = []
-        baseline = self.source(self.arms[0])
         for arm in self.arms:
             source = self.source(arm)
-            self._check_comparable(arm, source, baseline)
+            self._check_comparable(arm, source, self.source(self.against(arm)))
             try:
                 arm.config.train.total_steps(source.num_windows)
             except UserError as error:
@@ -191,6 +213,8 @@ def frozen(study: Study) -> dict[str, Any]:
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
+        "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
+        "design": study.design,
     }
 
 
@@ -219,7 +243,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
             )
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
-    return {**stored, "seeds": seeds, "arms": {**stored["arms"], **added}}
+    arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
+    return {**stored, "seeds": seeds, "arms": arms, "roles": roles, "design": new["design"]}
 
 
 def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:

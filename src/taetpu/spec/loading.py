@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import to_data
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, Where, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
-from taetpu.spec.arms import Candidate, candidates
+from taetpu.spec.arms import candidates
+from taetpu.spec.candidates import Candidate, bounded
 from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
+from taetpu.spec.generators import described
 from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
-from taetpu.spec.overrides import apply, show
+from taetpu.spec.overrides import apply, merged, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
 from taetpu.spec.train_config import OBSERVATION
+from taetpu.spec.tuning import tuning
 
 UNSPLIT = "let val or test of the task be above 0"
 
@@ -35,13 +38,14 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         spec = load_spec(document.data)
         plugins = _plugins(spec.plugins, folder)
         base, baseline, first = _baseline(spec.base, list(sets), document)
-        arms = [first]
+        arms = {first.name: first}
         for candidate in candidates(spec, base):
-            arm = _arm(candidate, base, first, document)
+            arm = _arm(candidate, base, arms, document)
             if arm is not None:
-                arms.append(arm)
-        _check_primary(spec.measure.primary, arms)
-        _refuse_twins(arms)
+                arms[arm.name] = arm
+        _check_primary(spec.measure.primary, list(arms.values()))
+        _refuse_twins(arms.values())
+        design, tune = described(spec, base), tuning(spec, base)
     except UserError as error:
         raise document.located(error) from None
     return Study(
@@ -51,10 +55,13 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         plugins=plugins,
         base=base,
         baseline=baseline,
-        arms=tuple(arms),
+        arms=tuple(arms.values()),
         seeds=spec.seed_list(),
         measure=spec.measure,
         document=document,
+        design=design,
+        match=tuple(kind for kind in spec.match if kind != "steps"),
+        tune=tune,
     )
 
 
@@ -114,19 +121,13 @@ def _parse_sets(sets: list[str]) -> dict[str, tuple[str, Any]]:
 # --- arms ------------------------------------------------------------------------------------------------------------
 
 
-def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm | None:
-    """The arm, resolved; None for the cell of a grid that is the baseline itself."""
-    origins = Origins(document, candidate.name, candidate.origins)
-    data: Mapping[str, Any] = base
-    try:
-        data = apply(base, candidate.overrides)
-        _, resolved = _resolved(data)
-    except UserError as error:
-        raise origins.explain(error, _num_layers(data)) from None
+def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:
+    """The arm, resolved; None for the cell of a grid that is a baseline itself."""
+    arm = _built(candidate, base, arms[BASELINE], document)
     _refuse_observation(candidate)
-    if candidate.grid and resolved == baseline.config:
+    if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
         return None
-    idle = _idle(candidate, base, resolved)
+    idle = _idle(candidate, base, arm.config)
     if idle is not None:
         many = len(candidate.overrides) > 1
         raise UserError(
@@ -135,8 +136,35 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document:
             path=candidate.origins[idle],
             remedy="remove it, or change what the baseline says",
         )
+    return arm
+
+
+def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:
+    origins, data = Origins(document, candidate.name, candidate.origins), base
+    try:
+        data = apply(base, candidate.overrides)
+        _, resolved = _resolved(data)
+    except UserError as error:
+        raise origins.explain(error, _num_layers(data)) from None
     diff = difference(baseline.config, resolved)
-    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed)
+    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, candidate.role)
+
+
+def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: str, role: Mapping[str, Any]) -> Arm:
+    """An arm with further values, by path, which a key of the study file asks for.
+
+    Args:
+        key: `match` or `tune`, where an error of these values stands.
+        role: see `spec.candidates.Candidate`.
+
+    Raises:
+        UserError: it cannot be built.
+    """
+    overrides = merged(arm.overrides, values)
+    origins: dict[str, Where] = {path: (key, path) for path in values}
+    origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
+    made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
+    return _built(made, study.base, study.arms[0], study.document)
 
 
 def _refuse_observation(candidate: Candidate) -> None:
@@ -181,7 +209,7 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
             raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}" if has else UNSPLIT))
 
 
-def _refuse_twins(arms: list[Arm]) -> None:
+def _refuse_twins(arms: Iterable[Arm]) -> None:
     seen: dict[str, str] = {}
     for arm in arms:
         key = canonical(to_data(arm.config))

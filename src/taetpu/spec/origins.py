@@ -41,7 +41,8 @@ class Origins:
                 return (*place, *rest)
         if self.arm == BASELINE:
             return ("base", *self._in_baseline(path, num_layers))
-        return next(iter(self.places.values())) if len(self.places) == 1 else ("arms", self.arm)
+        whole = ("arms", self.arm)
+        return whole if len(self.places) > 1 and whole in self.document.lines else next(iter(self.places.values()))
 
     def _in_baseline(self, path: Where, num_layers: int) -> Where:
         """A path into one resolved layer as the file has it: under that layer's own settings, or model-wide."""

@@ -49,6 +49,25 @@ def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
     return new
 
 
+def merged(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with further values: in place of those of the same path, and inside of what fills a slot as a whole."""
+    found = dict(overrides)
+    for path, value in values.items():
+        around = next((other for other in found if path.startswith(f"{other}.")), None)
+        if around is None:
+            found[path] = value
+        else:
+            found[around] = _inside(found[around], path.removeprefix(f"{around}.").split("."), value)
+    return found
+
+
+def _inside(filled: Any, parts: list[str], value: Any) -> Any:
+    if not parts:
+        return value
+    fields = dict(filled) if isinstance(filled, Mapping) else {"kind": filled}
+    return {**fields, parts[0]: _inside(fields.get(parts[0], {}), parts[1:], value)}
+
+
 def takes_list(data: Mapping[str, Any], path: str) -> bool:
     """Is a list a value of the field at `path`? Raises `UserError` when the path matches nothing."""
     spot = _spots(deepcopy(dict(data)), path)[0]

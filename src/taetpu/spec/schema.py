@@ -1,9 +1,10 @@
 """What a study file may say, and what a run is resolved to."""
 
 import re
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import UserError, Where
@@ -13,22 +14,14 @@ from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
 MOST_SEEDS = 10_000
+MOST_LOOKS = 3
 MAX_SEED = 2**31 - 1
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
-NOT_YET = (
-    "tune",
-    "factorial",
-    "ladder",
-    "tasks",
-    "leave_one_out",
-    "add_one_in",
-    "reuse",
-    "match",
-    "trackers",
-)
-NOT_YET_MEASURED = ("equivalence",)
+NOT_YET = ("tasks", "trackers")
+
+Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
@@ -89,10 +82,13 @@ class ResolvedConfig(Config):
 
 
 class Measure(Config):
-    """What arms are compared by. The direction defaults to what is better: less loss, more accuracy."""
+    """What arms are compared by, and how. The direction defaults to what is better: less loss, more accuracy."""
 
     primary: str = "val/loss"
     direction: Literal["min", "max"] = "min"
+    equivalence: Annotated[PositiveFloat | None, Field(description="a smaller difference does not matter")] = None
+    alpha: Annotated[float, Field(gt=0, le=0.2, description="chance of any false verdict of better or worse")] = 0.05
+    looks: Annotated[tuple[int, ...], Field(description="numbers of seeds at which verdicts are given")] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -111,9 +107,24 @@ class StudySpec(Config):
     plugins: Annotated[tuple[str, ...], Field(description="Python files, relative to the study's")] = ()
     arms: dict[Any, Any] = Field(default_factory=dict)
     grid: dict[Any, Any] = Field(default_factory=dict)
+    leave_one_out: dict[Any, Any] = Field(default_factory=dict)
+    add_one_in: dict[Any, Any] = Field(default_factory=dict)
+    factorial: dict[Any, Any] = Field(default_factory=dict)
+    ladder: dict[Any, Any] = Field(default_factory=dict)
+    tune: Annotated[dict[Any, Any], Field(description="values that every arm tries on tuning seeds")] = Field(
+        default_factory=dict
+    )
+    match: Annotated[tuple[Matching, ...], Field(description="what arms are given as much of as the baseline has")] = ()
     measure: Measure = Measure()
 
-    @field_validator("base", "arms", "grid", mode="before")
+    @field_validator("match", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @field_validator(
+        "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
+    )
     @classmethod
     def _mapping(cls, value: Any) -> Any:
         if value is None:  # a key with nothing but comments under it
@@ -125,8 +136,20 @@ class StudySpec(Config):
     @model_validator(mode="after")
     def _fits(self) -> "StudySpec":
         check_name(self.study, "study", ("study",))
-        self.seed_list()
+        self.check_looks(len(self.seed_list()))
         return self
+
+    def check_looks(self, seeds: int) -> None:
+        """Raises `UserError` unless looks are at growing numbers of seeds, of which the study's is one."""
+        looks, path = self.measure.looks, ("measure", "looks")
+        if not looks:
+            return
+        if len(looks) > MOST_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
+            remedy = f"at most {MOST_LOOKS} growing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]"
+            raise UserError(f"looks at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
+        if seeds not in looks:
+            problem = f"the study has {seeds} seeds, and no look is planned at that many"
+            raise UserError(problem, path=path, remedy=f"seeds: {looks[0]}, or looks: [{seeds}, ...]")
 
     def seed_list(self) -> tuple[int, ...]:
         """The seeds themselves: `n` means 0 to n - 1."""
@@ -155,8 +178,6 @@ def load_spec(data: dict[str, Any]) -> StudySpec:
         UserError: also for keys that belong to later versions, which are refused by name.
     """
     _refuse(data, NOT_YET, ())
-    if isinstance(data.get("measure"), dict):
-        _refuse(data["measure"], NOT_YET_MEASURED, ("measure",))
     return load(StudySpec, data)
 
 

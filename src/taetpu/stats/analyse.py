@@ -1,207 +1,249 @@
 """From a study's folder to `results.json`: values, model, verdicts. The same runs give the same bytes."""
 
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from taetpu.core.errors import UserError, suggest
-from taetpu.stats import model, verdict
-from taetpu.stats.verdict import Count
+from taetpu.stats import divergence, model, verdict
+from taetpu.stats.cells import Table, check_evaluated_alike, hardware, means, read_table, sd
+from taetpu.stats.changes import in_words
+from taetpu.stats.designs import designs, limits
+from taetpu.stats.efficiency import efficiency
+from taetpu.stats.evaluation import evaluation_noise
+from taetpu.stats.plan import Plan, read_plan
+from taetpu.stats.power import Design
+from taetpu.stats.sensitivity import sensitivity
+from taetpu.stats.simultaneous import critical
+from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
-from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
 """With so few seeds, a study finds candidates for a larger one."""
 
+
+@dataclass(frozen=True)
+class Group:
+    """Arms that are compared with one baseline, and share its model of noise."""
+
+    baseline: str
+    arms: list[str]
+    fit: model.Fit
+    imputed: model.Fit
+
+
+def analyse(folder: StudyFolder) -> dict[str, Any]:
+    """Judge every arm of a study against its baseline, and store that as `results.json`.
+
+    Raises:
+        UserError: as `results`.
+    """
+    found = results(folder)
+    folder.write_results(found)
+    return found
+
+
+def results(folder: StudyFolder) -> dict[str, Any]:
+    """What the stored runs of a study come to. Stores nothing.
+
+    While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
+
+    Returns:
+        `study, primary, direction, plan, alpha, seeds, complete, final, label, noise_floor, model, groups, packs,
+        hardware, tuning, designs, arms`; docs/statistics.md explains each.
+
+    Raises:
+        UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs
+            claim one arm and seed; a run ended early or was evaluated on another set; its metrics are damaged.
+    """
+    study = folder.read_study()
+    plan = read_plan(study, folder.where)
+    table = read_table(folder, study, plan.primary)
+    check_evaluated_alike(table, plan.primary)
+    against = baselines(study)
+    groups = _groups(table, against, plan)
+    evidence = verdict.weigh(
+        {arm: effect for group in groups for arm, effect in group.fit.effects.items()},
+        {arm: effect for group in groups for arm, effect in group.imputed.effects.items()},
+        {arm: table.count(arm) for arm in study["arms"]},
+        against,
+        plan,
+        len(study["seeds"]),
+        {arm: role.get("family", "") for arm, role in study.get("roles", {}).items()},
+    )
+    final = table.complete and is_look(plan, len(study["seeds"]))
+    judged = {arm: _judged(evidence[arm], plan, study, group, final) for group in groups for arm in group.arms}
+    first = groups[0]
+    return finite(
+        {
+            "study": study["study"],
+            "primary": plan.primary,
+            "direction": plan.direction,
+            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]))},
+            "alpha": plan.alpha,
+            "seeds": list(study["seeds"]),
+            "complete": table.complete,
+            "final": final,
+            "label": _label(len(study["seeds"])),
+            "noise_floor": _noise_floor(table, first, plan),
+            "model": _model(first, table),
+            "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
+            "packs": _packs(table),
+            "hardware": hardware(table),
+            "reused": _reused(table, folder.read_audit() or {}),
+            "tuning": study.get("tuning"),
+            "designs": designs(study, table, plan, judged) if final else {"limits": limits(study)},
+            "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
+        }
+    )
+
+
+def baselines(study: Mapping[str, Any]) -> dict[str, str]:
+    """What each arm is compared with; the baselines themselves are not among them."""
+    roles = study.get("roles", {})
+    against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
+    return {arm: base for arm, base in against.items() if arm != base}
+
+
+def is_look(plan: Plan, seeds: int) -> bool:
+    """Are verdicts given at so many seeds? Also beyond the last planned look, with what that does to the error rate."""
+    return plan.look(seeds) is not None or seeds > plan.looks[-1]
+
+
+def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]:
+    """The arms by what they are compared with; the study's own baseline first."""
+    found = []
+    for baseline in dict.fromkeys([BASELINE, *against.values()]):
+        arms = [arm for arm, base in against.items() if base == baseline]
+        values = {arm: table.values(arm) for arm in (baseline, *arms)}
+        worst = divergence.imputed(values, {arm: table.lost(arm) for arm in values}, plan.direction)
+        fit = model.fit(values, baseline)
+        found.append(Group(baseline, arms, fit, fit if worst == values else model.fit(worst, baseline)))
+    return found
+
+
 # The baseline has no verdict on itself.
-_BASELINE = {
+_NOT_JUDGED = {
     "effect": None,
     "ci95": None,
+    "ci90": None,
+    "ci_simultaneous": None,
+    "effect_sd": None,
     "p": None,
     "p_holm": None,
+    "p_equivalent": None,
+    "divergence_p": None,
+    "worst_case": None,
     "guarded": False,
     "verdict": None,
     "evidence": "What every other arm is compared with.",
     "more_seeds": None,
 }
 
-Cell = dict[str, Any]
-"""One run: seed, id, outcome, value, and the whole `result` behind them."""
 
-
-def analyse(folder: StudyFolder) -> dict[str, Any]:
-    """Judge every arm of a study against its baseline, and store that as `results.json`.
-
-    Runs that have not ended are counted, and `complete` is then false.
-
-    Returns:
-        what is stored: `study, primary, direction, alpha, seeds, complete, label, noise_floor, model, packs, arms`.
-
-    Raises:
-        UserError: no study is stored here; no run has the primary metric; two runs claim one arm and seed.
-    """
-    study = folder.read_study()
-    metric, direction = study["measure"]["primary"], study["measure"]["direction"]
-    cells = _cells(folder, study, metric)
-    values = {arm: {c["seed"]: c["value"] for c in row if c["outcome"] == "finished"} for arm, row in cells.items()}
-    counts = {arm: _count(row) for arm, row in cells.items()}
-    fit = model.fit(values, BASELINE)
-    evidence = verdict.weigh(fit.effects, counts, BASELINE)
-    judged = {arm: _judged(found, direction, metric, study["seeds"], len(evidence)) for arm, found in evidence.items()}
-    results = {
-        "study": study["study"],
-        "primary": metric,
-        "direction": direction,
-        "alpha": verdict.ALPHA,
-        "seeds": list(study["seeds"]),
-        "complete": all(cell["outcome"] != "unfinished" for row in cells.values() for cell in row),
-        "label": _label(len(study["seeds"])),
-        "noise_floor": {"sd": _sd(values[BASELINE]), "seeds": len(values[BASELINE])},
-        "model": {
-            "residual_sd": fit.residual_sd,
-            "df": fit.df,
-            "levene_p": fit.levene_p,
-            "noisy": sorted(fit.noisy),
-            "completers_only": any(count.diverged for count in counts.values()),
-        },
-        "packs": _packs(cells),
-        "arms": [_arm(arm, study, cells[arm], values[arm], judged.get(arm, _BASELINE)) for arm in study["arms"]],
-    }
-    results = finite(results)
-    folder.write_results(results)
-    return results
-
-
-def _cells(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> dict[str, list[Cell]]:
-    """Every arm's runs, one for each seed of the study, in the study's order."""
-    done: dict[tuple[str, int], tuple[RunFolder, dict[str, Any]]] = {}
-    for run in folder.runs():
-        result = run.result()
-        if result is None:
-            continue
-        if (run.arm, run.seed) in done:
-            other = done[run.arm, run.seed][0]
-            problem = f"two finished runs are of arm {run.arm!r} and seed {run.seed}: {other.id} and {run.id}"
-            raise UserError(
-                problem, file=run.where, remedy="move the one that does not belong out of the study's folder"
-            )
-        done[run.arm, run.seed] = run, result
-    return {arm: [_cell(done.get((arm, seed)), seed, metric) for seed in study["seeds"]] for arm in study["arms"]}
-
-
-def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str) -> Cell:
-    if found is None:
-        return {"seed": seed, "id": None, "outcome": "unfinished", "value": None, "result": None}
-    run, result = found
-    if result["outcome"] == "finished" and metric not in result["metrics"]:
-        known = suggest(metric, result["metrics"])
-        raise UserError(f"no metric {metric!r} was measured", path=("measure", "primary"), file=run.where, remedy=known)
-    value = result["metrics"].get(metric)
-    finished = result["outcome"] == "finished" and value is not None and math.isfinite(value)
+def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool) -> dict[str, Any]:
+    if not final:  # a p that nobody planned to look at invites a verdict
+        found, plan = replace(found, p=None, p_holm=None, divergence_p=None), replace(plan, equivalence=None)
+    effect, arms, seeds = found.effect, len(group.arms), len(study["seeds"])
+    decision = verdict.decide(found, plan) if final else None
+    every = effect.covering(lambda df: critical(arms, df))
+    inside = effect.p_inside(plan.equivalence) if plan.equivalence else None
     return {
-        "seed": seed,
-        "id": run.id,
-        "outcome": "finished" if finished else "diverged",
-        "value": value if finished else None,
-        "result": result,
+        "effect": effect.effect,
+        "ci95": _pair(effect.interval),
+        "ci90": _pair(effect.at(0.9)),
+        "ci_simultaneous": _pair(every),
+        "effect_sd": _in_sd(effect.effect, group.fit.residual_sd),
+        "p": found.p,
+        "p_holm": found.p_holm,
+        "p_equivalent": inside,
+        "divergence_p": found.divergence_p,
+        "worst_case": None
+        if found.imputed is None
+        else {"effect": found.imputed.effect, "ci95": _pair(found.imputed.interval)},
+        "guarded": effect.guarded,
+        "verdict": decision,
+        "evidence": verdict.sentence(found, plan, seeds),
+        "more_seeds": verdict.more_seeds(found, arms, plan) if decision == "inconclusive" else None,
     }
 
 
-def _packs(cells: Mapping[str, list[Cell]]) -> list[dict[str, Any]]:
+def _pair(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def _in_sd(effect: float | None, residual_sd: float | None) -> float | None:
+    """An effect in units of the noise of one run."""
+    return None if effect is None or not residual_sd else effect / residual_sd
+
+
+def _noise_floor(table: Table, group: Group, plan: Plan) -> dict[str, Any]:
+    """How noisy the baseline is, and the smallest true effect that so many seeds find four times in five."""
+    values = table.values(group.baseline)
+    known = group.fit.residual_sd
+    design = Design(max(1, len(group.arms)), plan.alpha)
+    return {"sd": sd(values), "seeds": len(values), "resolves": design.resolves(known, len(values)) if known else None}
+
+
+def _model(group: Group, table: Table) -> dict[str, Any]:
+    return {
+        "residual_sd": group.fit.residual_sd,
+        "df": group.fit.df,
+        "levene_p": group.fit.levene_p,
+        "noisy": sorted(group.fit.noisy),
+        "completers_only": any(table.lost(arm) for arm in (group.baseline, *group.arms)),
+    }
+
+
+def _packs(table: Table) -> list[dict[str, Any]]:
     """How runs were packed: the layout of their packs, how it was chosen, and how many `runs` were trained so."""
     found: dict[str, dict[str, Any]] = {}
-    for cell in (cell for row in cells.values() for cell in row if cell["result"]):
-        pack = {key: value for key, value in cell["result"].get("pack", {}).items() if key != "id"}
+    for result in (result for arm in table.cells for result in table.results(arm)):
+        pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
         entry = found.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
         entry["runs"] += 1
     return list(found.values())
 
 
-def _count(row: list[Cell]) -> Count:
-    outcomes = [cell["outcome"] for cell in row]
-    return Count(outcomes.count("finished"), outcomes.count("diverged"))
-
-
-def _judged(
-    found: verdict.Evidence, direction: verdict.Direction, metric: str, seeds: list[int], arms: int
-) -> dict[str, Any]:
-    decision = verdict.decide(found, direction)
-    return {
-        "effect": found.effect.effect,
-        "ci95": list(found.effect.interval) if found.effect.interval else None,
-        "p": found.p,
-        "p_holm": found.p_holm,
-        "guarded": found.effect.guarded,
-        "verdict": decision,
-        "evidence": verdict.sentence(found, direction, metric, len(seeds)),
-        "more_seeds": verdict.more_seeds(found, arms) if decision == "inconclusive" else None,
-    }
+def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
+    """How many runs were trained elsewhere, and how many of those were trained again to prove them."""
+    taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.source()}
+    proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
+    return {"runs": len(taken), "audited": len(taken & proved)}
 
 
 def _arm(
-    name: str, study: Mapping[str, Any], row: list[Cell], values: Mapping[int, float], judged: Mapping[str, Any]
+    name: str,
+    study: Mapping[str, Any],
+    table: Table,
+    plan: Plan,
+    against: Mapping[str, str],
+    judged: Mapping[str, Any],
 ) -> dict[str, Any]:
-    ended = [cell["result"] for cell in row if cell["result"]]
-    finished = [cell["result"]["metrics"] for cell in row if cell["outcome"] == "finished"]
-    diff = study["arms"][name]
+    values, ended, base = table.values(name), table.results(name), against.get(name)
     return {
         "name": name,
-        "diff": diff,
-        "change": in_words(diff, study["base"]),
-        "runs": [{key: cell[key] for key in ("seed", "id", "outcome", "value")} for cell in row],
-        "diverged": _count(row).diverged,
+        "against": base,
+        "planned": name in plan.arms,
+        "role": study.get("roles", {}).get(name, {}),
+        "diff": study["arms"][name],
+        "change": in_words(study["arms"][name], study["base"]),
+        "runs": [cell.facts for cell in table.cells[name]],
+        "diverged": len(table.lost(name)),
         "mean": float(np.mean(list(values.values()))) if values else None,
-        "sd": _sd(values),
+        "sd": sd(values),
         **judged,
-        **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens")},
-        "metrics": _means(finished),
+        **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
+        "sensitivity": sensitivity(values, table.values(base)) if base and judged["verdict"] else None,
+        "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
+        "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary)
+        if base
+        else None,
+        "metrics": means([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
-
-
-def in_words(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """What an arm changes: `model.position: rope -> none`, or without the old value where the baseline has none."""
-    return "; ".join(_change(path, value, base) for path, value in diff.items())
-
-
-def _change(path: str, value: Any, base: Mapping[str, Any]) -> str:
-    old: Any = base
-    for part in path.split("."):
-        old = old.get(part) if isinstance(old, Mapping) else None
-    new = _short(value)
-    return f"{path}: {new}" if old is None else f"{path}: {_kind(old)} -> {new}"
-
-
-def _kind(value: Any) -> str:
-    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else _short(value)
-
-
-def _short(value: Any) -> str:
-    """A component as its kind with the fields that are given, anything else as YAML would have it."""
-    if isinstance(value, Mapping):
-        fields = [f"{key}={_short(part)}" for key, part in value.items() if key != "kind"]
-        return str(value.get("kind", "")) + (f"({', '.join(fields)})" if fields else "")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_short, value))}]"
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _means(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
-    """Each metric's mean over the finished runs; NaN where one of them has no number for it."""
-    columns: dict[str, list[float]] = {}
-    for row in metrics:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(math.nan if value is None else value)
-    return {name: float(np.mean(column)) for name, column in sorted(columns.items())}
-
-
-def _sd(values: Mapping[int, float]) -> float | None:
-    return float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None
 
 
 def _label(seeds: int) -> str | None:

@@ -4,47 +4,63 @@
 taking it out leaves less noise; pooling what is left over all arms gives many degrees of freedom from few seeds. With
 every cell filled, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
 
-Pooling assumes that all arms are equally noisy. The guard tests this for each arm, the baseline included: an effect
-between two arms of which one is noisier than the rest gets the larger p and the wider interval of the pooled model and
-of the paired t-test, which assumes nothing about other arms. A noisy baseline therefore guards every effect.
+Pooling assumes that all arms are equally noisy. The guard tests this for each arm, the baseline included. Where one
+that takes part in an effect is noisier than the rest, the effect is judged also with that arm's own noise beside the
+pooled noise of the others; where several are, also by the paired t-test, which assumes nothing about other arms. Its p
+is then the largest, and its interval covers those of all. A noisy baseline therefore guards every effect.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
-from statsmodels.regression.linear_model import OLS
 
-Array = NDArray[np.float64]
-Values = Mapping[str, Mapping[int, float]]
-"""The finished runs' values: arm -> seed -> value."""
+from taetpu.stats.blocked import ROUNDING, Array, Blocked, Estimate, Values
 
 CONFIDENCE = 0.95
-GUARD_ALPHA = 0.10
-"""Level of the test for a noisy arm: lenient, because missing one costs more than a wider interval does."""
-
-ROUNDING = 1e-12
-"""A spread below this share of the values' size is rounding, not noise."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """An arm against the baseline. What cannot be estimated is None."""
+    """An arm against the baseline. What cannot be estimated is None.
+
+    Attributes:
+        effect: arm minus baseline, in the metric's unit.
+        estimates: what it is judged by: that of the pooled model, and those that the guard asks for. An interval covers
+            those of all, a p is the largest.
+        guarded: the arm or the baseline is noisier than the other arms.
+    """
 
     effect: float | None = None
-    """Arm minus baseline, in the metric's unit."""
-    interval: tuple[float, float] | None = None
-    """At `CONFIDENCE`, for this effect alone (not simultaneous)."""
-    p: float | None = None
-    """Two-sided, for this effect alone."""
-    standard_error: float | None = None
-    df: float | None = None
-    """Degrees of freedom behind the standard error."""
+    estimates: tuple[Estimate, ...] = ()
     guarded: bool = False
-    """The arm or the baseline is noisier than the other arms."""
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, for this effect alone."""
+        return max((estimate.p for estimate in self.estimates), default=None)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """At `CONFIDENCE`, for this effect alone."""
+        return self.at(CONFIDENCE)
+
+    def at(self, confidence: float) -> tuple[float, float] | None:
+        """The interval of this effect alone."""
+        return self.covering(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
+
+    def covering(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
+        """The interval with so many standard errors, by degrees of freedom, to both sides."""
+        if not self.estimates:
+            return None
+        lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
+        return min(lows), max(highs)
+
+    def p_inside(self, bound: float) -> float | None:
+        """The p of the claim that the true effect is smaller than `bound`, either way."""
+        return max((estimate.p_inside(bound) for estimate in self.estimates), default=None)
 
 
 @dataclass(frozen=True)
@@ -69,96 +85,53 @@ def fit(values: Values, baseline: str = "baseline") -> Fit:
         values: one value for each finished run; a missing one is simply not there.
         baseline: the arm that the others are compared with.
     """
-    effects = {arm: Effect() for arm in values if arm != baseline}
-    y, x, arms, columns = _design(values)
-    if not len(y):
-        return Fit(effects, None, 0, None)
-    rss, df = _residual(y, x)
-    noisy = _noisy_arms(y, x, arms)
-    for arm in effects:
-        if {arm, baseline} <= set(columns):
-            contrast = np.array([float(name == arm) - float(name == baseline) for name in columns])
-            pooled = _pooled(y, x, contrast, rss, df)
-            effects[arm] = _guarded(pooled, values[arm], values[baseline]) if {arm, baseline} & noisy else pooled
-    return Fit(effects, math.sqrt(rss / df) if df else None, df, _levene(y, x, arms), noisy)
+    cells = Blocked.of(values)
+    noisy = cells.noisy
+    effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}) for arm in values if arm != baseline}
+    sd = math.sqrt(cells.rss / cells.df) if cells.df else None
+    return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy))
 
 
-def _design(values: Values) -> tuple[Array, Array, NDArray[np.object_], list[str | int]]:
-    """Values, the matrix of indicators, each row's arm, and the columns' names: every arm, every seed but the first."""
-    cells = [(arm, seed, value) for arm, row in values.items() for seed, value in row.items()]
-    arms = np.array([arm for arm, _, _ in cells], dtype=object)
-    seeds = np.array([seed for _, seed, _ in cells], dtype=object)
-    present = [arm for arm, row in values.items() if row]
-    blocks = sorted(set(seeds))[1:]
-    indicators = [arms == arm for arm in present] + [seeds == seed for seed in blocks]
-    y = np.array([value for _, _, value in cells], dtype=np.float64)
-    return y, np.array(indicators, dtype=np.float64).T, arms, [*present, *blocks]
+def contrast(values: Values, weights: Mapping[str, float]) -> Effect:
+    """The weighted sum of several arms' means, as `fit` estimates the difference of two; the weights sum to 0."""
+    return _effect(Blocked.of(values), weights)
 
 
-def _residual(y: Array, x: Array) -> tuple[float, int]:
-    """Residual sum of squares, with rounding taken for zero, and its degrees of freedom."""
-    if not len(y):
-        return 0.0, 0
-    coefficients, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
-    rss = float(((y - x @ coefficients) ** 2).sum())
-    return (rss if rss > len(y) * (ROUNDING * np.abs(y).max()) ** 2 else 0.0), len(y) - int(rank)
+def _effect(cells: Blocked, contrast: Mapping[str, float]) -> Effect:
+    """One contrast under the model: with estimates where there is noise to build them from."""
+    weights = cells.weights(contrast)
+    if weights is None:
+        return Effect()
+    value, squares = float((weights * cells.y).sum()), (weights**2).sum(1)
+    guards = [arm for arm in cells.arms if contrast.get(arm) and arm in cells.noisy]
+    if not cells.rss or not cells.df:
+        return Effect(value)
+    pooled = Estimate(value, math.sqrt(cells.rss / cells.df * squares.sum()), cells.df)
+    if not guards:
+        return Effect(value, (pooled,))
+    more = [
+        cells.noisy[arm].estimate(value, own, squares.sum() - own)
+        for arm, own in zip(cells.arms, squares, strict=True)
+        if arm in guards
+    ]
+    if len(guards) > 1:
+        differences = cells.shared(contrast)
+        if len(differences) < 2:
+            return Effect(value, guarded=True)  # the others' noise is not that of these arms
+        more += _paired(differences, ROUNDING * np.abs(cells.y).max())
+    return Effect(value, (pooled, *more), guarded=True)
 
 
-def _pooled(y: Array, x: Array, contrast: Array, rss: float, df: int) -> Effect:
-    """One contrast under the model: with an interval where there is noise to build one from."""
-    inverse = np.linalg.pinv(x)
-    if not np.allclose(contrast @ inverse @ x, contrast, atol=1e-8):
-        return Effect()  # no chain of shared seeds links the arm with the baseline
-    if not rss or not df:
-        return Effect(float(contrast @ inverse @ y))
-    test = OLS(y, x).fit().t_test(contrast)
-    low, high = np.ravel(test.conf_int(alpha=1 - CONFIDENCE)).tolist()
-    effect, error, p = (float(np.squeeze(part)) for part in (test.effect, test.sd, test.pvalue))
-    return Effect(effect, (low, high), p, error, df)
+def _paired(differences: Array, rounding: float) -> list[Estimate]:
+    """The paired t-test's; none where the differences show no noise."""
+    if np.std(differences) <= rounding:
+        return []
+    return [Estimate(float(differences.mean()), float(stats.sem(differences)), len(differences) - 1)]
 
 
-def _noisy_arms(y: Array, x: Array, arms: NDArray[np.object_]) -> frozenset[str]:
-    """Arms that are noisier than the rest taken together.
-
-    Taking an arm out of the model takes out its part of the residual sum of squares; under equal noise that part and
-    what remains are independent chi-squares, so that their ratio is exactly F distributed, empty cells or not.
-    """
-    total, df = _residual(y, x)
-    noisy = []
-    for arm in dict.fromkeys(arms):
-        rest, rest_df = _residual(y[arms != arm], x[arms != arm])
-        own, own_df = total - rest, df - rest_df
-        if own_df <= 0 or rest_df <= 0 or own <= 0:
-            continue
-        if rest == 0 or stats.f.sf((own / own_df) / (rest / rest_df), own_df, rest_df) < GUARD_ALPHA:
-            noisy.append(arm)
-    return frozenset(noisy)
-
-
-def _guarded(pooled: Effect, arm: Mapping[int, float], baseline: Mapping[int, float]) -> Effect:
-    """The more cautious of the pooled model and the paired t-test over the seeds that both arms have."""
-    if pooled.effect is None or pooled.p is None or pooled.interval is None:
-        return pooled
-    shared = sorted(arm.keys() & baseline.keys())
-    if len(shared) < 2:
-        return Effect(pooled.effect, guarded=True)  # the pooled noise is not this arm's, and its own cannot be seen
-    ours, theirs = np.array([arm[seed] for seed in shared]), np.array([baseline[seed] for seed in shared])
-    if np.std(ours - theirs) <= ROUNDING * np.abs(ours).max():
-        return replace(pooled, guarded=True)
-    test = stats.ttest_rel(ours, theirs)
-    paired = test.confidence_interval(CONFIDENCE)
-    half, p = float(paired.high - paired.low) / 2, max(pooled.p, float(test.pvalue))
-    if half <= pooled.effect - pooled.interval[0]:
-        return replace(pooled, p=p, guarded=True)
-    interval = pooled.effect - half, pooled.effect + half
-    error = float(stats.sem(ours - theirs))
-    return Effect(pooled.effect, interval, p, error, len(shared) - 1, guarded=True)
-
-
-def _levene(y: Array, x: Array, arms: NDArray[np.object_]) -> float | None:
-    residuals = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
-    groups = [residuals[arms == arm] for arm in dict.fromkeys(arms)]
-    if len(groups) < 2 or min(map(len, groups)) < 3 or not _residual(y, x)[0]:
+def _levene(cells: Blocked) -> float | None:
+    groups = [row[filled > 0] for row, filled in zip(cells.residuals, cells.filled, strict=True)]
+    if len(groups) < 2 or min(map(len, groups)) < 3 or not cells.rss:
         return None
     with np.errstate(all="ignore"):
         p = float(stats.levene(*groups, center="median").pvalue)

@@ -1,71 +1,84 @@
-"""What an effect amounts to: better, worse or inconclusive, with its evidence in one sentence.
+"""What an effect amounts to: better, worse, equivalent or inconclusive, with its evidence in one sentence.
 
-Absence of evidence is never called absence of an effect: what is not shown to be better or worse is inconclusive.
+Absence of evidence is never called absence of an effect: what is not shown to be better or worse, and not shown to be
+too small to matter, is inconclusive.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
-from scipy import stats
-from statsmodels.stats.multitest import multipletests
-
-from taetpu.stats import numbers
+from taetpu.stats import divergence, numbers
+from taetpu.stats.divergence import Count
 from taetpu.stats.model import CONFIDENCE, Effect
+from taetpu.stats.plan import Direction, Plan
+from taetpu.stats.power import Design
 
-Verdict = Literal["better", "worse", "inconclusive"]
-Direction = Literal["min", "max"]
-
-ALPHA = 0.05
-"""Chance of calling any arm better or worse when none is (family-wise, by Holm's correction)."""
-POWER = 0.8
-MOST_SEEDS = 100
-"""More than this is not worth counting."""
-
-
-@dataclass(frozen=True)
-class Count:
-    """How an arm's runs ended."""
-
-    finished: int
-    diverged: int
-
-    @property
-    def ended(self) -> int:
-        return self.finished + self.diverged
+Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a verdict on one arm stands on."""
+    """All that a verdict on one arm stands on.
+
+    Attributes:
+        effect: among the runs that finished.
+        imputed: the same with the worst value in place of each run that diverged; None where none did.
+        p: of this arm alone, or of the exact test on divergence where no run of the arm finished.
+        p_holm: of the study as a whole: corrected for the number of arms, and for planned looks.
+        divergence_p: of equal chances to diverge; None where nothing diverged.
+        lost: no run of the arm finished.
+    """
 
     effect: Effect
+    imputed: Effect | None
     count: Count
     baseline: Count
     p: float | None
-    """Of this arm alone."""
     p_holm: float | None
-    """Corrected for the number of arms."""
-    by_divergence: bool
-    """No run of the arm finished: `p` is that of the exact test on how many diverged."""
+    divergence_p: float | None
+    lost: bool
 
 
 def weigh(
-    effects: Mapping[str, Effect], counts: Mapping[str, Count], baseline: str = "baseline"
+    effects: Mapping[str, Effect],
+    imputed: Mapping[str, Effect],
+    counts: Mapping[str, Count],
+    against: Mapping[str, str],
+    plan: Plan,
+    seeds: int,
+    families: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Evidence]:
-    """Put an arm's effect, its divergences and the corrected p together.
+    """Put each arm's effect, its divergences and the corrected p together.
 
     Args:
-        effects: by arm, the baseline not among them.
-        counts: by arm, the baseline among them.
+        effects: by arm, the baselines not among them.
+        imputed: as `effects`, with the worst value for runs that diverged.
+        counts: by arm, the baselines among them.
+        against: what each arm is compared with.
+        seeds: how many each arm was to have at this look.
+        families: arms that are corrected together; those that are not named are one family.
     """
+    tests = {arm: divergence.test(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
-    p = {arm: _divergence_p(counts[arm], counts[baseline]) if arm in lost else effects[arm].p for arm in effects}
-    corrected = holm(p)
+    p = {arm: tests[arm] if arm in lost else effects[arm].p for arm in effects}
+    overall = {arm: None if value is None else plan.overall(value, seeds) for arm, value in p.items()}
+    corrected = dict[str, float | None]()
+    for family in {families.get(arm, "") for arm in effects}:
+        corrected |= holm({arm: value for arm, value in overall.items() if families.get(arm, "") == family})
     return {
-        arm: Evidence(effects[arm], counts[arm], counts[baseline], p[arm], corrected[arm], arm in lost)
+        arm: Evidence(
+            effect=effects[arm],
+            imputed=imputed[arm] if counts[arm].diverged or counts[against[arm]].diverged else None,
+            count=counts[arm],
+            baseline=counts[against[arm]],
+            p=p[arm],
+            p_holm=corrected[arm],
+            divergence_p=tests[arm],
+            lost=arm in lost,
+        )
         for arm in effects
     }
 
@@ -75,103 +88,112 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    tested = {arm: value for arm, value in p.items() if value is not None}
-    if not tested:
-        return dict(p)
-    _, corrected, *_ = multipletests(list(tested.values()), method="holm")
-    return {**p, **dict(zip(tested, np.asarray(corrected).tolist(), strict=True))}
+    tested = sorted((value, arm) for arm, value in p.items() if value is not None)
+    corrected, largest = dict(p), 0.0
+    for i, (value, arm) in enumerate(tested):  # statsmodels' collects garbage at every call, which takes half a second
+        corrected[arm] = largest = max(largest, min(1.0, value * (len(tested) - i)))
+    return corrected
 
 
-def decide(evidence: Evidence, direction: Direction) -> Verdict:
-    """Better or worse where the corrected p is below `ALPHA`, else inconclusive.
+def decide(evidence: Evidence, plan: Plan) -> Verdict:
+    """Equivalent where the interval at `1 - 2 alpha` lies within the plan's bounds; else better or worse where the
+    corrected p is below alpha; else inconclusive.
 
-    An effect among runs that finished is no verdict when the arm that it favours lost more of its runs to divergence:
-    the runs that finished are then not a fair sample.
+    An effect among the runs that finished is no verdict where the worst case for those that diverged points the other
+    way: the runs that finished are then not a fair sample.
     """
-    if not _clear(evidence):
+    if evidence.lost:
+        return "worse" if _clear(evidence, plan) else "inconclusive"
+    if _equivalent(evidence, plan):
+        return "equivalent"
+    if not _clear(evidence, plan) or _unfair(evidence, plan):
         return "inconclusive"
-    if evidence.by_divergence:
-        return "worse"
-    better = _is_better(evidence, direction)
-    return "inconclusive" if _unfair(evidence, better) else "better" if better else "worse"
+    return "better" if _is_better(evidence.effect, plan.direction) else "worse"
 
 
-def sentence(evidence: Evidence, direction: Direction, metric: str, seeds: int) -> str:
+def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
     """The evidence in words.
 
     Args:
-        metric: what was compared, e.g. `val/loss`.
         seeds: how many runs each arm was to have.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
-    notes = []
-    if evidence.by_divergence:
+    if evidence.lost:
         text = f"No run finished: {count.diverged} of {seeds} diverged, {base.diverged} of {seeds} of the baseline"
         return f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {numbers.p_value(evidence.p_holm)})."
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {seeds} finished runs."
-    text = _difference(effect, metric)
+    text, notes = _difference(effect, plan.primary), []
     if effect.interval is None:
         notes.append(_why_no_interval(effect, count, base))
     else:
-        p = numbers.p_value(evidence.p_holm)
-        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}, Holm p {p})"
+        p = "" if evidence.p_holm is None else f", Holm p {numbers.p_value(evidence.p_holm)}"
+        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}{p})"
+    if _equivalent(evidence, plan):
+        known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
+        notes.append(f"{known} less than the {plan.equivalence:g} that matters")
     if effect.guarded and effect.interval is not None:
-        notes.append("the arm or the baseline is noisier than the rest, so the more cautious of two tests counts")
-    if count.diverged or base.diverged:
-        notes.append(f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline")
-        if (
-            evidence.p_holm is not None
-            and evidence.p_holm < ALPHA
-            and _unfair(evidence, _is_better(evidence, direction))
-        ):
-            notes.append("the runs that finished are not a fair sample")
-    return "; ".join([text, *notes]) + "."
+        notes.append("the arm or the baseline is noisier than the rest, so the most cautious of its tests counts")
+    return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds)]) + "."
 
 
-def more_seeds(evidence: Evidence, arms: int) -> int | None:
+def more_seeds(evidence: Evidence, arms: int, plan: Plan) -> int | None:
     """How many more seeds an inconclusive effect would need if it were truly as large as observed.
 
-    The smallest number of seeds at which a t-test at level `ALPHA / arms` (the strictest that Holm's correction may
-    ask for) reaches a power of 80 %, less the seeds there are. The observed effect is itself uncertain, so this is an
-    order of magnitude. None: there is no noise to go by, or more than `MOST_SEEDS` would be needed.
+    The observed effect is itself uncertain, so this is an order of magnitude. None: there is no noise to go by, or more
+    than `power.MOST_SEEDS` would be needed.
 
     Args:
         arms: how many are compared with the baseline.
     """
     effect, seeds = evidence.effect, min(evidence.count.finished, evidence.baseline.finished)
-    if not effect.effect or effect.standard_error is None or effect.df is None or seeds < 2:
+    if not effect.effect or not effect.estimates or seeds < 2:
         return None
-    run_error, df_a_seed = effect.standard_error * math.sqrt(seeds), effect.df / (seeds - 1)
-    for wanted in range(seeds + 1, seeds + MOST_SEEDS + 1):
-        df, shift = df_a_seed * (wanted - 1), abs(effect.effect) / run_error * math.sqrt(wanted)
-        if stats.nct.sf(stats.t.isf(ALPHA / arms / 2, df), df, shift) >= POWER:
-            return wanted - seeds
-    return None
+    widest = max(effect.estimates, key=lambda estimate: estimate.p)
+    design = Design(arms, plan.alpha, df_a_seed=widest.df / (seeds - 1))
+    wanted = design.seeds(effect.effect, widest.standard_error * math.sqrt(seeds / 2), start=seeds + 1)
+    return None if wanted is None else wanted - seeds
 
 
-def _divergence_p(arm: Count, baseline: Count) -> float | None:
-    """Boschloo's exact test of equal chances to diverge, two-sided.
-
-    Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
-    """
-    if min(arm.ended, baseline.ended) < 2 or baseline.diverged == baseline.ended:
-        return None  # one run each can show nothing; if all of both diverged there is nothing to compare
-    table = [[arm.diverged, baseline.diverged], [arm.finished, baseline.finished]]
-    return float(stats.boschloo_exact(table).pvalue)
+def _clear(evidence: Evidence, plan: Plan) -> bool:
+    return evidence.p_holm is not None and evidence.p_holm < plan.alpha
 
 
-def _clear(evidence: Evidence) -> bool:
-    return evidence.p_holm is not None and evidence.p_holm < ALPHA
+def _equivalent(evidence: Evidence, plan: Plan) -> bool:
+    """Is the effect, and that of the worst case, within the bounds?"""
+    if plan.equivalence is None:
+        return False
+    effects = [evidence.effect, *([evidence.imputed] if evidence.imputed else [])]
+    inside = [effect.p_inside(plan.equivalence) for effect in effects]
+    return all(p is not None and p < plan.alpha for p in inside)
 
 
-def _is_better(evidence: Evidence, direction: Direction) -> bool:
-    return (evidence.effect.effect or 0.0) * (-1 if direction == "min" else 1) > 0
+def _is_better(effect: Effect, direction: Direction) -> bool:
+    return (effect.effect or 0.0) * (-1 if direction == "min" else 1) > 0
 
 
-def _unfair(evidence: Evidence, better: bool) -> bool:
-    arm, baseline = evidence.count.diverged, evidence.baseline.diverged
-    return arm > baseline if better else baseline > arm
+def _unfair(evidence: Evidence, plan: Plan) -> bool:
+    """Does the arm that the effect favours owe it to runs that diverged?"""
+    if evidence.imputed is None:
+        return False
+    better = _is_better(evidence.effect, plan.direction)
+    lost, other = evidence.count.diverged, evidence.baseline.diverged
+    more = lost > other if better else other > lost
+    return more or _is_better(evidence.imputed, plan.direction) != better
+
+
+def _on_divergence(evidence: Evidence, plan: Plan, seeds: int) -> list[str]:
+    count, base, worst = evidence.count, evidence.baseline, evidence.imputed
+    if worst is None:
+        return []
+    p = "" if evidence.divergence_p is None else f" (exact test p {numbers.p_value(evidence.divergence_p)})"
+    notes = [f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline{p}"]
+    if worst.effect is not None:
+        size = numbers.effect(worst.effect, worst.interval)
+        notes.append(f"counted as the worst value that finished, the effect is {size}")
+    if _clear(evidence, plan) and _unfair(evidence, plan):
+        notes.append("the runs that finished are not a fair sample")
+    return notes
 
 
 def _difference(effect: Effect, metric: str) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
@@ -13,6 +14,8 @@ from taetpu.store.documents import finite, from_json, to_json
 from taetpu.store.metrics import Series
 
 Status = Literal["absent", "started", "done"]
+
+SOURCE = "reused.json"  # of a run that was trained elsewhere
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,26 @@ class RunFolder:
         """What `finish` recorded, or None while the run is not done."""
         return self._json("result.json") if self.status() == "done" else None
 
+    def take_over(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
+        """Copy a finished run, its result last. What was begun here is given up.
+
+        Args:
+            config: what the run is here.
+            source: where it was trained, if that is not here; else what `other` says of that.
+        """
+        self.store.delete(self.key)
+        self.start(config)
+        own = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
+        if source:
+            self.store.write(f"{self.key}/{SOURCE}", to_json({"from": source}))
+        keys = [key for key in other.store.list(other.key) if key not in own]
+        for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
+            self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
+
+    def source(self) -> str | None:
+        """Where the run was trained, if it was taken over from another study."""
+        return self._json(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
+
     # Metrics.
 
     def append(
@@ -117,6 +140,23 @@ class RunFolder:
         self._delete_behind(step, "samples", _step)
         for later in [found for found in self.checkpoints() if found > step]:
             self.store.delete(f"{self.key}/checkpoints/{later}")
+
+    def write_evaluation(self, sums: Mapping[str, ArrayLike]) -> None:
+        """Store sums over the blocks of evaluation sets, `(blocks,)` by `split/what`, as the trained model has them."""
+        series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
+        last = max((len(steps) for steps, _ in series.values()), default=1) - 1
+        self.store.write(f"{self.key}/evaluation.json", metrics.to_segment(0, last, series), replace=True)
+
+    def evaluation(self) -> dict[str, NDArray[np.float64]]:
+        """What `write_evaluation` stored; nothing before.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        key = f"{self.key}/evaluation.json"
+        if not self.store.exists(key):
+            return {}
+        return {name: s.value for name, s in metrics.from_segment(self.store.read(key), self.store.where(key)).items()}
 
     # Samples, checkpoints, the model.
 

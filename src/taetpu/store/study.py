@@ -135,6 +135,14 @@ class StudyFolder:
         """What `write_results` stored last, or None."""
         return self._read("results.json")
 
+    def write_audit(self, data: dict[str, Any]) -> None:
+        """Store what came of training reused runs again, in place of an earlier audit."""
+        self._write("audit.json", data)
+
+    def read_audit(self) -> dict[str, Any] | None:
+        """What `write_audit` stored last, or None."""
+        return self._read("audit.json")
+
     def write_times(self, data: dict[str, Any]) -> None:
         """Store wall times, in place of earlier ones: apart from results, which do not depend on the machine."""
         self._write("times.json", data)

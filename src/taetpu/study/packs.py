@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from taetpu.core.config import to_data
 from taetpu.core.loading import load
 from taetpu.spec.design import RunSpec, Study
-from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
+from taetpu.study.reuse import described
 from taetpu.train.calibrate import Calibration
 from taetpu.train.memory import oom_kills
 from taetpu.train.plan import Packing, PackPlan, plan_packs
@@ -25,8 +24,7 @@ def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watche
         names = run.arm, run.seed, run.id
         status = folder.run(*names).status()
         if status == "absent":
-            about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
-            folder.run(*names).start({**about, "plugins": plugin_sources(run.config)})
+            folder.run(*names).start(described(run))
         if names not in known and status != "done":
             new.append(run)
     measure = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins), watcher)

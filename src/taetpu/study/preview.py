@@ -1,15 +1,21 @@
 """What a study would train, before any of it: arms, differences, sizes, packs. Reads the store, writes nothing."""
 
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
-from taetpu.contract.check import Progress, check, compare
+from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.core.traced import split
-from taetpu.spec.design import Arm, Diff, RunSpec, Sources, Study, check_frozen
-from taetpu.spec.overrides import brief
+from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
+from taetpu.stats.changes import in_words
 from taetpu.store.study import StudyFolder
+from taetpu.study.matching import time_matched, to_time
 from taetpu.study.packs import stored_plans
+from taetpu.study.planner import resolution
+from taetpu.study.prepare import proved
+from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import structure_key
@@ -22,30 +28,40 @@ def preview(
     packing: Packing = AUTO,
     *,
     programs: bool = False,
+    noise: float | None = None,
+    effect: float | None = None,
     told: Progress = lambda done, of: None,
 ) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops`.
+    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
+    tuning`.
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
     how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
     `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
-    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs.
+    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
+    arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
+    packs.
 
     Args:
+        noise, effect: what the `resolution` is computed from (see `study.planner`).
         told: called with how many arms are proved, and of how many.
 
     Raises:
         UserError: the store holds another study of this name, the data cannot be read, or an arm breaks the contract.
     """
-    if folder.exists():
-        check_frozen(folder.read_study(), study)
+    stored = folder.read_study() if folder.exists() else {}
+    if stored:
+        check_frozen(stored, study)
+    study, computed = proved(study, told)
+    longer = list(time_matched(study, stored.get("matching", {})))
+    study = study.changed(arms=(*study.arms, *longer))
+    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in longer}  # of steps, it has more or fewer
+    tried = None if study.tune is None else trials(study)
     sources, runs = study.sources, study.runs()
-    computed = check(study, told)
-    done = {run.id for run in runs if folder.run(run.arm, run.seed, run.id).status() == "done"}
-    missing = [run for run in runs if run.id not in done]
-    packs = _packs(study, missing, folder, packing)
-    work = [(run.config.train, sources.of(run.config), run) for run in missing]
-    tokens = [train.total_steps(s.num_windows) * train.batch_size * s.seq_len for train, s, _ in work]
+    asked = [runs, tried.runs() if tried else []]
+    done = {run.id for run in chain(*asked) if folder.run(run.arm, run.seed, run.id).status() == "done"}
+    missing = [[run for run in part if run.id not in done] for part in asked]
+    packs = [pack for part in missing for pack in _packs(study, part, folder, packing)]
     first = study.arms[0].config
     source = sources.of(first)
     return {
@@ -55,15 +71,31 @@ def preview(
         "task": _task(first.task, source),
         "arms": [
             {
-                **_arm(arm, [r for r in runs if r.arm == arm.name], done, sources),
-                "contract": _contract(computed[study.arms[0].name], computed[arm.name], programs),
+                **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
+                "contract": _contract(study, arm, computed, programs),
             }
             for arm in study.arms
         ],
         "packs": packs,
-        "tokens": sum(tokens),
-        "flops": sum(n * _flops(run, sources) for n, (_, _, run) in zip(tokens, work, strict=True)),
+        "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
+        "flops": _flops(chain(*missing), sources),
+        "at_run": _at_run(study),
+        "resolution": resolution(study, folder, _flops(runs, sources) / len(study.seeds), noise, effect),
+        "tuning": None if tried is None else _tuning(study, tried, done),
     }
+
+
+def _at_run(study: Study) -> list[str]:
+    """The arms whose matching by time has not been measured."""
+    known = {arm.role["match"]["of"] for arm in study.arms if arm.role.get("match", {}).get("by") == "time"}
+    return [] if known or "time" not in study.match else [arm.name for arm in to_time(study)]
+
+
+def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
+    """What tuning adds: `trials`, how many of them are `done`, and runs of arms at what they found best (`tuned`)."""
+    runs = tried.runs()
+    arms = [arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values]
+    return {"trials": len(runs), "done": sum(run.id in done for run in runs), "tuned": len(arms) * len(study.seeds)}
 
 
 def _task(task: Any, source: Any) -> dict[str, Any]:
@@ -72,12 +104,12 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
     return {**described, **windows, "sha256": source.fingerprint[:12]}
 
 
-def _arm(arm: Arm, runs: list[RunSpec], done: set[str], sources: Sources) -> dict[str, Any]:
-    source = sources.of(arm.config)
+def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
+    source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
     return {
         "name": arm.name,
-        "change": in_words(arm.diff),
+        "change": _change(arm, to_data(study.baseline)),
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
@@ -86,25 +118,39 @@ def _arm(arm: Arm, runs: list[RunSpec], done: set[str], sources: Sources) -> dic
     }
 
 
-def _contract(baseline: Computation, arm: Computation, programs: bool) -> dict[str, Any]:
-    """How much of the baseline an arm keeps: parameters that start from the same bits, and the data's order."""
-    found = compare(baseline, arm)
+def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
+    """How much of its baseline an arm keeps: parameters that start from the same bits, and the data's order."""
+    old, new = computed[study.against(arm).name], computed[arm.name]
+    found = compare(old, new)
     return {
-        "same_data": arm.same_data(baseline),
+        "same_data": new.same_data(old),
         "same_parameters": len(found.equal),
-        "other_parameters": len(arm.parameters) - len(found.equal),
-        **({"program": arm.outline.program} if programs else {}),
+        "other_parameters": len(new.parameters) - len(found.equal),
+        **({"program": new.outline.program} if programs else {}),
     }
 
 
-def in_words(diff: Diff) -> str:
-    """`model.norm: rms -> layer; ...`: what differs, a component by its kind."""
-    return "; ".join(f"{path}: {brief(old)} -> {brief(new)}" for path, (old, new) in diff.items())
+def _change(arm: Arm, base: Mapping[str, Any]) -> str:
+    """What an arm changes, as the report says it; of a matched one, which arm it is and what matching changes of it."""
+    match = arm.role.get("match")
+    if match is None:
+        return in_words(arm.overrides, base)
+    changed = {path: value for path, value in match.items() if "." in path and value is not None}
+    return f"{match['of']}; {in_words(changed, base)}"
 
 
-def _flops(run: RunSpec, sources: Sources) -> int:
-    source = sources.of(run.config)
-    return flops_per_token(run.config.model, source.vocab_size, source.seq_len)
+def _tokens(run: RunSpec, sources: Sources) -> int:
+    source, train = sources.of(run.config), run.config.train
+    return train.total_steps(source.num_windows) * train.batch_size * source.seq_len
+
+
+def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
+    """What training all of them takes."""
+    found = 0
+    for run in runs:
+        source = sources.of(run.config)
+        found += _tokens(run, sources) * flops_per_token(run.config.model, source.vocab_size, source.seq_len)
+    return found
 
 
 def _packs(study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ class StudyProgress(Watcher):
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
 
     def begun(self, run_steps: int) -> None:
-        self.bars.update(self.bar, total=run_steps)
+        self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
         self.runs, self.step = runs, 0
@@ -117,6 +117,12 @@ class StudyProgress(Watcher):
 
     def stored(self, step: int) -> None:
         self.pace.lap("stored")
+
+    def added_seeds(self, seeds: Sequence[int]) -> None:
+        self.tell(f"an arm is inconclusive: on to the next planned look, with {len(seeds)} seeds an arm")
+
+    def audited(self, runs: Sequence[RunSpec]) -> None:
+        self.tell(f"{len(runs)} of the reused runs are trained again, to prove them")
 
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         self.bars.advance(self.bar, -self.step * len(self.runs))

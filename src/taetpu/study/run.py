@@ -1,64 +1,69 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
-import platform
-import time
-import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from taetpu.contract.check import check
 from taetpu.core.errors import UserError
-from taetpu.core.traced import split
 from taetpu.report.build import build
-from taetpu.spec.design import RunSpec, Sources, Study, check_frozen, frozen
-from taetpu.spec.identity import plugin_sources
+from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
+from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import default_root, open_store
-from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
-from taetpu.train.loop import PackTrainer
-from taetpu.train.memory import out_of_memory
-from taetpu.train.pack import Program, structure_key
-from taetpu.train.plan import AUTO, Packing, PackPlan, parse_packing
+from taetpu.study.audit import Audit
+from taetpu.study.freeze import freeze
+from taetpu.study.prepare import proved
+from taetpu.study.reuse import adopt, sample
+from taetpu.study.timing import in_equal_time
+from taetpu.study.trainer import Failure, train_missing
+from taetpu.study.tuning import choose, trials, tuned
+from taetpu.train.plan import AUTO, Packing, parse_packing
 from taetpu.train.watch import Watcher
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A pack that raised."""
-
-    runs: tuple[RunSpec, ...]
-    error: Exception
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What a study came to: its results, where its report is, and the packs that raised."""
+    """What a study came to.
+
+    Attributes:
+        report: where it can be opened.
+        failed: the packs that raised.
+        refuted: what is wrong with reused runs that came out otherwise when they were trained again.
+    """
 
     results: dict[str, Any]
     report: dict[str, str]
     failed: list[Failure]
+    refuted: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Was every run seen to?"""
+        return not self.failed and not self.refuted
 
 
-def environment() -> dict[str, Any]:
-    """What the runs are trained with; it goes with every result."""
-    device = jax.devices()[0]
-    names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
-    return {
-        "device": device.device_kind,
-        "platform": device.platform,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
-        "versions": {name: version(name) for name in names},
-    }
+@dataclass(frozen=True)
+class Options:
+    """How a study is run.
+
+    Attributes:
+        packing: how runs are packed.
+        reuse: roots whose finished runs are taken over where they are the same.
+        audit: the share of them that is trained again, to prove them.
+        until_resolved: go on to the next planned look while an arm is inconclusive.
+    """
+
+    packing: Packing = AUTO
+    reuse: tuple[str, ...] = ()
+    audit: float = 0.0
+    until_resolved: bool = False
+
+
+DEFAULTS = Options()
 
 
 def run(
@@ -67,6 +72,9 @@ def run(
     *,
     root: str | None = None,
     pack: str | int = "auto",
+    reuse: Iterable[str] = (),
+    audit: float = 0.0,
+    until_resolved: bool = False,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
@@ -77,159 +85,99 @@ def run(
         pack: how runs are packed: `auto` (as measured before, or measured now where there is much to train, else by a
             rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
             begun go on as they are.
+        reuse, audit, until_resolved: see `Options`.
         watcher: is told how training gets on.
 
     Raises:
         UserError: as `load_study` and `run_study`.
     """
-    packing = parse_packing(pack)
+    options = Options(parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved)
     study = load_study(file, sets)
     folder = StudyFolder(open_store(default_root(root)), study.name)
-    return run_study(study, folder, watcher or Watcher(), packing)
+    return run_study(study, folder, watcher or Watcher(), options)
 
 
-def run_study(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing = AUTO) -> Outcome:
+def parse_audit(share: float) -> float:
+    """The share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
+    if 0 <= share <= 1:
+        return share
+    raise UserError(f"{share} is no share of the reused runs", path=("audit",), remedy="from 0 to 1, e.g. 0.05")
+
+
+def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Raises:
         UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
             stored then); another process holds the study's folder, the folder holds another study, or the disk is full.
     """
-    study.runs()
-    check(study)
+    if options.until_resolved and not study.measure.looks:
+        first = len(study.seeds)
+        problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
+        remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
+        raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
+    study, _ = proved(study)
     with folder.claim():
-        freeze(study, folder)
-        failed = train_missing(study, folder, watcher, packing)
-        results = analyse(folder)
-        return Outcome(results, build(folder), failed)
+        study = in_equal_time(study, folder, watcher)
+        if options.until_resolved:
+            study = study.changed(seeds=seeds_begun(study, folder))
+        while True:
+            outcome = to_look(study, folder, watcher, options)
+            more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
+            if more is None:
+                return outcome
+            study = study.changed(seeds=more)
+            watcher.added_seeds(more)
 
 
-def freeze(study: Study, folder: StudyFolder) -> None:
-    """Record what the study is. Arms and seeds may be added later; the baseline and the measure may not change.
-
-    Arms and seeds that the file no longer names stay recorded as far as they were trained.
-    """
-    asked = frozen(study)
-    if folder.exists():
-        asked = check_frozen(folder.read_study(), study)
-        done = [run for run in folder.runs() if run.status() == "done"]
-        _refuse_other_data(study, done)
-        arms, seeds = {arm.name for arm in study.arms} | {run.arm for run in done}, {run.seed for run in done}
-        asked["arms"] = {name: change for name, change in asked["arms"].items() if name in arms}
-        asked["seeds"] = [seed for seed in asked["seeds"] if seed in {*study.seeds, *seeds}]
-    for plugin in study.plugins:
-        folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
-    folder.write_study(asked, replace=True)
-
-
-def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
-    """A trained run of an arm and seed that would now be another one: the arm's data or plug-in has changed."""
-    now = {(run.arm, run.seed): run for run in study.runs()}
-    for run in done:
-        new = now.get((run.arm, run.seed))
-        if new is not None and new.id[:8] != run.id:
-            edited = run.config().get("plugins", []) != plugin_sources(new.config)
-            what = "with another version of its plug-in" if edited else "on other data than its task has now"
-            back = f"the plug-in back (a copy is in {study.name}/plugins)" if edited else "the data back"
-            raise UserError(
-                f"arm {run.arm!r} was trained {what}",
-                file=run.where,
-                remedy=f"nothing was changed there: give the arm another name, or bring {back}",
-            )
+def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options) -> Outcome:
+    """Train every arm on the study's seeds, and then what tuning adds; analyse and report."""
+    freeze(study, folder)
+    taken, failed = obtained(study, folder, watcher, options)
+    if study.tune is not None:
+        tried = trials(study)
+        more = [obtained(tried, folder, watcher, options)]
+        chosen = choose(study, tried, folder)
+        if chosen is not None:
+            study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
+            freeze(study, folder, tuning=chosen)
+            more.append(obtained(study, folder, watcher, options))
+        taken += [run for runs, _ in more for run in runs]
+        failed += [failure for _, failures in more for failure in failures]
+    audit = Audit(study, folder, watcher, options.packing)
+    refuted = audit.prove(sample(taken, options.audit), taken)
+    results = analyse(folder)
+    return Outcome(results, build(folder), failed, refuted)
 
 
-def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[Failure]:
-    """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
-
-    A pack is trained whole, as it was begun, also when the file no longer names some of its runs. One that needs more
-    memory than there is is halved, and so are those to come that share its program.
-    """
-    wanted = {run.id: run for run in study.runs()}
-    queue = list[PackPlan]()
-    for plan in planned(study, folder, packing, watcher):
-        missing = unfinished(folder, plan)
-        if not missing:
-            folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
-        elif {run_id for _, _, run_id in missing} & set(wanted):
-            queue.append(plan)
-            if not packing.kept_by(plan):
-                watcher.kept(plan)
-    trainer = Packs(study.sources, folder, watcher, wanted)
-    watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
-    failed, number = [], 0
-    while queue:
-        number, plan, queue = number + 1, queue[0], queue[1:]
-        runs = trainer.members(plan)
-        watcher.pack(number, number + len(queue), runs)
-        error = trainer.train(plan)
-        if error is not None and out_of_memory(error) and plan.width > 1:
-            alike = [other for other in queue if trainer.program_key(other) == trainer.program_key(plan)]
-            halves = halve(folder, [plan, *alike])
-            watcher.halved(runs, halves, error)
-            queue = [*halves, *(other for other in queue if other not in alike)]
-        elif error is not None:
-            failed.append(Failure(tuple(runs), error))
-            watcher.failed(runs, error)
-    return failed
+def obtained(
+    study: Study, folder: StudyFolder, watcher: Watcher, options: Options
+) -> tuple[list[RunSpec], list[Failure]]:
+    """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
+    taken = adopt(study, folder, options.reuse)
+    return taken, train_missing(study, folder, watcher, options.packing)
 
 
-@dataclass
-class Packs:
-    """Trains packs of a study. Packs of one structure and layout share a program; only the last is kept in memory."""
+# --- looks -----------------------------------------------------------------------------------------------------------
 
-    sources: Sources
-    folder: StudyFolder
-    watcher: Watcher
-    wanted: dict[str, RunSpec]
-    programs: dict[str, Program] = field(default_factory=dict)
 
-    def members(self, plan: PackPlan) -> list[RunSpec]:
-        return members(self.folder, plan, self.wanted)
-
-    def train(self, plan: PackPlan) -> Exception | None:
-        """Train a pack to its end; gives what it raised, since one pack's failure must not cost the others."""
-        if plan.width > 1 and killed_for_memory(self.folder, plan):
-            return MemoryError("the process that began this pack was killed for want of memory")
-        runs, began = self.members(plan), time.monotonic()
-        folders = [self.folder.run(*names) for names in plan.runs]
-        try:
-            with begun(self.folder, plan):
-                program = self.program_for(plan)
-                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment()).run()
-        except UserError:
-            raise
-        except Exception as error:
-            self.programs.clear()
-            traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
-            return error
-        self.folder.delete_pack(plan.id)
-        record_time(self.folder, plan, time.monotonic() - began)
+def next_look(study: Study, results: dict[str, Any]) -> tuple[int, ...] | None:
+    """The seeds up to the next planned look, while an arm is inconclusive; None where all is said, or none is left."""
+    looks = [number for number in study.measure.looks if number > len(study.seeds)]
+    if not looks or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
         return None
-
-    def program_for(self, plan: PackPlan) -> Program:
-        """The program of a pack."""
-        key, config = self.program_key(plan), self.members(plan)[0].config
-        if key not in self.programs:
-            self.programs.clear()
-            structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
-            steps = structure.train.total_steps(source.num_windows)
-            layout = asdict(plan.layout)
-            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision, **layout)
-        return self.programs[key]
-
-    def program_key(self, plan: PackPlan) -> str:
-        """Equal for packs that share a program."""
-        structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
-        return f"{plan.layout} {plan.precision} {structure_key(structure)}"
+    return extended(study, study.seeds, looks[0])
 
 
-def run_steps(run: RunSpec, sources: Sources) -> int:
-    """Optimizer steps of a run."""
-    return run.config.train.total_steps(sources.of(run.config).num_windows)
+def seeds_begun(study: Study, folder: StudyFolder) -> tuple[int, ...]:
+    """The study's seeds, with those up to the look that an earlier process had begun to train for."""
+    stored = folder.read_study()["seeds"] if folder.exists() else []
+    seeds = (*study.seeds, *(seed for seed in stored if seed not in study.seeds))
+    return extended(study, seeds, next((look for look in study.measure.looks if look >= len(seeds)), len(seeds)))
 
 
-def record_time(folder: StudyFolder, plan: PackPlan, seconds: float) -> None:
-    """Note how long a pack took in this process, apart from the results."""
-    times = folder.read_times() or {"packs": {}}
-    times["packs"][plan.id] = {"seconds": round(seconds, 3), "runs": len(plan.runs)}
-    folder.write_times(times)
+def extended(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Seeds with fresh ones up to this number; none of those that tuning uses."""
+    taken = {*seeds, *(study.tune.seeds if study.tune else ())}
+    fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
+    return (*seeds, *islice(fresh, number - len(seeds)))

@@ -30,7 +30,7 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
 from taetpu.train.count import flops_per_token
 from taetpu.train.memory import memory_bytes
-from taetpu.train.plan import WIDEST, Layout, Packing, Work, device_counts, even_width, shard_counts
+from taetpu.train.plan import AUTO, WIDEST, Layout, Packing, Work, device_counts, even_width, shard_counts
 from taetpu.train.watch import Watcher
 
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
@@ -198,22 +198,35 @@ class Calibration:
 
     def __call__(self, work: Work, packing: Packing) -> Layout | None:
         shape = Shape(work, self.folder, self.plugins)
-        known = remembered(shape)
         try:
-            return fastest(shape, packing, known)
+            return fastest(shape, packing, remembered(shape))
         except KeyError:
-            pass
-        if self.watcher is None or not self.wanted(work, packing):
-            return None
+            return self.now(shape, packing, self.watcher) if self.watcher and self.wanted(work, packing) else None
+
+    def now(self, shape: Shape, packing: Packing, watcher: Watcher) -> Layout | None:
+        """The fastest layout, measured now and remembered."""
+        runs = shape.work.size
         try:
-            known |= measured(shape, packing, self.watcher)
+            known = remembered(shape) | measured(shape, packing, watcher)
         except NotMeasured as error:
-            self.watcher.calibrated(work.size, None, str(error))
+            watcher.calibrated(runs, None, str(error))
             return None
         remember(shape, known)
         layout = fastest(shape, packing, known)
-        self.watcher.calibrated(work.size, layout, "" if layout else "not even one run fits into memory")
+        watcher.calibrated(runs, layout, "" if layout else "not even one run fits into memory")
         return layout
+
+    def timed(self, work: Work, watcher: Watcher) -> float | None:
+        """The seconds that a step of one run takes in the fastest layout; measured now unless it is remembered, also
+        where there is no choice of layouts. None where it cannot be measured.
+        """
+        shape = Shape(work, self.folder, self.plugins)
+        try:
+            layout = fastest(shape, AUTO, remembered(shape))
+        except KeyError:
+            layout = self.now(shape, AUTO, watcher)
+        seconds = None if layout is None else self.seconds(work, layout)
+        return None if layout is None or seconds is None else seconds / layout.width
 
     def seconds(self, work: Work, layout: Layout) -> float | None:
         """The time of a step in a layout, where this machine remembers it."""

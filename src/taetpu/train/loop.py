@@ -17,9 +17,10 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
-from taetpu.train.record import Recorder, checkpoint_steps, derived
+from taetpu.train.record import Recorder, blocks, checkpoint_steps, derived
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.watch import Watcher
@@ -73,6 +74,9 @@ class PackTrainer:
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
         self.dispatch, self.began = 1, time.monotonic()
+        # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
+        self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
+        self.sequences: dict[str, dict[str, np.ndarray]] = {}  # of the last evaluation, by split
         self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
 
     @property
@@ -121,6 +125,9 @@ class PackTrainer:
                 self.log(*pending)
                 now = time.monotonic()
                 pace = pending[0] / max(now - clock, 1e-6)
+                if self.compiled:
+                    self.timed, self.timed_steps = self.timed + now - clock, self.timed_steps + pending[0]
+                self.compiled = True
                 self.dispatch, clock = dispatch_size(self.dispatch, pace), now
             pending = issued
         return state
@@ -158,13 +165,18 @@ class PackTrainer:
                 self.watcher.evaluated(step, run, values[i])
             self.show_samples(state, step)
         start, end, points = self.recorder.flush()
-        seconds = {"seconds": ([end], [time.monotonic() - self.began])}
+        times = {name: ([end], [value]) for name, value in self.times().items()}
         for folder, series in zip(self.folders, points, strict=False):
             if folder in self.open:
-                folder.append(start, end, series, seconds)
+                folder.append(start, end, series, times)
         if step in self.saves:
             self.save(state, step, checkpoints)
         self.watcher.stored(step)
+
+    def times(self) -> dict[str, float]:
+        """Wall time so far, and what a step and an evaluated token of one run have taken; NaN before it is known."""
+        step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
+        return {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": self.forward}
 
     def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""
@@ -179,7 +191,13 @@ class PackTrainer:
         windows, data = self.windows[split_name], self.source.evaluation(split_name)
         if windows is None or data is None:
             return [{}] * self.plan.width
-        sums = {name: np.asarray(v) for name, v in self.program.evaluate(state.model, windows).items()}
+        began = time.monotonic()
+        found = self.program.evaluate(state.model, windows)
+        sequences = {name: np.asarray(v, np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
+        if split_name in self.sequences:  # the first time compiles
+            self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
+        self.sequences[split_name] = sequences
+        sums = {name: values.sum(1) for name, values in sequences.items()}
         return [
             derived({name: float(v[i]) for name, v in sums.items()}, split_name, data.num_bytes)
             for i in range(self.plan.width)
@@ -208,11 +226,17 @@ class PackTrainer:
     def finish(self, state: TrainState) -> None:
         """Write each run's model and result. The result comes last: it alone says that a run is done."""
         test = self.evaluation(state, "test")
+        if "val" not in self.sequences:  # killed between the last evaluation and the result
+            self.evaluation(state, "val")
         diverged = np.asarray(state.diverged_at)
         for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
             if folder not in self.open:
                 continue
             folder.write_model(self.model_files(state, i))
+            folder.write_evaluation({
+                f"{name}/{sum_}": blocks(values[i])
+                for name, sums in self.sequences.items() for sum_, values in sums.items()
+            })  # fmt: skip
             spent = self.spent(run, self.steps)
             series = folder.metrics()
             looked = {*spent, *(name for name in series if name.split("/")[0] in self.train.metrics)}
@@ -225,6 +249,10 @@ class PackTrainer:
                     "steps": self.steps,
                     "metrics": {**last, **test[i]},
                     "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
+                    "memory": {
+                        "training": state_bytes(run.config, self.source) + step_bytes(run.config, self.source),
+                        "kv_cache": kv_bytes(run.config, self.source),
+                    },
                     **spent,
                     "pack": self.plan.facts,
                     "environment": {**self.environment, "data": self.facts},

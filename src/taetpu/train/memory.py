@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from taetpu.data.batches import Source
+from taetpu.nn.parts import Dims
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import activation_bytes, num_params
 
@@ -32,6 +34,21 @@ def step_bytes(config: ResolvedConfig, source: Source) -> int:
     """
     sequences = config.train.batch_size // config.train.accumulate
     return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len)
+
+
+def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
+    """What keys and values of one sequence take while text is generated, in bytes of 16-bit numbers.
+
+    None where a mixer does not say how much it keeps.
+    """
+    dims = config.model.dims(source.vocab_size, source.seq_len)
+    kept = [mixer_cache(layer.mixer, dims) for layer in config.model.layers]
+    return None if None in kept else 2 * source.seq_len * sum(size for size in kept if size is not None)
+
+
+def mixer_cache(mixer: Any, dims: Dims) -> int | None:
+    """Numbers that a mixer keeps of each token for later ones; None where it does not say."""
+    return 0 if mixer.kind == "none" else getattr(mixer, "cache_size", lambda dims: None)(dims)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:

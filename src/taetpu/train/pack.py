@@ -157,7 +157,7 @@ class Program:
 
     @cached_property
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
-        """`(model, windows) -> sums`, each `(width,)`; `windows` from `evaluation_set`."""
+        """`(model, windows) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`."""
         return self.over_runs(partial(evaluate, dtype=self.dtype, shards=self.shards), divided=(1,))
 
     @cached_property

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+MOST_BLOCKS = 1000  # of an evaluation set that are kept apart
+
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 
 
@@ -67,6 +69,12 @@ def derived(sums: Mapping[str, float], split: str, num_bytes: int | None) -> dic
     if num_bytes:
         found[f"{split}/bits_per_byte"] = sums["nll"] / math.log(2) / num_bytes
     return found
+
+
+def blocks(values: np.ndarray) -> np.ndarray:
+    """Sums over neighbouring sequences, so many at a time that at most `MOST_BLOCKS` are left."""
+    size = -(-len(values) // MOST_BLOCKS)
+    return np.add.reduceat(values, np.arange(0, len(values), size))
 
 
 def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:

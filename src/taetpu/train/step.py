@@ -18,7 +18,7 @@ from taetpu.data.batches import Batch, Source
 from taetpu.nn.lm import LM, matrices
 from taetpu.nn.parts import join, trainable
 from taetpu.optim.hooks import Moment, run_hooks
-from taetpu.optim.loss import totals
+from taetpu.optim.loss import by_sequence, totals
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
@@ -214,14 +214,13 @@ def part_key(key: Key, number: Any) -> Key:
     return named(key, number)
 
 
-def evaluate(model: LM, windows: Batch, *, dtype: Any, shards: int = 1) -> dict[str, Scalar]:
-    """Sums over an evaluation set, `windows` being `(batches, batch, seq)`, its batches divided over `shards` devices:
-    see `optim.loss.totals`.
+def evaluate(model: LM, windows: Batch, *, dtype: Any, shards: int = 1) -> dict[str, Float[Array, "batches batch"]]:
+    """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`, its batches divided over
+    `shards` devices: see `optim.loss.totals`.
     """
 
-    def add(sums: dict[str, Scalar], batch: Batch) -> tuple[dict[str, Scalar], None]:
-        new = totals(model(batch.tokens, dtype=dtype), batch.targets, batch.weights)
-        return jax.tree.map(jnp.add, sums, new), None
+    def one(_: None, batch: Batch) -> tuple[None, dict[str, Array]]:
+        return None, by_sequence(model(batch.tokens, dtype=dtype), batch.targets, batch.weights)
 
-    zero = {name: jnp.zeros(()) for name in ("nll", "correct", "weight")}
-    return united(jax.lax.scan(add, zero, windows)[0], shards)
+    _, sums = jax.lax.scan(one, None, windows)
+    return sums if shards == 1 else jax.lax.all_gather(sums, DATA, axis=1, tiled=True)

@@ -44,6 +44,12 @@ class Watcher:
     def stored(self, step: int) -> None:
         """All that was measured up to `step` is on the disk, and the state where it is kept."""
 
+    def added_seeds(self, seeds: Sequence[int]) -> None:
+        """An arm is inconclusive, and the study goes on to its next planned look, with these seeds."""
+
+    def audited(self, runs: Sequence[RunSpec]) -> None:
+        """Runs that were reused from elsewhere are now trained again, to prove them."""
+
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         """A pack needed more memory than there is, and is trained as these from the start; it may have been killed."""
 

@@ -3,10 +3,10 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function spec(place) {
-  if (place.dataset.chart === "forest") return data.forest;
+  if (place.dataset.chart !== "curve") return data.charts[place.dataset.chart];
   const { metric, arm } = place.dataset;
   const { spec, arms, ranges } = data.curves[metric];
-  const baseline = arm === data.baseline ? [] : arms[data.baseline] ?? [];
+  const baseline = arms[data.baselines[arm]] ?? [];
   const [low, high] = ranges[arm];
   const values = { colour: data.colours[data.verdicts[arm] ?? "baseline"], low, high };
   const params = Object.entries(values).map(([name, value]) => ({ name, value }));

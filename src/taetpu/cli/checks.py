@@ -1,0 +1,51 @@
+"""`taetpu check` and `report --verify`: what is claimed, and what is stored, against what was measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taetpu.cli.results import AsJson
+from taetpu.cli.tables import show_json
+
+if TYPE_CHECKING:
+    from taetpu.store.study import StudyFolder
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="CLAIMS", help="A YAML file: a study's folder, and claims about it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check claims about a study, for scripts and CI: exit code 3 unless all hold.
+
+    The file says `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
+
+    Example: taetpu check claims.yaml
+    """
+    from taetpu.core.errors import Failed
+    from taetpu.study.claims import check_claims
+
+    found = check_claims(file)
+    if as_json:
+        show_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
+    else:
+        for one in found:
+            typer.echo(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}\n       {one.evidence}")
+    if failed := sum(not one.holds for one in found):
+        raise Failed(f"{failed} of {len(found)} claims do not hold")
+
+
+def verify_study(study: "StudyFolder", as_json: bool) -> None:
+    """Print what differs from the raw metrics. Raises `Failed` when anything does."""
+    from taetpu.core.errors import Failed
+    from taetpu.stats.verify import verify
+
+    problems = verify(study)
+    if as_json:
+        show_json({"study": study.name, "problems": problems})
+    elif problems:
+        typer.echo("\n".join(problems))
+    else:
+        typer.echo(f"{study.name}: results.json is what the raw metrics of {len(list(study.runs()))} runs come to")
+    if problems:
+        raise Failed(f"{study.name}: {len(problems)} differences from the raw metrics")

@@ -1,0 +1,257 @@
+"""What a study's designs tell, as sections of the report: parts together, factors, scales, tuning."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taetpu.report import words
+from taetpu.report.sections import Section, Table
+from taetpu.report.words import Results
+from taetpu.stats import numbers
+
+ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
+MOST_COLUMNS = 8
+"""Of a table; what was tuned in more combinations is listed by its best alone."""
+
+
+def sections(results: Results) -> Iterator[Section]:
+    """A section for each design that the study has."""
+    designs = results["designs"]
+    for kind, done in ONE_BY_ONE.items():
+        if kind in designs:
+            yield _one_by_one(results, designs[kind]["scales"], done)
+    if "factorial" in designs:
+        yield _factorial(designs["factorial"])
+    if "ladder" in designs:
+        yield _ladder(results, designs["ladder"])
+    if results["tuning"]:
+        yield _tuning(results, results["tuning"])
+    if designs["limits"]:
+        yield Section("What these designs cannot tell", notes=designs["limits"])
+
+
+def summary(results: Results) -> list[str]:
+    """The designs in a sentence each, for the terminal and above the tables."""
+    designs = results["designs"]
+    found = [
+        _excess(done, rung, entry)
+        for kind, done in ONE_BY_ONE.items()
+        for rung, entry in designs.get(kind, {}).get("scales", {}).items()
+        if entry and entry["excess"] is not None
+    ]
+    for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
+        clear = [
+            " or ".join([_term(term), *_aliases(term)])
+            for term in entry["terms"]
+            if term["p_holm"] is not None and term["p_holm"] < results["alpha"]
+        ]
+        what = words.joined(clear) if clear else "no factor and no pair of them"
+        found.append(f"Factorial{_at(rung)}: {what} made a clear difference.")
+    fates = {arm: entry["fate"] for arm, entry in designs.get("ladder", {}).get("arms", {}).items()}
+    if fates:
+        found.append("From the smallest scale to the largest: " + ", ".join(f"{a} {f}" for a, f in fates.items()) + ".")
+    return found
+
+
+# --- one part at a time ----------------------------------------------------------------------------------------------
+
+
+def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Section:
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    rows, notes = [], []
+    for rung, entry in scales.items():
+        if entry is None or entry["excess"] is None:
+            continue
+        whole = arms[entry["arm"]]["effect"]
+        single = None if whole is None else whole - entry["excess"]
+        places = numbers.decimals(numbers.half_width(entry["ci95"]), entry["excess"])
+        figures = (numbers.number(value, places, sign=True) for value in (whole, single, entry["excess"]))
+        interval, p = numbers.interval(entry["ci95"]), numbers.p_value(entry["p"])
+        rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
+        notes.append(_excess(done, rung, entry))
+    lead = (
+        f"Each part was {done} alone, and all of them at once. If parts stand in for each other or need each other, "
+        "the effect of all is not the sum of the single ones."
+    )
+    columns = ("all at once", "parts", "effect of all", "sum of the single", "excess", "95 % interval", "p")
+    return Section(f"Parts {done} one by one", lead, [Table(columns, rows)] if rows else [], notes=notes)
+
+
+def _excess(done: str, rung: str, entry: Mapping[str, Any]) -> str:
+    size = numbers.effect(abs(entry["excess"]), entry["ci95"]).lstrip("+")
+    more = "more" if entry["excess"] > 0 else "less"
+    text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
+    if entry["ci95"] is None:
+        return f"{text}; there is no noise to judge that by."
+    told = "which is told from 0" if entry["ci95"][0] * entry["ci95"][1] > 0 else "which cannot be told from 0"
+    return f"{text} (95 % interval of the difference {numbers.interval(entry['ci95'])}), {told}."
+
+
+def _at(rung: str) -> str:
+    return f" at {rung}" if rung else ""
+
+
+# --- factorial -------------------------------------------------------------------------------------------------------
+
+
+def _factorial(found: Mapping[str, Any]) -> Section:
+    scales: Mapping[str, Any] = found["scales"]
+    tables = [_terms(rung, entry, len(scales) > 1) for rung, entry in scales.items()]
+    levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
+    lead = (
+        f"{words.joined(levels)} were crossed. The effect of a factor is the mean at its other level minus that at the "
+        "baseline's, over all levels of the others; the effect of a pair is by how much the one changes the other's. "
+        "The share is of the variance that is not the seeds'."
+    )
+    notes = [f"Without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
+    if found["words"]:
+        constant = "; ".join(" x ".join(word) for word in found["words"])
+        notes.append(
+            f"This is {found['fraction']} of the full design, of resolution {found['resolution']}: the product of "
+            f"{constant} is the same in every cell, which makes the aliases in the table."
+        )
+    return Section("Factors and how they change each other", lead, tables, notes=notes)
+
+
+def _terms(rung: str, entry: Mapping[str, Any], several: bool) -> Table:
+    first = rung if several else ""
+    columns = (f"term{_at(first)}", "effect", "95 % interval", "Holm p", "share", "cannot be told from")
+    rows = []
+    for term in entry["terms"]:
+        share = "-" if term["share"] is None else f"{term['share']:.1%}"
+        aliases = ", ".join(_aliases(term)) or "-"
+        figures = numbers.effect(term["effect"], term["ci95"]), numbers.interval(term["ci95"])
+        rows.append([_term(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
+    kept = range(len(columns) if any(term["aliases"] for term in entry["terms"]) else len(columns) - 1)
+    return Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def _term(term: Mapping[str, Any]) -> str:
+    return " x ".join(term["factors"])
+
+
+def _aliases(term: Mapping[str, Any]) -> list[str]:
+    """What was measured as one with a term."""
+    return [" x ".join(other) for other in term["aliases"]]
+
+
+# --- ladder ----------------------------------------------------------------------------------------------------------
+
+
+def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    scales = sorted(found["scales"].items(), key=lambda rung: rung[1]["params"] or 0)
+    sizes = [[rung, numbers.amount(s["params"]), _ratio(s["tokens_per_parameter"])] for rung, s in scales]
+    rungs = [name for name, _ in scales]
+    fates = [
+        [arm, *(_at_rung(arms.get(climbed["rungs"].get(rung, ""))) for rung in rungs), climbed["fate"]]
+        for arm, climbed in found["arms"].items()
+    ]
+    tables = [
+        Table(("scale", "params", "tokens per parameter"), sizes),
+        Table(("arm", *rungs, "fate"), fates),
+        Table(
+            (
+                "arm",
+                "change a doubling",
+                "95 % interval",
+                "p",
+                "scales differ, p",
+                "extrapolated to",
+                "effect there",
+                "95 %",
+            ),
+            [[arm, *_trend(climbed)] for arm, climbed in found["arms"].items()],
+        ),
+    ]
+    lead = (
+        "Every verdict at every scale, each against the baseline of its scale. The fate compares the smallest scale "
+        "with the largest; the trend is a straight line over the logarithm of the baseline's parameters."
+    )
+    notes = [
+        'What stands under "extrapolated to" was not trained: it is the line, carried on to a model four times as '
+        "large as the largest, and its interval says nothing about whether the line goes on.",
+        "About 20 tokens a parameter are compute-optimal (Hoffmann et al. 2022); effects of models that are trained "
+        "far less may be of another kind.",
+    ]
+    charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
+    return Section("Does it hold at scale?", lead, tables, charts, notes)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _at_rung(arm: Mapping[str, Any] | None) -> str:
+    if arm is None:
+        return "-"
+    return f"{numbers.effect(arm['effect'], arm['ci95'])} {words.standing(arm)}"
+
+
+def _trend(climbed: Mapping[str, Any]) -> list[str]:
+    trend, ahead = climbed["trend"], climbed["extrapolated"]
+    differs = numbers.p_value(climbed["p_differs"])
+    if trend is None:
+        return ["-", "-", "-", differs, "-", "-", "-"]
+    line = (
+        numbers.effect(trend["per_doubling"], trend["ci95"]),
+        numbers.interval(trend["ci95"]),
+        numbers.p_value(trend["p"]),
+    )
+    there = numbers.effect(ahead["effect"], ahead["ci95"]), numbers.interval(ahead["ci95"])
+    return [*line, differs, f"{numbers.amount(ahead['params'])} params", *there]
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def _tuning(results: Results, found: Mapping[str, Any]) -> Section:
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    best = {arm["role"]["tuned"]["of"]: arm for arm in results["arms"] if "tuned" in arm["role"]}
+    rows = [
+        [name, entry["best"] or "-", *_both(arms.get(name), best.get(name)), ", ".join(entry["edge"]) or "-"]
+        for name, entry in found["arms"].items()
+    ]
+    columns = ("arm", "found best", "shared effect", "verdict", "tuned effect", "verdict", "at the edge")
+    tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
+    lead = (
+        f"Every arm tried {tried}, on seeds {', '.join(map(str, found['seeds']))}, which no verdict uses. Shared is "
+        "the effect with the baseline's values in both, tuned the effect with what each found best."
+    )
+    charts = [(name, f"tuning {name}") for name in found["arms"]] if curve_path(found) else []
+    tables = [Table(columns, rows, left=2), *_curve(results, found)]
+    return Section("Each at its best", lead, tables, charts, words.edge_warnings(results))
+
+
+def _both(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any] | None) -> list[str]:
+    found = []
+    for arm in (shared, tuned):
+        known = arm is not None and arm["against"] is not None
+        found += [numbers.effect(arm["effect"], arm["ci95"]), words.standing(arm)] if arm and known else ["-", "-"]
+    return found
+
+
+def _curve(results: Results, found: Mapping[str, Any]) -> list[Table]:
+    """The mean of the primary metric over tuning seeds, for every arm and combination."""
+    cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
+    if len(cells) > MOST_COLUMNS:
+        return []
+    places = numbers.decimals(results["model"]["residual_sd"], results["arms"][0]["mean"] or 0)
+    rows = []
+    for name, entry in found["arms"].items():
+        rows.append([name, *(_trial(entry, cell, places) for cell in cells)])
+    return [Table((words.metric(results["primary"]), *cells), rows)]
+
+
+def _trial(entry: Mapping[str, Any], cell: str, places: int) -> str:
+    if cell not in entry["trials"]:
+        return "-"
+    mean = entry["trials"][cell]["mean"]
+    text = "diverged" if mean is None else numbers.number(mean, places)
+    return f"{text} (best)" if cell == entry["best"] else text
+
+
+def curve_path(found: Mapping[str, Any]) -> str | None:
+    """The one path that was tuned, if it has numbers, so that a curve can be drawn over it."""
+    paths = list(found["values"])
+    numeric = all(type(value) in (int, float) for value in found["values"][paths[0]])
+    return paths[0] if len(paths) == 1 and numeric else None

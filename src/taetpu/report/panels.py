@@ -1,0 +1,79 @@
+"""Small charts, a panel for each arm: its effect over scales, and its curve over what was tuned."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+
+from taetpu.report import words
+from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, shape_by_verdict, spec
+from taetpu.report.designs import curve_path
+from taetpu.report.words import Results
+
+HEIGHT = 150
+WIDE = 10
+"""Values whose largest is so many times the least are drawn over their logarithm."""
+
+
+def panels(results: Results) -> dict[str, Spec]:
+    """Every panel by the name under which sections ask for it."""
+    found = {}
+    if "ladder" in results["designs"]:
+        found |= {f"ladder {arm}": climbed(results, arm) for arm in results["designs"]["ladder"]["arms"]}
+    if results["tuning"] and curve_path(results["tuning"]):
+        found |= {f"tuning {arm}": tuned(results, arm) for arm in results["tuning"]["arms"]}
+    return found
+
+
+def climbed(results: Results, arm: str) -> Spec:
+    """An arm's effect at each scale, with its interval."""
+    design, arms = results["designs"]["ladder"], {found["name"]: found for found in results["arms"]}
+    rows = []
+    for rung, name in design["arms"][arm]["rungs"].items():
+        at = arms[name]
+        low, high = at["ci95"] or (at["effect"], at["effect"])
+        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": words.standing(at)}
+        rows.append({**facts, "effect": at["effect"], "low": low, "high": high})
+    known = [row for row in rows if row["effect"] is not None]
+    x = alt.X("params:Q", scale=alt.Scale(type="log", nice=False, padding=14), title="parameters of the baseline",
+              axis=alt.Axis(values=[row["params"] for row in rows], format=".3~s", grid=False))  # fmt: skip
+    axis = alt.Axis(tickCount=4, domain=False, ticks=False)
+    y = alt.Y("effect:Q", title="effect", scale=alt.Scale(zero=True), axis=axis)
+    base = chart(known).encode(x=x, tooltip=["scale:N", "effect:Q", "verdict:N"])
+    layers = [
+        chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
+        base.mark_line(strokeWidth=1, color=COLOURS["inconclusive"]).encode(y=y),
+        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=by_verdict()),
+        base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=by_verdict(), shape=shape_by_verdict()),
+    ]
+    return spec(alt.layer(*layers).properties(height=HEIGHT))
+
+
+def tuned(results: Results, arm: str) -> Spec:
+    """An arm's primary metric over the values that it tried: the mean over tuning seeds, and each seed."""
+    found = results["tuning"]
+    path, entry = curve_path(found), found["arms"][arm]
+    tried = [
+        {"value": trial["values"][path], "best": cell == entry["best"], **trial}
+        for cell, trial in _by_value(entry, path)
+    ]
+    means = [{"value": t["value"], "mean": t["mean"], "best": t["best"]} for t in tried if t["mean"] is not None]
+    seeds = [{"value": t["value"], "mean": value} for t in tried for value in t["by_seed"] if value is not None]
+    values = [t["value"] for t in tried]
+    wide = min(values) > 0 and max(values) >= WIDE * min(values)
+    scale = alt.Scale(type="log" if wide else "linear", nice=False, padding=14, zero=False)
+    x = alt.X("value:Q", scale=scale, title=path, axis=alt.Axis(values=values, format="~g", grid=False))
+    axis = alt.Axis(tickCount=4, domain=False, ticks=False)
+    y = alt.Y("mean:Q", title=words.metric(results["primary"]), scale=alt.Scale(zero=False), axis=axis)
+    best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))
+    line = chart(means).encode(x=x, y=y, tooltip=["value:Q", "mean:Q"])
+    layers = [
+        chart(seeds).mark_circle(size=26, opacity=0.45, color=COLOURS["baseline"]).encode(x=x, y=y),
+        line.mark_line(strokeWidth=1.5, color=COLOURS["baseline"]),
+        line.mark_point(filled=True, size=90, opacity=1).encode(color=best),
+    ]
+    return spec(alt.layer(*layers).properties(height=HEIGHT))
+
+
+def _by_value(entry: Mapping[str, Any], path: str | None) -> list[tuple[str, Any]]:
+    return sorted(entry["trials"].items(), key=lambda item: item[1]["values"][path])

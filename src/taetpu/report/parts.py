@@ -1,0 +1,20 @@
+"""All sections of a report behind its verdicts, in order."""
+
+from taetpu.report import designs, sections
+from taetpu.report.sections import Costs, Section
+from taetpu.report.words import Results
+
+
+def parts(results: Results, costs: Costs) -> list[Section]:
+    """What there is to say of this study: costs, designs, and the checks on its verdicts."""
+    found = [
+        sections.costs(results, costs),
+        *designs.sections(results),
+        sections.matching(results),
+        sections.divergence(results),
+        sections.sensitivity(results),
+        sections.evaluation_noise(results),
+        sections.efficiency(results),
+        sections.plan(results),
+    ]
+    return [section for section in found if section is not None]

@@ -1,0 +1,229 @@
+"""What a report says beyond verdicts, section by section: plain tables and sentences for every format."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.report import words
+from taetpu.report.words import Results
+from taetpu.stats import numbers
+
+Arm = Mapping[str, Any]
+Costs = Mapping[str, Mapping[str, float | None]]
+"""By arm what was timed: see `stats.costs`."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+        left: how many of the first columns are names, to be set to the left; the others are figures.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report with a heading.
+
+    Attributes:
+        lead: what the reader needs to know of the tables.
+        charts: captions with names of drawings (see `page.drawings`).
+        notes: sentences below the tables.
+        folded: for who asks: closed at first, where the format can do that.
+    """
+
+    title: str
+    lead: str = ""
+    tables: Sequence[Table] = ()
+    charts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    folded: bool = False
+
+
+def costs(results: Results, measured: Costs) -> Section:
+    """What each arm costs beside what it brings. Times are given where they are `measured`."""
+    rows = [_cost(arm, words.baseline_of(results, arm), measured) for arm in results["arms"]]
+    lead = (
+        "Parameters, training FLOPs and memory are counted from the program; times are medians of what was measured "
+        "on the machine that trained it, a run's share of its pack."
+    )
+    columns = (
+        "arm",
+        "effect",
+        "params",
+        "FLOPs",
+        "tokens",
+        "train time",
+        "inference/token",
+        "train memory",
+        "KV cache",
+    )
+    kept = [i for i in range(len(columns)) if i < 2 or any(row[i] != "-" for row in rows)]
+    table = Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    return Section("What each effect costs", lead, [table])
+
+
+def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
+    ours, theirs = measured.get(arm["name"], {}), measured.get(base["name"], {})
+    memory, other = arm["memory"] or {}, base["memory"] or {}
+    return [
+        arm["name"],
+        numbers.effect(arm["effect"], arm["ci95"]),
+        *(words.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
+        *(words.beside(ours.get(w), theirs.get(w), words.seconds) for w in ("train_seconds", "inference_seconds")),
+        *(words.beside(memory.get(w), other.get(w), words.size) for w in ("training", "kv_cache")),
+    ]
+
+
+def matching(results: Results) -> Section | None:
+    """Each arm at equal steps beside the same arm at equal parameters, FLOPs or time."""
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    rows = [
+        [of["name"], f"equal {words.MATCHED[match['by']]}", _changes(match), *_judged(of), *_judged(arm)]
+        for arm in arms.values()
+        if (match := arm["role"].get("match")) and "tuned" not in arm["role"] and (of := arms.get(match["of"]))
+    ]
+    if not rows:
+        return None
+    lead = (
+        "At equal steps, an arm that computes more per token may win by that alone. So each stands here once more, "
+        "given as much as its baseline has."
+    )
+    columns = ("arm", "matched to", "by training with", "effect at equal steps", "verdict", "matched effect", "verdict")
+    return Section("Matched arms", lead, [Table(columns, rows, left=3)])
+
+
+def _changes(match: Mapping[str, Any]) -> str:
+    changed = {path: value for path, value in match.items() if path not in ("of", "by") and value is not None}
+    return ", ".join(f"{path} {value}" for path, value in changed.items())
+
+
+def _judged(arm: Arm) -> tuple[str, str]:
+    return numbers.effect(arm["effect"], arm["ci95"]), words.standing(arm)
+
+
+def divergence(results: Results) -> Section | None:
+    """The worst case for runs that diverged, beside what the others say."""
+    arms = [arm for arm in results["arms"] if arm["worst_case"]]
+    if not arms:
+        return None
+    rows = []
+    for arm in arms:
+        base, worst = words.baseline_of(results, arm), arm["worst_case"]
+        lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
+        counted = numbers.effect(worst["effect"], worst["ci95"]), numbers.interval(worst["ci95"])
+        test = numbers.p_value(arm["divergence_p"])
+        rows.append([arm["name"], *lost, test, numbers.effect(arm["effect"], arm["ci95"]), *counted])
+    lead = (
+        "Diverging is an outcome. Beside the effect among the runs that finished stands the effect with the worst "
+        "finished value of all in place of each run that diverged. The p is of equal chances to diverge (Boschloo's "
+        "exact test)."
+    )
+    columns = ("arm", "diverged", "baseline's", "p", "effect of the finished", "worst case", "95 % interval")
+    return Section("Diverged runs", lead, [Table(columns, rows)])
+
+
+def sensitivity(results: Results) -> Section | None:
+    """Other analyses than the planned one."""
+    arms = [arm for arm in results["arms"] if arm["against"] and arm["ci95"]]
+    if not arms:
+        return None
+    lead = (
+        "None of these decides anything: the plan named one analysis beforehand. The interval for all arms holds for "
+        "all of them at once. The paired t-test looks at one arm alone; the sign-flip test is exact and needs six "
+        "seeds; the next column is the least and the most that the effect becomes when a seed is left out. The "
+        "correlation of arm and baseline over seeds says how much sharing them helps."
+    )
+    columns = (
+        "arm", "effect", "in noise sd", "95 % for all arms", "paired 95 %", "paired p", "sign-flip p", "without a seed",
+        "correlation",
+    )  # fmt: skip
+    return Section("Would another analysis say the same?", lead, [Table(columns, list(map(_other, arms)))], folded=True)
+
+
+def _other(arm: Arm) -> list[str]:
+    found = arm["sensitivity"] or {}
+    paired, least = found.get("paired"), found.get("without_a_seed")
+    places = numbers.decimals(numbers.half_width(arm["ci95"]))
+    return [
+        arm["name"],
+        numbers.effect(arm["effect"], arm["ci95"]),
+        numbers.number(arm["effect_sd"], 1, sign=True),
+        numbers.interval(arm["ci_simultaneous"]),
+        numbers.interval(paired["ci95"] if paired else None),
+        numbers.p_value(paired["p"] if paired else None),
+        numbers.p_value(found.get("sign_flip_p")),
+        " to ".join(numbers.number(bound, places, sign=True) for bound in least) if least else "-",
+        numbers.number(found.get("correlation"), 2),
+    ]
+
+
+def evaluation_noise(results: Results) -> Section | None:
+    """How much effects owe to the evaluation text."""
+    arms = [arm for arm in results["arms"] if arm["evaluation_noise"]]
+    if not arms:
+        return None
+    rows = []
+    for arm in arms:
+        noise = arm["evaluation_noise"]
+        ours = numbers.effect(arm["effect"], arm["ci95"]), numbers.interval(arm["ci95"])
+        rows.append([arm["name"], *ours, numbers.interval(noise["ci95"]), f"{noise['sd']:.2g}", str(noise["blocks"])])
+    lead = (
+        "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
+        "text of the same size: the effect over resampled blocks of the set, the same for arm and baseline. It is not "
+        "part of the seeds' noise, and no verdict counts it."
+    )
+    columns = ("arm", "effect", "95 % over seeds", "95 % over texts", "sd over texts", "blocks")
+    return Section("Noise of the evaluation", lead, [Table(columns, rows)], folded=True)
+
+
+def efficiency(results: Results) -> Section | None:
+    """How soon arms get where the baseline ends."""
+    arms = [arm for arm in results["arms"] if arm["efficiency"]]
+    if not arms:
+        return None
+    rows = [
+        [arm["name"], f"{found['reached']} of {found['seeds']}", *_ratio(found["steps"]), *_ratio(found["flops"])]
+        for arm in arms
+        if (found := arm["efficiency"])
+    ]
+    lead = (
+        "An arm's cost of reaching the baseline's last value, over the baseline's cost of its whole training; below 1 "
+        "is sooner. Read with care where the learning rate decays: a value in the middle of a schedule says little "
+        "about what a schedule that ended there would have reached."
+    )
+    columns = ("arm", "seeds that got there", "steps", "95 % interval", "FLOPs", "95 % interval")
+    return Section("How soon", lead, [Table(columns, rows)], folded=True)
+
+
+def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
+    if found is None:
+        return "-", "-"
+    interval = found["ci95"]
+    return f"{found['ratio']:.3g}", "-" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
+
+
+def plan(results: Results) -> Section:
+    """What was decided before the first run."""
+    frozen, alpha = results["plan"], results["alpha"]
+    looks = words.joined([str(number) for number in frozen["looks"]])
+    better = "less" if results["direction"] == "min" else "more"
+    first = f"{words.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
+    notes = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
+    if frozen["equivalence"] is not None:
+        small = f"{frozen['equivalence']:g}"
+        notes.append(
+            f"A difference below {small} does not matter; equivalent means shown to be smaller, at {alpha:.0%}."
+        )
+    else:
+        notes.append("No difference was named as too small to matter, so nothing can be called equivalent.")
+    late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
+    if late:
+        notes.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
+    notes.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
+    return Section("What was decided before the first run", notes=notes)

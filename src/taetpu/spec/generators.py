@@ -1,0 +1,271 @@
+"""Designs: arms that a study does not write one by one, and what each of them is for.
+
+`leave_one_out` and `add_one_in` change one part at a time, and all at once; `factorial` crosses factors, or keeps a
+fraction of the crossing; `ladder` repeats every arm at several scales, each with a baseline of its own.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from taetpu.core.errors import UserError, Where, dotted
+from taetpu.core.loading import load
+from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
+from taetpu.spec.fractions import Fraction, fraction
+from taetpu.spec.overrides import apply, show
+from taetpu.spec.schema import BASELINE, RunConfig, StudySpec, check_name
+
+FRACTIONS = {"1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
+MOST_CELLS, MOST_FACTORS = 256, 10
+
+
+# --- one at a time ---------------------------------------------------------------------------------------------------
+
+
+def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
+    """An arm for each part, and one for all of them together, of `leave_one_out` and `add_one_in`."""
+    for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
+        parts: Mapping[Any, Any] = getattr(spec, kind)
+        together: dict[str, Any] = {}
+        places: dict[str, Where] = {}
+        for name, overrides in parts.items():
+            place = (kind, name)
+            _check_part(name, overrides, place)
+            for path in overrides:
+                if path in together:
+                    raise UserError(f"two parts change {path}", path=(*place, path), remedy="make them one part")
+            own = {path: (*place, path) for path in overrides}
+            together, places = {**together, **overrides}, {**places, **own}
+            yield Candidate(bounded(f"{word}-{name}"), dict(overrides), own, role={"design": kind, "part": name})
+        if len(parts) > 1:
+            yield Candidate(f"{word}-all", together, places, role={"design": kind, "part": None})
+
+
+def _check_part(name: Any, overrides: Any, place: Where, what: str = "part") -> None:
+    if not isinstance(name, str):
+        raise UserError(f"the name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
+    check_name(name, what, place)
+    if name.casefold() == "all":
+        raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="rename it")
+    if not isinstance(overrides, Mapping) or not overrides:
+        problem = f"{what} {name!r} names no change: {show(overrides)!r}"
+        raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
+    check_paths(overrides, place)
+
+
+# --- factorial -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What is varied together with others.
+
+    Attributes:
+        name: the end of its path, or the name that it is given.
+        written: the key under `factorial`.
+        levels: what each level is called and changes; the baseline's is first, and changes nothing.
+    """
+
+    name: str
+    written: str
+    levels: Sequence[tuple[str, dict[str, Any]]]
+
+
+def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
+    """An arm for each cell but the baseline's; its role holds the level of each factor."""
+    factors = factors_of(spec, base)
+    for cell in crossing(spec, factors).cells if factors else ():
+        chosen = [(factor, factor.levels[cell[factor.name]]) for factor in factors.values() if cell[factor.name]]
+        if chosen:
+            overrides = {path: value for _, (_, changes) in chosen for path, value in changes.items()}
+            origins = {path: ("factorial", factor.written) for factor, (_, changes) in chosen for path in changes}
+            name = bounded(",".join(title for _, (title, _) in chosen))
+            yield Candidate(name, overrides, origins, crossed=True, role={"design": "factorial", "levels": cell})
+
+
+def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
+    """The factors of a study's `factorial`, by name.
+
+    Raises:
+        UserError: a factor is neither a list of values, of which the baseline's is one, nor a mapping of changes; two
+            have one name, or change the same; there is a single one.
+    """
+    written = {name: value for name, value in spec.factorial.items() if name != "fraction"}
+    if not spec.factorial:
+        return {}
+    check_paths(written, ("factorial",))
+    if len(written) < 2:
+        remedy = "e.g. {model.norm: [rms, layer], model.position: [rope, none]}; arms take a single change"
+        raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
+    names = {name: name for name in written} | short_paths([name for name in written if "." in name])
+    found: dict[str, Factor] = {}
+    changed: dict[str, str] = {}
+    for key, value in written.items():
+        factor, place = _factor(names[key], key, value, base), ("factorial", key)
+        if factor.name in found:
+            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="rename one")
+        for path in factor.levels[1][1]:
+            if path in changed:
+                raise UserError(
+                    f"factors {changed[path]!r} and {factor.name!r} both change {path}",
+                    path=place,
+                    remedy="make them one factor",
+                )
+            changed[path] = factor.name
+        found[factor.name] = factor
+    return found
+
+
+def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
+    place = ("factorial", written)
+    if isinstance(value, Mapping) and "." not in written:
+        _check_part(written, value, place, "factor")
+        return Factor(name, written, [("", {}), (name, dict(value))])
+    if not isinstance(value, list):
+        remedy = f"[{show(value)}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {show(value)}}}"
+        raise UserError(f"{show(value)} is not a list of levels", path=place, remedy=remedy)
+    check_values(value, place)
+    same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
+    if len(value) < 2 or not same:
+        few = f"{show(value)} is a single level" if same else f"none of the levels {show(value)} is the baseline's"
+        raise UserError(few, path=place, remedy="list what the baseline has, and what to compare it with")
+    others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
+    return Factor(name, written, [("", {}), *others])
+
+
+def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, Where]) -> bool:
+    """Do these overrides say what the baseline says anyway? Raises `UserError` at the place of one of them."""
+    try:
+        return load(RunConfig, apply(base, overrides)).resolve() == load(RunConfig, base).resolve()
+    except UserError as error:
+        there = f"{dotted(error.path)}."
+        place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
+        raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
+
+
+def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
+    """The cells of a factorial: all, or the fraction that is asked for.
+
+    Raises:
+        UserError: too many factors; a fraction of factors that have not two levels each, or are too few.
+    """
+    asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
+    sizes = [len(factor.levels) for factor in factors.values()]
+    if asked in (1, "1"):
+        if math.prod(sizes) > MOST_CELLS:
+            remedy = f"at most {MOST_CELLS} cells; or fraction: {' or '.join(FRACTIONS)}, of factors with two levels"
+            raise UserError(f"{math.prod(sizes)} cells are too many", path=("factorial",), remedy=remedy)
+        cells = product(*map(range, sizes))
+        return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
+    if asked not in FRACTIONS:
+        raise UserError(f"{show(asked)} is no fraction of a design", path=path, remedy=", ".join(["1", *FRACTIONS]))
+    for name, size in zip(names, sizes, strict=True):
+        if size != 2:
+            problem = f"only factors of two levels can be taken in part, and {name} has {size}"
+            raise UserError(problem, path=path, remedy="fraction: 1, or two levels each")
+    crossed = len(names) - FRACTIONS[asked]
+    if crossed < 2 or 2**crossed <= len(names):
+        problem = f"{asked} of a design of {len(names)} factors has too few cells to tell the factors apart"
+        raise UserError(problem, path=path, remedy="a larger fraction, or more factors")
+    if len(names) > MOST_FACTORS:
+        raise UserError(f"{len(names)} factors are too many", path=("factorial",), remedy=f"at most {MOST_FACTORS}")
+    return fraction(names, FRACTIONS[asked])
+
+
+# --- ladder ----------------------------------------------------------------------------------------------------------
+
+
+def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
+    """All arms at every rung, each with the rung's baseline to compare with. Without a ladder the arms as they are."""
+    if not spec.ladder:
+        yield from arms
+    for rung in rungs(spec, base):
+        if not rung.changes:
+            yield from (replace(arm, role={**arm.role, "ladder": {"rung": rung.name, "arm": arm.name}}) for arm in arms)
+            continue
+        places: dict[str, Where] = {path: ("ladder", path, rung.number) for path in rung.changes}
+        baseline = bounded(f"{BASELINE}@{rung.name}")
+        role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
+        yield Candidate(baseline, dict(rung.changes), places, crossed=True, role=role)
+        for arm in arms:
+            for path in rung.changes:
+                if path in arm.overrides:
+                    problem = f"arm {arm.name!r} and the ladder both say what {path} is"
+                    raise UserError(problem, path=arm.origins[path], remedy="keep one of them")
+            yield replace(
+                arm,
+                name=bounded(f"{arm.name}@{rung.name}"),
+                overrides={**rung.changes, **arm.overrides},
+                origins={**places, **arm.origins},
+                crossed=True,
+                role={**arm.role, "against": baseline, "ladder": {"rung": rung.name, "arm": arm.name}},
+            )
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A scale: what it changes in the baseline; nothing at the baseline's own."""
+
+    name: str
+    number: int
+    changes: Mapping[str, Any]
+
+
+def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
+    """The rungs of a study's `ladder`; several settings climb together.
+
+    Raises:
+        UserError: settings have lists of unequal lengths, two rungs are the same, or no rung is the baseline.
+    """
+    check_paths(spec.ladder, ("ladder",))
+    for path, values in spec.ladder.items():
+        if not isinstance(values, list):
+            remedy = f"[{show(values)}, ...]"
+            raise UserError(f"{show(values)} is not a list of values", path=("ladder", path), remedy=remedy)
+        check_values(values, ("ladder", path), repeated=True)
+        first = next(iter(spec.ladder))
+        if len(values) != len(spec.ladder[first]):
+            problem = f"{path} has {len(values)} values, and {first} has {len(spec.ladder[first])}"
+            raise UserError(problem, path=("ladder", path), remedy="one value of each for every rung")
+    found: list[Rung] = []
+    for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
+        changes = dict(zip(spec.ladder, values, strict=True))
+        places: dict[str, Where] = {path: ("ladder", path, number) for path in changes}
+        own, name = _is_baseline(base, changes, places), cell_name(changes)
+        if any(rung.name == name for rung in found):
+            raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="remove one")
+        found.append(Rung(name, number, {} if own else changes))
+    if found and (len(found) < 2 or all(rung.changes for rung in found)):
+        problem = (
+            "a ladder has at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
+        )
+        raise UserError(problem, path=("ladder",), remedy="list what the baseline has, and the scales beside it")
+    return found
+
+
+# --- what the analysis needs to know of them -------------------------------------------------------------------------
+
+
+def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
+    """The designs of a study as plain data, beside the roles of its arms.
+
+    Returns:
+        `factorial`: its `factors` (`{name: [what each level is called, the baseline's empty]}`), the `fraction`, the
+        `resolution` and the `words` whose product is constant; `ladder`: its `rungs`, the baseline's `own` among them.
+        What a study does not have is not there.
+    """
+    found: dict[str, Any] = {}
+    if factors := factors_of(spec, base):
+        design = crossing(spec, factors)
+        found["factorial"] = {
+            "factors": {name: [title for title, _ in factor.levels] for name, factor in factors.items()},
+            "fraction": str(spec.factorial.get("fraction", 1)),
+            "resolution": design.resolution,
+            "words": sorted(sorted(word) for word in design.words),
+        }
+    if climbed := rungs(spec, base):
+        own = next(rung.name for rung in climbed if not rung.changes)
+        found["ladder"] = {"rungs": [rung.name for rung in climbed], "own": own}
+    return found

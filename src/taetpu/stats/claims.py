@@ -1,0 +1,102 @@
+"""Claims about a study, checked against its results: `nope is worse by at least 0.02`."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.core.errors import UserError, Where, suggest
+from taetpu.stats import numbers
+
+FORM = re.compile(
+    r"(?P<arm>\S+) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
+    r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
+)
+EXAMPLES = "e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said of an arm.
+
+    Attributes:
+        at_least, at_most: of the size of the effect; the whole 95 % interval must keep to it.
+    """
+
+    text: str
+    arm: str
+    verdict: str
+    negated: bool = False
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether a claim holds, and what the results say instead or in addition."""
+
+    claim: Claim
+    holds: bool
+    evidence: str
+
+
+def parse(text: Any, where: Where) -> Claim:
+    """A claim as it is written.
+
+    Raises:
+        UserError: it has another form, or its number is none.
+    """
+    found = FORM.fullmatch(" ".join(str(text).split()))
+    if not isinstance(text, str) or found is None:
+        raise UserError(f"{text!r} is not a claim that can be checked", path=where, remedy=EXAMPLES)
+    bounds = {}
+    if found["bound"]:
+        bounds[found["bound"].replace(" ", "_")] = _size(found["size"], where)
+        if found["negated"] or found["verdict"] == "inconclusive":
+            raise UserError(f"{text!r} puts a size on what has none", path=where, remedy=EXAMPLES)
+    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), **bounds)
+
+
+def _size(text: str, where: Where) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not math.isfinite(size) or size < 0:
+        raise UserError(f"{text!r} is not the size of an effect", path=where, remedy="a number of 0 or more, e.g. 0.02")
+    return size
+
+
+def check(claim: Claim, results: Mapping[str, Any], where: Where) -> Finding:
+    """Does a claim hold in these results? Not before they are final.
+
+    Raises:
+        UserError: the study has no such arm.
+    """
+    arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
+    if claim.arm not in arms:
+        raise UserError(
+            f"study {results['study']!r} has no arm {claim.arm!r}", path=where, remedy=suggest(claim.arm, arms)
+        )
+    arm = arms[claim.arm]
+    if arm["verdict"] is None:
+        return Finding(claim, False, f"there is no verdict yet. {arm['evidence']}")
+    said = f"{arm['verdict']}. {arm['evidence']}"
+    if (arm["verdict"] == claim.verdict) == claim.negated:
+        return Finding(claim, False, said)
+    least, most = _sizes(arm["ci95"])
+    if claim.at_least is not None and least < claim.at_least:
+        return Finding(claim, False, f"the interval reaches down to a size of {numbers.number(least, 4)}. {said}")
+    if claim.at_most is not None and most > claim.at_most:
+        return Finding(claim, False, f"the interval reaches up to a size of {numbers.number(most, 4)}. {said}")
+    return Finding(claim, True, said)
+
+
+def _sizes(interval: list[float] | None) -> tuple[float, float]:
+    """The smallest and the largest size of an effect within its interval."""
+    if interval is None:
+        return 0.0, math.inf
+    low, high = interval
+    sizes = sorted((abs(low), abs(high)))
+    return (0.0 if low <= 0 <= high else sizes[0]), sizes[1]

@@ -1,0 +1,143 @@
+"""What a study's designs tell beyond its single arms, and what they cannot tell."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from taetpu.stats import factorial, ladder, model
+from taetpu.stats.cells import Table
+from taetpu.stats.plan import Plan
+
+LIMITS = {
+    "arms": "Each change was made alone: whether changes add up or depend on each other was not tried.",
+    "leave_one_out": "Each part was taken out alone: which parts stand in for each other is seen only in how far the "
+    "single effects are from adding up.",
+    "add_one_in": "Each part was put in alone: which parts need each other is seen only in how far the single effects "
+    "are from adding up.",
+    "factorial": "Interactions of three factors and more are taken to be none.",
+    "fraction": "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller "
+    "of them taken to be none.",
+    "ladder": "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.",
+}
+
+
+def designs(
+    study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The analyses of a study's designs, for `results.json`.
+
+    Args:
+        judged: by arm, what was found of it against its baseline.
+
+    Returns:
+        for each of `leave_one_out, add_one_in, factorial, ladder` that the study has, an entry, and under `limits` what
+        none of its designs can tell.
+    """
+    roles = _own_roles(study)
+    found: dict[str, Any] = {}
+    for kind in ("leave_one_out", "add_one_in"):
+        if parts := _parts(roles, kind):
+            found[kind] = {"scales": {rung: _together(table, own) for rung, own in parts.items()}}
+    if "factorial" in study.get("design", {}):
+        found["factorial"] = _factorial(study, table)
+    if "ladder" in study.get("design", {}):
+        found["ladder"] = _ladder(study, table, plan, judged)
+    return {**found, "limits": limits(study)}
+
+
+def _own_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The roles of arms as they are, without those that follow from them by matching or tuning."""
+    return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
+
+
+def _scale(role: Mapping[str, Any]) -> str:
+    return role.get("ladder", {}).get("rung", "")
+
+
+def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
+    """`{rung: {part: (arm, its baseline)}}`; the part None is all of them."""
+    found: dict[str, dict[str | None, tuple[str, str]]] = {}
+    for arm, role in roles.items():
+        if role.get("design") == kind:
+            found.setdefault(_scale(role), {})[role["part"]] = arm, role.get("against", "baseline")
+    return found
+
+
+def _together(table: Table, parts: Mapping[str | None, tuple[str, str]]) -> dict[str, Any] | None:
+    """By how much the effect of all parts together is more than the sum of the single ones; None with a single part."""
+    if None not in parts:
+        return None
+    (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
+    weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
+    effect = model.contrast({arm: table.values(arm) for arm in weights}, weights)
+    return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": _pair(effect), "p": effect.p}
+
+
+def _pair(effect: model.Effect) -> list[float] | None:
+    return None if effect.interval is None else list(effect.interval)
+
+
+def _factorial(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    design, scales = study["design"]["factorial"], dict[str, dict[str, dict[str, int]]]()
+    for arm, role in _own_roles(study).items():
+        if role.get("design") == "factorial":
+            cells = scales.setdefault(_scale(role), {})
+            baseline = role.get("against", "baseline")
+            cells.setdefault(baseline, dict.fromkeys(design["factors"], 0))
+            cells[arm] = dict(role["levels"])
+    levels = {factor: len(titles) for factor, titles in design["factors"].items()}
+    found = {
+        scale: factorial.analyse(factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells})
+        for scale, cells in scales.items()
+    }
+    return {**design, "scales": found}
+
+
+def _ladder(
+    study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    design, roles = study["design"]["ladder"], _own_roles(study)
+    arms: dict[str, list[ladder.Rung]] = {}
+    names: dict[str, dict[str, str]] = {}
+    for arm, role in roles.items():
+        note = role.get("ladder")
+        if note is None or arm not in judged or arm not in table.cells:
+            continue
+        baseline = role.get("against", "baseline")
+        own, base = table.values(arm), table.values(baseline)
+        sizes = [result["params"] for result in table.results(baseline) if result.get("params")]
+        if sizes:
+            differences = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
+            found = judged[arm]
+            rung = ladder.Rung(note["rung"], sizes[0], differences, found["effect"], found["verdict"])
+            arms.setdefault(note["arm"], []).append(rung)
+            names.setdefault(note["arm"], {})[note["rung"]] = arm
+    return {
+        **design,
+        "scales": {rung: _scale_facts(rung, design, table) for rung in design["rungs"]},
+        "arms": {arm: {"rungs": names[arm], **ladder.ladder(climbed, plan)} for arm, climbed in arms.items()},
+    }
+
+
+def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    baseline = "baseline" if rung == design["own"] else f"baseline@{rung}"
+    ended = table.results(baseline) if baseline in table.cells else []
+    if not ended:
+        return {"baseline": baseline, "params": None, "tokens_per_parameter": None}
+    return {
+        "baseline": baseline,
+        "params": ended[0].get("params"),
+        "tokens_per_parameter": ladder.tokens_per_parameter(ended[0]),
+    }
+
+
+def limits(study: Mapping[str, Any]) -> list[str]:
+    """What none of a study's designs can tell, in words."""
+    roles, design = study.get("roles", {}), study.get("design", {})
+    of_arms = {role.get("design") for role in _own_roles(study).values()}
+    written = [arm for arm in study["arms"] if arm != "baseline" and not roles.get(arm)]
+    found = ["arms"] if len(written) > 1 else []
+    found += [kind for kind in ("leave_one_out", "add_one_in") if kind in of_arms]
+    found += ["factorial"] if "factorial" in design else []
+    found += ["fraction"] if design.get("factorial", {}).get("words") else []
+    found += ["ladder"] if "ladder" in design else []
+    return [LIMITS[name] for name in found]

@@ -1,0 +1,78 @@
+"""How soon an arm gets where the baseline ends: in steps, and in training FLOPs.
+
+Read with care where the learning rate decays: a loss in the middle of a schedule says little about what a schedule that
+ended there would have reached.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from taetpu.stats.cells import Cell
+from taetpu.stats.model import CONFIDENCE
+from taetpu.stats.plan import Plan
+
+
+def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
+    """The ratio of the arm's cost to the baseline's, at the baseline's final value of the primary metric, seed by seed.
+
+    Args:
+        arm, baseline: cells of finished runs.
+
+    Returns:
+        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, interval by Student's t of the
+        logarithm), and on how many of the `seeds` the value was `reached`. The ratios are None unless it was on all.
+        None where the metric was not measured on the way.
+    """
+    theirs = {cell.seed: cell for cell in baseline}
+    pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
+    reached = [_reached(ours, base, plan) for ours, base in pairs]
+    if not pairs or any(found is None for found in reached):
+        return None
+    ratios = [found for found in reached if found is not None and math.isfinite(found)]
+    found: dict[str, Any] = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
+    if len(ratios) == len(pairs):
+        costs = [_flops_a_step(ours) / _flops_a_step(base) for ours, base in pairs]
+        found["steps"] = _mean_ratio(np.array(ratios))
+        found["flops"] = _mean_ratio(np.array(ratios) * np.array(costs))
+    return found
+
+
+def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
+    """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
+    assert baseline.result is not None  # both finished
+    assert baseline.value is not None
+    curve = arm.curves.get(plan.primary)
+    if curve is None or len(curve.step) < 2:
+        return None
+    sign = 1 if plan.direction == "min" else -1
+    step = crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * baseline.value)
+    return step / baseline.result["steps"]
+
+
+def crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
+    """The first step at which a curve is at or below the target, in between by a straight line; infinite if never."""
+    below = np.flatnonzero(values <= target)
+    if not len(below):
+        return math.inf
+    i = int(below[0])
+    if i == 0:
+        return float(steps[0])
+    part = (values[i - 1] - target) / (values[i - 1] - values[i])
+    return float(steps[i - 1] + part * (steps[i] - steps[i - 1]))
+
+
+def _flops_a_step(cell: Cell) -> float:
+    assert cell.result  # it finished
+    return cell.result["flops"] / cell.result["steps"]
+
+
+def _mean_ratio(ratios: np.ndarray) -> dict[str, Any]:
+    logs = np.log(ratios)
+    mean, interval = float(logs.mean()), None
+    if len(logs) > 1 and np.std(logs) > 0:
+        interval = [math.exp(bound) for bound in stats.t.interval(CONFIDENCE, len(logs) - 1, mean, stats.sem(logs))]
+    return {"ratio": math.exp(mean), "ci95": interval}

@@ -1,0 +1,109 @@
+"""What becomes of an effect as the model grows: every arm's effect at every rung, and whether it changes with scale."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+
+from taetpu.stats.model import CONFIDENCE, ROUNDING
+from taetpu.stats.plan import Plan
+
+Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
+AHEAD = 4
+"""The extrapolation is to a model this many times as large as the largest."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """An arm at one scale.
+
+    Attributes:
+        params: of the rung's baseline.
+        differences: arm minus baseline on each seed that both finished.
+        effect, verdict: as judged at this rung.
+    """
+
+    name: str
+    params: int
+    differences: Sequence[float]
+    effect: float | None
+    verdict: str | None
+
+
+def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
+    """One arm over all scales, the smallest first.
+
+    The trend is a straight line of the differences over the logarithm of the baseline's parameters. Whether effects
+    differ between rungs at all, along a line or not, is tested by Welch's analysis of variance.
+
+    Returns:
+        `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect",
+        "ci95"}`, the interval that of the line, which says nothing about whether it stays one). None where there is no
+        noise to judge by, or a single rung.
+    """
+    usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
+    scales = sorted({rung.params for rung in usable})
+    y = np.concatenate([np.asarray(rung.differences, float) for rung in usable]) if usable else np.zeros(0)
+    x = np.concatenate([np.full(len(rung.differences), math.log2(rung.params)) for rung in usable]) if usable else y
+    empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
+    if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
+        return {**empty, "fate": fate(usable, None, None)}
+    line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
+    low, high = line.conf_int(alpha=1 - CONFIDENCE)[1]
+    trend = {"per_doubling": float(line.params[1]), "ci95": [float(low), float(high)], "p": float(line.pvalues[1])}
+    ahead = math.log2(scales[-1] * AHEAD)
+    there = line.get_prediction(np.array([[1.0, ahead]])).summary_frame(alpha=1 - CONFIDENCE).iloc[0]
+    extrapolated = {
+        "params": scales[-1] * AHEAD,
+        "effect": float(there["mean"]),
+        "ci95": [float(there["mean_ci_lower"]), float(there["mean_ci_upper"])],
+    }
+    differs = _differs([np.asarray(rung.differences, float) for rung in usable])
+    significant = trend["p"] < plan.alpha
+    return {
+        "fate": fate(usable, trend["per_doubling"], significant),
+        "trend": trend,
+        "p_differs": differs,
+        "extrapolated": extrapolated,
+    }
+
+
+def fate(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
+    """What becomes of the effect between the smallest and the largest rung, in a word.
+
+    - reverses: it is better at one end and worse at the other.
+    - vanishes: clear at the smallest; at the largest equivalent, or inconclusive with a clear trend to zero.
+    - shrinks, grows: clear at the largest, with a clear trend to or from zero.
+    - holds: clear at both ends in the same direction, without a clear trend.
+    - unclear: the runs do not say.
+    """
+    if len(rungs) < 2:
+        return "unclear"
+    first, last = rungs[0], rungs[-1]
+    clear = ("better", "worse")
+    toward_zero = bool(significant) and slope is not None and slope * (first.effect or 0.0) < 0
+    if first.verdict in clear and last.verdict in clear and first.verdict != last.verdict:
+        return "reverses"
+    if first.verdict in clear and (last.verdict == "equivalent" or (last.verdict == "inconclusive" and toward_zero)):
+        return "vanishes"
+    if last.verdict in clear and significant and slope is not None:
+        return "grows" if slope * (last.effect or 0.0) > 0 else "shrinks"
+    if first.verdict in clear and first.verdict == last.verdict:
+        return "holds"
+    return "unclear"
+
+
+def _differs(groups: Sequence[np.ndarray]) -> float | None:
+    """Welch's test that all rungs have one effect, whatever their noise."""
+    if any(np.std(group) == 0 for group in groups):
+        return None
+    return float(stats.f_oneway(*groups, equal_var=False).pvalue)
+
+
+def tokens_per_parameter(result: Mapping[str, Any]) -> float | None:
+    """How far a run is trained; compute-optimal training has 20 or so (Hoffmann et al. 2022)."""
+    return result["tokens"] / result["params"] if result.get("params") else None

@@ -1,0 +1,92 @@
+"""The analysis plan: what was decided before the first run, and which look at the data this is.
+
+It is frozen with the study and hashed, so that a report can show that nothing was chosen after the results were seen.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from taetpu.core.errors import UserError
+from taetpu.stats import looks
+from taetpu.stats.power import ALPHA
+
+Direction = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study's verdicts are about.
+
+    Attributes:
+        primary: the metric by which arms are compared, at the end of training.
+        direction: whether less or more of it is better.
+        equivalence: a smaller difference than this does not matter; None where that was not said.
+        alpha: chance of any false verdict of better or worse, over all arms and planned looks.
+        arms: what is compared, the baseline first.
+        seeds: those of the first verdicts.
+        looks: numbers of seeds an arm at which verdicts are given; the last is the most.
+    """
+
+    primary: str
+    direction: Direction
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    looks: tuple[int, ...]
+    equivalence: float | None = None
+    alpha: float = ALPHA
+
+    def frozen(self) -> dict[str, Any]:
+        """As the study's folder keeps it: the plan and its hash."""
+        return {**json.loads(self._text()), "sha256": self.sha256}
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self._text().encode()).hexdigest()
+
+    def _text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def look(self, seeds: int) -> int | None:
+        """The number of the planned look at so many seeds, from 0; None where none was planned."""
+        return self.looks.index(seeds) if seeds in self.looks else None
+
+    def overall(self, p: float, seeds: int) -> float:
+        """The p of the study as a whole, from that of the look at so many seeds."""
+        look = self.look(seeds)
+        return p if look is None else looks.overall(p, [number / self.looks[-1] for number in self.looks], look)
+
+    def error_rate(self, seeds: int) -> float:
+        """The chance of a false verdict by the time of a look at so many seeds: `alpha`, unless nobody planned it."""
+        if seeds <= self.looks[-1]:
+            return self.alpha
+        return looks.inflated(self.alpha, [self.looks[-1], seeds])
+
+
+def read_plan(study: Mapping[str, Any], where: str) -> Plan:
+    """The plan that a frozen study holds.
+
+    Args:
+        where: the study's folder, for the message.
+
+    Raises:
+        UserError: there is none, or it is not what was frozen.
+    """
+    if not isinstance(study.get("plan"), Mapping):
+        remedy = "it was frozen by an earlier version: run the study anew under another name"
+        raise UserError("the study has no analysis plan", path=("plan",), file=where, remedy=remedy)
+    data: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
+    }
+    sha256 = data.pop("sha256", None)
+    plan = Plan(**data) if set(data) == set(Plan.__dataclass_fields__) else None
+    if plan is None or plan.sha256 != sha256:
+        raise UserError(
+            "the analysis plan is not the one that was frozen before the first run",
+            path=("plan",),
+            file=where,
+            remedy="put study.yaml back as it was, or run the study anew under another name",
+        )
+    return plan

@@ -1,0 +1,66 @@
+"""Would another analysis say the same? The paired t-test, the exact sign-flip test, the effect without each seed.
+
+None of these decides anything: the plan named one analysis beforehand. They stand beside it for who doubts it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from taetpu.stats.blocked import ROUNDING, Estimate
+from taetpu.stats.model import CONFIDENCE
+
+FEWEST_TO_FLIP = 6
+"""Below this the sign-flip test cannot get under 5 %: its smallest p is 2 / 2^seeds."""
+MOST_TO_FLIP = 16
+"""Beyond this the flips are too many to be tried all, and the t-test is as good."""
+
+
+def sensitivity(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict[str, Any]:
+    """The effect by other analyses, from the seeds on which both finished.
+
+    Returns:
+        `paired` (effect, ci95, p of the paired t-test), `sign_flip_p` (exact; from 6 seeds on), `correlation` of arm
+        and baseline over seeds, `without_a_seed` (least and largest effect when one seed is left out). None where the
+        seeds are too few, or differ in nothing.
+    """
+    seeds = sorted(arm.keys() & baseline.keys())
+    ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])
+    difference = ours - theirs
+    still = len(seeds) < 2 or np.std(difference) <= ROUNDING * max(np.abs(ours).max(), np.abs(theirs).max())
+    return {
+        "paired": None if still else _paired(ours, theirs),
+        "sign_flip_p": None if still or not FEWEST_TO_FLIP <= len(seeds) <= MOST_TO_FLIP else _flipped(difference),
+        "correlation": _correlation(ours, theirs),
+        "without_a_seed": _without_each(difference),
+    }
+
+
+def _paired(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+    differences, df = ours - theirs, len(ours) - 1
+    error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
+    found = Estimate(float(differences.mean()), error, df)
+    ci95 = list(found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df))))
+    return {"effect": found.value, "ci95": ci95, "p": found.p}
+
+
+def _flipped(difference: np.ndarray) -> float:
+    """All flips are tried: there are fewer than the resamples asked for."""
+    flips = 2 ** len(difference)
+    test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
+    return float(test.pvalue)
+
+
+def _correlation(ours: np.ndarray, theirs: np.ndarray) -> float | None:
+    if len(ours) < 3 or min(np.std(ours), np.std(theirs)) <= ROUNDING * np.abs(ours).max():
+        return None
+    return float(np.corrcoef(ours, theirs)[0, 1])
+
+
+def _without_each(difference: np.ndarray) -> list[float] | None:
+    if len(difference) < 3:
+        return None
+    left = (difference.sum() - difference) / (len(difference) - 1)
+    return [float(left.min()), float(left.max())]

@@ -1,0 +1,85 @@
+"""What a study's folder keeps of its study: frozen before the first run, then only added to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taetpu.core.errors import UserError
+from taetpu.spec.design import Study, check_frozen, frozen
+from taetpu.spec.identity import plugin_sources
+from taetpu.stats.plan import Plan
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.study.tuning import tuned_name
+
+
+def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
+    """Record what the study is. Arms and seeds may be added later; the baseline and the measure may not change.
+
+    Arms and seeds that the file no longer names stay recorded as far as they were trained.
+
+    Args:
+        found: what was found out and is kept: the steps of time-matched arms (`matching`), and what tuning chose
+            (`tuning`).
+
+    Raises:
+        UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
+    """
+    asked = {**frozen(study), "plan": analysis_plan(study).frozen()}
+    if folder.exists():
+        stored = folder.read_study()
+        _refuse_tuned_seeds(study, stored)
+        asked = check_frozen(stored, study)
+        done = [run for run in folder.runs() if run.status() == "done"]
+        _refuse_other_data(study, done)
+        kept = _with_baselines({*(arm.name for arm in study.arms), *(run.arm for run in done)}, asked)
+        asked["arms"] = {name: change for name, change in asked["arms"].items() if name in kept}
+        asked["roles"] = {name: role for name, role in asked["roles"].items() if name in asked["arms"]}
+        seeds = {*study.seeds, *(run.seed for run in done)}
+        asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
+    for plugin in study.plugins:
+        folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
+    folder.write_study({**asked, **found}, replace=True)
+
+
+def _with_baselines(arms: set[str], asked: Mapping[str, Any]) -> set[str]:
+    """Arms with what they are compared with."""
+    return arms | {role["against"] for name, role in asked["roles"].items() if name in arms and "against" in role}
+
+
+def analysis_plan(study: Study) -> Plan:
+    """How the study will be analysed, as decided before its first run."""
+    measure, tune = study.measure, study.tune
+    tried = [arm for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
+    return Plan(
+        primary=measure.primary,
+        direction=measure.direction,
+        arms=(*(arm.name for arm in study.arms), *map(tuned_name, tried)),
+        seeds=study.seeds,
+        looks=measure.looks or (len(study.seeds),),
+        equivalence=measure.equivalence,
+        alpha=measure.alpha,
+    )
+
+
+def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
+    """Seeds that tuning used cannot judge later what was tuned on them."""
+    if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
+        problem = f"arms were tuned on seed {min(shared)}, and cannot be compared on it as well"
+        error = UserError(problem, path=("seeds",), remedy="other seeds")
+        raise study.document.located(error)
+
+
+def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
+    """A trained run of an arm and seed that would now be another one: the arm's data or plug-in has changed."""
+    now = {(run.arm, run.seed): run for run in study.runs()}
+    for run in done:
+        new = now.get((run.arm, run.seed))
+        if new is not None and new.id[:8] != run.id:
+            edited = run.config().get("plugins", []) != plugin_sources(new.config)
+            what = "with another version of its plug-in" if edited else "on other data than its task has now"
+            back = f"the plug-in back (a copy is in {study.name}/plugins)" if edited else "the data back"
+            raise UserError(
+                f"arm {run.arm!r} was trained {what}",
+                file=run.where,
+                remedy=f"nothing was changed there: give the arm another name, or bring {back}",
+            )

@@ -1,0 +1,24 @@
+"""The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
+
+from taetpu.contract.check import Progress, check
+from taetpu.contract.computation import Computation
+from taetpu.spec.design import Study
+from taetpu.study.matching import matched
+from taetpu.study.tuning import trials
+
+
+def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study, dict[str, Computation]]:
+    """A study with its matched arms, those by time apart, and what each arm computes.
+
+    Args:
+        told: called with how many arms are proved, and of how many.
+
+    Raises:
+        UserError: data cannot be used; an arm cannot be matched, breaks the contract, or cannot be tuned.
+    """
+    study.runs()
+    study = study.changed(arms=(*study.arms, *matched(study)))
+    computed = check(study, told)
+    if study.tune is not None:
+        trials(study).runs()
+    return study, computed

@@ -1,0 +1,84 @@
+"""Runs that were trained before, in another study or root, taken over instead of trained again.
+
+A run's identity is a hash of all that it computes from: config, seed, data, plug-ins, format. So a run with the same
+identity is the same run, wherever it was trained. A random sample can be trained again to prove it.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from taetpu.core.config import to_data
+from taetpu.core.errors import UserError
+from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.identity import plugin_sources
+from taetpu.store.documents import from_json, to_json
+from taetpu.store.index import find_studies
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+
+
+def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[RunSpec]:
+    """Copy every finished run of `roots`, and of the study itself, that is the same as one which is still missing.
+
+    Returns:
+        the study's runs that were trained elsewhere, also those that were taken over before.
+
+    Raises:
+        UserError: there is no study at a root, or a run there is not what its folder's name says.
+    """
+    missing = [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"]
+    here = _finished([folder]) if missing else {}
+    elsewhere = dict[str, RunFolder]()
+    for root in roots if any(run.id not in here for run in missing) else ():
+        studies = find_studies(root)
+        if not studies:
+            raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
+        elsewhere |= _finished(other for other in studies if other.where != folder.where)
+    for run in missing:
+        target, own, other = folder.run(run.arm, run.seed, run.id), here.get(run.id), elsewhere.get(run.id)
+        if own is not None:
+            target.take_over(own, described(run))
+        elif other is not None:
+            _check_same(run, other)
+            target.take_over(other, described(run), source=other.where)
+    return [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).source()]
+
+
+def _check_same(run: RunSpec, other: RunFolder) -> None:
+    """Was this run trained as its identity says?"""
+    recorded, wanted = other.config(), from_json(to_json(described(run)), other.where)
+    for part in ("seed", "config", "plugins"):
+        if recorded.get(part) != wanted[part]:
+            problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
+            raise UserError(
+                problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
+            )
+
+
+def described(run: RunSpec) -> dict[str, Any]:
+    """What is recorded of a run when it is begun."""
+    about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
+    return {**about, "plugins": plugin_sources(run.config)}
+
+
+def _finished(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
+    """The runs that are done, by their whole identity."""
+    found = dict[str, RunFolder]()
+    for study in studies:
+        for run in study.runs():
+            if run.status() == "done":
+                identity = run.config().get("id", "")
+                if not identity.startswith(run.id):
+                    problem = f"this run is recorded as {identity[:8]!r}, and its folder is called {run.id!r}"
+                    raise UserError(problem, file=run.where, remedy="move it out of the study's folder")
+                found.setdefault(identity, run)
+    return found
+
+
+def sample(runs: Sequence[RunSpec], share: float) -> list[RunSpec]:
+    """Some of the runs, at least one of any unless the share is 0, the same whenever asked; none twice."""
+    ordered = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
+    count = math.ceil(share * len(ordered))
+    return random.Random("".join(run.id for run in ordered)).sample(ordered, count)

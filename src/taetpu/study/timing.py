@@ -1,0 +1,45 @@
+"""Arms matched by time: measured when a study is first run, and kept as steps."""
+
+from functools import cache
+
+from taetpu.core.errors import UserError
+from taetpu.core.traced import active
+from taetpu.spec.design import Study
+from taetpu.store.study import StudyFolder
+from taetpu.study.freeze import freeze
+from taetpu.study.matching import time_matched, timed
+from taetpu.train.calibrate import Calibration
+from taetpu.train.plan import Group, Work, auto_precision
+from taetpu.train.watch import Watcher
+
+
+def in_equal_time(study: Study, folder: StudyFolder, watcher: Watcher) -> Study:
+    """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps."""
+    known = folder.read_study().get("matching", {}) if folder.exists() else {}
+
+    @cache
+    def measured(name: str) -> float:
+        return seconds_a_step(study, name, watcher)
+
+    steps = timed(study, lambda arm: measured(arm.name), known)
+    if steps:
+        study = study.changed(arms=(*study.arms, *time_matched(study, steps)))
+        freeze(study, folder, matching={**known, **steps})
+    return study
+
+
+def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
+    """What a step of one run of an arm takes, its runs packed by themselves; measured now, unless it is remembered.
+
+    Raises:
+        UserError: it cannot be measured.
+    """
+    runs = tuple(run for run in study.runs() if run.arm == name)
+    config, source = runs[0].config, study.sources.of(runs[0].config)
+    precision = auto_precision() if config.train.precision == "auto" else config.train.precision
+    work = Work(Group(frozenset(active(config)), runs), source, precision)
+    seconds = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins)).timed(work, watcher)
+    if seconds is None:
+        problem = f"the time that arm {name!r} takes could not be measured"
+        raise study.document.located(UserError(problem, path=("match",), remedy="match: flops"))
+    return seconds

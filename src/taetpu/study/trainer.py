@@ -1,0 +1,140 @@
+"""Training what is missing of a study, pack by pack."""
+
+import platform
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import jax
+
+from taetpu.core.errors import UserError
+from taetpu.core.traced import split
+from taetpu.spec.design import RunSpec, Sources, Study
+from taetpu.store.study import StudyFolder
+from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
+from taetpu.train.loop import PackTrainer
+from taetpu.train.memory import out_of_memory
+from taetpu.train.pack import Program, structure_key
+from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.watch import Watcher
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A pack that raised."""
+
+    runs: tuple[RunSpec, ...]
+    error: Exception
+
+
+def environment() -> dict[str, Any]:
+    """What the runs are trained with; it goes with every result."""
+    device = jax.devices()[0]
+    names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
+    return {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
+        "versions": {name: version(name) for name in names},
+    }
+
+
+def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[Failure]:
+    """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
+
+    A pack is trained whole, as it was begun, also when the file no longer names some of its runs. One that needs more
+    memory than there is is halved, and so are those to come that share its program.
+    """
+    wanted = {run.id: run for run in study.runs()}
+    queue = list[PackPlan]()
+    for plan in planned(study, folder, packing, watcher):
+        missing = unfinished(folder, plan)
+        if not missing:
+            folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
+        elif {run_id for _, _, run_id in missing} & set(wanted):
+            queue.append(plan)
+            if not packing.kept_by(plan):
+                watcher.kept(plan)
+    trainer = Packs(study.sources, folder, watcher, wanted)
+    watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
+    failed, number = [], 0
+    while queue:
+        number, plan, queue = number + 1, queue[0], queue[1:]
+        runs = trainer.members(plan)
+        watcher.pack(number, number + len(queue), runs)
+        error = trainer.train(plan)
+        if error is not None and out_of_memory(error) and plan.width > 1:
+            alike = [other for other in queue if trainer.program_key(other) == trainer.program_key(plan)]
+            halves = halve(folder, [plan, *alike])
+            watcher.halved(runs, halves, error)
+            queue = [*halves, *(other for other in queue if other not in alike)]
+        elif error is not None:
+            failed.append(Failure(tuple(runs), error))
+            watcher.failed(runs, error)
+    return failed
+
+
+@dataclass
+class Packs:
+    """Trains packs of a study. Packs of one structure and layout share a program; only the last is kept in memory."""
+
+    sources: Sources
+    folder: StudyFolder
+    watcher: Watcher
+    wanted: dict[str, RunSpec]
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    def members(self, plan: PackPlan) -> list[RunSpec]:
+        return members(self.folder, plan, self.wanted)
+
+    def train(self, plan: PackPlan) -> Exception | None:
+        """Train a pack to its end; gives what it raised, since one pack's failure must not cost the others."""
+        if plan.width > 1 and killed_for_memory(self.folder, plan):
+            return MemoryError("the process that began this pack was killed for want of memory")
+        runs, began = self.members(plan), time.monotonic()
+        folders = [self.folder.run(*names) for names in plan.runs]
+        try:
+            with begun(self.folder, plan):
+                program = self.program_for(plan)
+                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment()).run()
+        except UserError:
+            raise
+        except Exception as error:
+            self.programs.clear()
+            traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
+            return error
+        self.folder.delete_pack(plan.id)
+        record_time(self.folder, plan, time.monotonic() - began)
+        return None
+
+    def program_for(self, plan: PackPlan) -> Program:
+        """The program of a pack."""
+        key, config = self.program_key(plan), self.members(plan)[0].config
+        if key not in self.programs:
+            self.programs.clear()
+            structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
+            steps = structure.train.total_steps(source.num_windows)
+            layout = asdict(plan.layout)
+            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision, **layout)
+        return self.programs[key]
+
+    def program_key(self, plan: PackPlan) -> str:
+        """Equal for packs that share a program."""
+        structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
+        return f"{plan.layout} {plan.precision} {structure_key(structure)}"
+
+
+def run_steps(run: RunSpec, sources: Sources) -> int:
+    """Optimizer steps of a run."""
+    return run.config.train.total_steps(sources.of(run.config).num_windows)
+
+
+def record_time(folder: StudyFolder, plan: PackPlan, seconds: float) -> None:
+    """Note how long a pack took in this process, apart from the results."""
+    times = folder.read_times() or {"packs": {}}
+    times["packs"][plan.id] = {"seconds": round(seconds, 3), "runs": len(plan.runs)}
+    folder.write_times(times)

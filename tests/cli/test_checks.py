@@ -1,0 +1,133 @@
+"""`report --verify` and `check`: what is stored and claimed stands or falls with what was measured."""
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def study(here, trained):
+    """The folder of a trained study, free to be tampered with."""
+    shutil.copytree(trained[0], here / "root")
+    return here / "root/small"
+
+
+def edited(file, change):
+    """A JSON file after `change(its data)`."""
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+
+
+def test_an_honest_study_verifies(taetpu, study, contents):
+    before = contents(study)
+    done = taetpu("report", study, "--verify")
+    assert done == (0, "small: results.json is what the raw metrics of 4 runs come to\n", "")
+    assert taetpu("report", study, "--verify", "--json").json() == {"study": "small", "problems": []}
+    assert contents(study) == before
+
+
+def result_of(study, arm):
+    return next(study.glob(f"runs/{arm}/0-*/result.json"))
+
+
+TAMPERED = {
+    "an effect": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(effect=-1.0)),
+        "results.json: arms[low-lr].effect is -1.0, and ",
+    ),
+    "a verdict": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(verdict="equivalent")),
+        "results.json: arms[low-lr].verdict is 'equivalent', and ",
+    ),
+    "an arm left out": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"].pop()),
+        "results.json: arms is ",
+    ),
+    "a result": (
+        lambda study: edited(result_of(study, "low-lr"), lambda data: data["metrics"].update({"val/loss": 0.5})),
+        "val/loss is 0.5 in the result, and ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_tampering_is_found(taetpu, study, what):
+    tamper, problem = TAMPERED[what]
+    tamper(study)
+    done = taetpu("report", study, "--verify")
+    assert done.code == 3
+    assert problem in done.out
+    assert "differences from the raw metrics" in done.err
+    told = taetpu("report", study, "--verify", "--json")
+    assert told.code == 3
+    assert any(problem in line for line in json.loads(told.out)["problems"])
+
+
+def test_a_changed_plan_is_refused(taetpu, study):
+    file = study / "study.yaml"
+    file.write_text(file.read_text().replace("alpha: 0.05", "alpha: 0.5"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "the analysis plan is not the one that was frozen before the first run" in done.err
+
+
+def test_a_schedule_cut_short_is_refused(taetpu, study):
+    edited(result_of(study, "low-lr"), lambda data: data.update(steps=10))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "this run ended after 10 of its 20 steps, so that it cannot be compared" in done.err
+
+
+def test_damaged_metrics_are_refused(taetpu, study):
+    segment = next(study.glob("runs/low-lr/0-*/metrics/*.json"))
+    segment.write_bytes(segment.read_bytes().replace(b"1", b"2"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "this segment of metrics is damaged" in done.err
+
+
+def claims(here, *said):
+    (here / "claims.yaml").write_text("study: root/small\nclaims:\n" + "".join(f"- {text}\n" for text in said))
+    return "claims.yaml"
+
+
+def test_claims_that_hold_exit_with_0_and_others_with_3(taetpu, here, study):
+    verdict = json.loads((study / "results.json").read_text())["arms"][1]["verdict"]
+    other = {"inconclusive": "better"}.get(verdict, "inconclusive")
+    done = taetpu("check", claims(here, f"low-lr is {verdict}", f"low-lr is not {other}"))
+    assert (done.code, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if not line.startswith(" ")] == [
+        f"holds  low-lr is {verdict}", f"holds  low-lr is not {other}"
+    ]  # fmt: skip
+    done = taetpu("check", claims(here, f"low-lr is {verdict}", f"low-lr is {other}"))
+    assert (done.code, done.err) == (3, "1 of 2 claims do not hold\n")
+    assert f"FAILS  low-lr is {other}\n       {verdict}. " in done.out
+    told = taetpu("check", "claims.yaml", "--json")
+    assert told.code == 3
+    assert [entry["holds"] for entry in json.loads(told.out)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "remedy"),
+    [
+        ("low-lr is bad", "'low-lr is bad' is not a claim that can be checked", "e.g. `nope is worse by"),
+        ("lowlr is worse", "study 'small' has no arm 'lowlr'", "low-lr"),
+        ("low-lr is worse by at least much", "'much' is not the size of an effect", "e.g. 0.02"),
+    ],
+)
+def test_what_is_no_claim_is_refused_at_its_line(taetpu, here, study, said, problem, remedy):
+    done = taetpu("check", claims(here, "low-lr is not better", said))
+    assert done.code == 2
+    assert f"error: {problem}" in done.err
+    assert "claims.yaml:4 at claims.1" in done.err
+    assert remedy in done.err.partition("remedy:")[2]
+
+
+def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
+    (study / "results.json").unlink()
+    done = taetpu("check", claims(here, "low-lr is worse"))
+    assert done.code == 2
+    assert "this study has no results yet" in done.err
+    assert f"remedy: taetpu report {study}" in done.err

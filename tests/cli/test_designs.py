@@ -1,0 +1,61 @@
+"""What the command says of designs, tuning, matching and looks before anything is trained."""
+
+import pytest
+from tests.small import TINY
+
+FAIR = """\
+seeds: 2
+arms:
+  wide: {model.ffn.mult: 8}
+  low-lr: {train.optimizer.lr: 1e-4}
+match: [flops, params, time]
+tune: {train.optimizer.b1: [0.5, 0.9], train.optimizer.lr: [1e-3, 1e-2]}
+"""
+
+
+@pytest.fixture
+def fair(here):
+    (here / "s.yaml").write_text(TINY + FAIR)
+
+
+def test_the_plan_lists_matched_arms_and_what_tuning_adds(taetpu, fair):
+    plan = taetpu("plan", "s.yaml", "--json").json()
+    arms = {arm["name"]: arm for arm in plan["arms"]}
+    assert list(arms) == ["baseline", "wide", "low-lr", "wide@flops"]
+    assert arms["wide@flops"]["change"].startswith("wide; train.steps: 6 -> ")
+    assert plan["at_run"] == ["wide", "low-lr"]
+    # baseline, wide and wide@flops try four combinations, low-lr two: each on two seeds, then its best on two.
+    assert plan["tuning"] == {"trials": 28, "done": 0, "tuned": 8}
+    runs = [name for pack in plan["packs"] for name, _, _ in pack["runs"]]
+    assert len(runs) == 2 * len(arms) + 28
+
+
+def test_the_plan_says_what_the_study_can_find_and_at_which_cost(taetpu, fair):
+    printed = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
+    assert printed.code == 0
+    out = " ".join(printed.out.split())
+    assert "noise 0.01 (stated): finds a true effect of " in out
+    assert "one of 0.02 takes " in out
+    assert "tuning: 28 runs, and then 8 at what each arm found best" in out
+    assert "matched by time: measured at run, for wide, low-lr" in out
+
+
+REFUSED = [
+    (("plan", "--noise", "0"), "0 is no noise to plan with"),
+    (("plan", "--effect", "-1", "--noise", "1"), "-1 is no effect to plan with"),
+    (("plan", "--effect", "1"), "how many seeds an effect takes depends on the noise, which is not known yet"),
+    (("run", "--until-resolved"), "with no looks planned, there is nothing to go on to after 2 seeds"),
+    (("run", "--audit", "2"), "2.0 is no share of the reused runs"),
+]
+
+
+@pytest.mark.parametrize(("asked", "problem"), REFUSED)
+def test_what_cannot_be_planned_or_run_so_is_refused_and_nothing_is_written(
+    taetpu, here, contents, fair, asked, problem
+):
+    before, (command, *options) = contents(here), asked
+    code, out, err = taetpu(command, "s.yaml", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {problem}\n")
+    assert "  remedy: " in err
+    assert contents(here) == before

@@ -1,0 +1,45 @@
+"""Every study of docs/designs.md loads, and makes the arms that the page names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from taetpu.spec.loading import load_study
+from taetpu.study.matching import matched
+from taetpu.study.tuning import trials
+
+PAGE = (Path(__file__).parents[2] / "docs/designs.md").read_text()
+STUDIES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+ARMS = {
+    "one-by-one.yaml": ["without-rope", "without-gate", "without-norm", "without-all"],
+    "crossed.yaml": [
+        *("lr=0.01,big", "position=none,lr=0.01", "position=none,big"),
+        *("norm=layer,lr=0.01", "norm=layer,big", "norm=layer,position=none"),
+        "norm=layer,position=none,lr=0.01,big",
+    ],
+    "climbing.yaml": [
+        *("baseline@dim=32,steps=250", "no-rope@dim=32,steps=250", "no-rope"),
+        *("baseline@dim=128,steps=1000", "no-rope@dim=128,steps=1000"),
+    ],
+    "tuned.yaml": ["no-rope", "slow"],
+    "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
+    "looked.yaml": ["no-rope"],
+}
+
+
+def test_every_yaml_block_is_a_study_of_this_test():
+    assert STUDIES.keys() == ARMS.keys()
+    assert PAGE.count("```") == 2 * len(STUDIES)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_a_study_makes_the_arms_that_the_page_says(name, tmp_path):
+    (tmp_path / name).write_text(STUDIES[name])
+    study = load_study(tmp_path / name)
+    study.runs()
+    assert sorted(arm.name for arm in (*study.arms[1:], *matched(study))) == sorted(ARMS[name])
+    if study.tune is not None:
+        assert {arm.name.split("~")[0] for arm in trials(study).arms} == {"baseline", "no-rope"}
+    if "factorial" in study.design:
+        assert ["big", "lr", "norm", "position"] in study.design["factorial"]["words"]

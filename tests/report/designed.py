@@ -1,0 +1,78 @@
+"""Made-up runs of real studies: their arms, roles and plans are those of the study file, and nothing is trained."""
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from taetpu.spec.design import RunSpec
+from taetpu.spec.loading import load_study
+from taetpu.stats.analyse import analyse
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.freeze import freeze
+from taetpu.study.matching import matched
+from taetpu.study.tuning import choose, trials, tuned
+
+HEAD = """\
+study: designed
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}, ffn: {kind: relu}}
+  train: {steps: 20, batch_size: 4}
+measure: {equivalence: 0.02}
+seeds: 5
+"""
+DESIGNS = {
+    "parts": """\
+leave_one_out: {position: {model.position: none}, ffn: {model.ffn: none}}
+ladder: {model.dim: [8, 16, 32]}
+""",
+    "fraction": """\
+factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none], fraction: 1/2}
+""",
+    "fair": """\
+match: flops
+tune: {train.optimizer.lr: [1e-3, 3e-3, 1e-2]}
+arms: {no-ffn: {model.ffn: none}, swiglu: {model.ffn: swiglu}}
+""",
+}
+
+
+def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> StudyFolder:
+    """A study with one of the `DESIGNS`, its runs ending with `loss` and a little noise, analysed."""
+    root.mkdir(exist_ok=True)
+    (root / "study.yaml").write_text(HEAD + DESIGNS[design])
+    study = load_study(root / "study.yaml")
+    study = study.changed(arms=(*study.arms, *matched(study)))
+    folder = StudyFolder(open_store(root), study.name)
+    _fill(folder, study.runs(), loss)
+    found = {}
+    if study.tune is not None:
+        tried = trials(study)
+        _fill(folder, tried.runs(), loss)
+        found["tuning"] = choose(study, tried, folder)
+        study = study.changed(arms=(*study.arms, *tuned(study, found["tuning"])))
+        _fill(folder, study.runs(), loss)
+    freeze(study, folder, **found)
+    analyse(folder)
+    return folder
+
+
+def _fill(folder: StudyFolder, runs: list[RunSpec], loss: Callable[[RunSpec], float]) -> None:
+    for spec in runs:
+        run = folder.run(spec.arm, spec.seed, spec.id)
+        if run.status() == "done":
+            continue
+        run.start({"arm": spec.arm, "seed": spec.seed, "id": spec.id})
+        steps = spec.config.train.steps or 20
+        noise = np.random.default_rng([zlib.crc32(spec.arm.encode()), spec.seed]).normal(0, 0.01)
+        end = loss(spec) + noise + 0.02 * (spec.seed % 5)
+        curve = ([steps // 2, steps], [2 * end, end])
+        run.append(0, steps, {"val/loss": curve}, {"step_seconds": ([steps], [0.003])})
+        params = 1000 * spec.config.model.dim
+        result = {"outcome": "finished", "diverged_at": None, "steps": steps, "metrics": {"val/loss": end}}
+        memory = {"training": 16 * params, "kv_cache": 2048}
+        tokens = 64 * steps
+        run.finish({**result, "params": params, "tokens": tokens, "flops": 6 * params * tokens, "memory": memory})

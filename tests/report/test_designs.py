@@ -1,0 +1,148 @@
+"""What reports of real designs say, on runs that are made up so that the truth is known."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import vl_convert
+from tests.report.designed import DESIGNS, designed
+
+from taetpu.report import charts, designs, panels, words
+from taetpu.report.build import build
+from taetpu.report.exports import COLUMNS, table_text
+from taetpu.report.parts import parts
+from taetpu.stats.verify import verify
+
+RATE = 0.003  # the learning rate at which every arm is best
+
+
+def loss(run) -> float:
+    """Positions matter less in larger models; without both parts it is worse by 0.1 than the parts alone say."""
+    model, rate = run.config.model, float(run.config.train.optimizer.lr)
+    position, ffn = (getattr(model.layers[0], slot).kind == "none" for slot in ("position", "ffn"))
+    return 2 + 1.2 * position / model.dim + 0.3 * ffn + 0.1 * (position and ffn) + 5 * abs(rate - RATE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a design's study, made once."""
+    return cache(lambda design: designed(tmp_path_factory.mktemp(design), design, loss))
+
+
+@pytest.fixture(scope="module")
+def study(folder):
+    return lambda design: folder(design).read_results()
+
+
+def section(results, title):
+    return next(part for part in parts(results, {}) if part.title == title)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_every_design_has_a_report_that_verifies(folder, design) -> None:
+    every = folder(design)
+    results, written = every.read_results(), build(every)
+    assert verify(every) == []
+    page, text = (Path(written[kind]).read_text() for kind in ("html", "markdown"))
+    for part in parts(results, {}):
+        assert f"<h2>{part.title}</h2>" in page
+        assert f"\n## {part.title}\n" in text
+        assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
+    assert max(map(len, table_text(results).splitlines())) <= COLUMNS
+    for spec in panels.panels(results).values():
+        svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
+        assert "NaN" not in svg
+    asked = [name for part in parts(results, {}) for _, name in part.charts]
+    assert asked == list(panels.panels(results))
+
+
+def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
+    results = study("parts")
+    table = section(results, "Parts taken out one by one").tables[0]
+    assert sorted(row[0] for row in table.rows) == ["without-all", "without-all@dim=32", "without-all@dim=8"]
+    for row in table.rows:
+        _, number, together, single, excess, _, p = row
+        assert number == "2"
+        assert abs(float(together) - float(single) - float(excess)) < 0.002
+        assert abs(float(excess) - 0.1) < 0.03
+        assert p == "<0.001"
+    assert [line for line in designs.summary(results) if "which is told from 0" in line]
+
+
+def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
+    results = study("parts")
+    part = section(results, "Does it hold at scale?")
+    sizes, fates, trends = part.tables
+    assert [row[0] for row in sizes.rows] == ["dim=8", "dim=16", "dim=32"]
+    assert list(fates.columns) == ["arm", "dim=8", "dim=16", "dim=32", "fate"]
+    told = {row[0]: row for row in fates.rows}
+    assert told["without-position"][-1] == "shrinks"
+    assert told["without-ffn"][-1] == "holds"
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    small = arms["without-ffn@dim=8"]
+    assert told["without-ffn"][1] == f"{words.numbers.effect(small['effect'], small['ci95'])} worse"
+    assert {row[5] for row in trends.rows} == {"128k params"}
+    assert "without-position shrinks" in designs.summary(results)[-1]
+    assert words.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
+
+
+def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
+    results = study("fraction")
+    part = section(results, "Factors and how they change each other")
+    assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
+        ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
+    ]  # fmt: skip
+    assert "the product of ffn x norm x position is the same in every cell" in part.notes[0]
+    assert designs.summary(results) == [
+        "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position made a clear difference."
+    ]
+    assert any("aliases" in limit for limit in section(results, "What these designs cannot tell").notes)
+
+
+def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
+    results = study("fair")
+    arms = {arm["name"]: arm for arm in results["arms"]}
+
+    def shown(name):
+        return [words.numbers.effect(arms[name]["effect"], arms[name]["ci95"]), arms[name]["verdict"]]
+
+    best, tried = section(results, "Each at its best").tables
+    assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]
+    assert list(tried.columns) == ["val/loss (nats per token)", "lr=0.001", "lr=0.003", "lr=0.01"]
+    assert all(row[2].endswith(" (best)") for row in tried.rows)
+    (matched,) = section(results, "Matched arms").tables
+    assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], "equal training FLOPs")
+    assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
+    rows = {row.arm: row for row in words.rows(results)}
+    assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
+    assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, each at its best: val/loss is ")
+    assert words.headline(results) == (
+        "Each at its best: 1 of 2 changes made val/loss worse and 1 made no difference that matters."
+    )
+
+
+def test_what_tuning_found_is_verified_too(folder) -> None:
+    study = folder("fair").read_study()
+    trials = study["tuning"]["arms"]["no-ffn"]["trials"]
+    honest = trials["lr=0.01"]["by_seed"][0]
+    trials["lr=0.01"]["by_seed"][0] = honest - 5
+    folder("fair").write_study(study, replace=True)
+    found = [problem for problem in verify(folder("fair")) if problem.startswith("study.yaml: ")]
+    trials["lr=0.01"]["by_seed"][0] = honest
+    folder("fair").write_study(study, replace=True)
+    assert len(found) == 2
+    assert found[0].startswith(f"study.yaml: tuning no-ffn with lr=0.01 came to [{honest}, ")
+    assert found[1] == "study.yaml: tuning no-ffn found lr=0.01 best, and lr=0.003 is recorded"
+    assert verify(folder("fair")) == []
+
+
+def test_the_best_at_the_edge_is_warned_of(study) -> None:
+    results = study("fair")
+    edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}
+    changed = {**results, "tuning": {**results["tuning"], "arms": edge}}
+    warning = (
+        "The best train.optimizer.lr of no-ffn lies at the edge of what was tried: a wider grid may find a better one."
+    )
+    assert warning in section(changed, "Each at its best").notes
+    assert warning in words.notices(changed)
+    assert words.edge_warnings(results) == []

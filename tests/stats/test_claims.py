@@ -1,0 +1,94 @@
+"""Claims: what can be said, and whether results bear it out."""
+
+from typing import Any
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.stats.claims import check, parse
+
+
+def arm(name: str, verdict: str | None, ci95: list[float] | None) -> dict[str, Any]:
+    return {"name": name, "against": "baseline", "verdict": verdict, "ci95": ci95, "evidence": "So it is."}
+
+
+RESULTS = {
+    "study": "toy",
+    "arms": [
+        {"name": "baseline", "against": None},
+        arm("nope", "worse", [0.03, 0.09]),
+        arm("new", "better", [-0.08, -0.05]),
+        arm("same", "equivalent", [-0.01, 0.004]),
+        arm("open", "inconclusive", [-0.1, 0.2]),
+        arm("lost", "worse", None),
+        arm("early", None, [0.1, 0.2]),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("nope is worse", True),
+        ("nope is better", False),
+        ("nope is not better", True),
+        ("nope is not worse", False),
+        ("nope is worse by at least 0.02", True),
+        ("nope is worse by at least 0.04", False),
+        ("nope is worse by at most 0.1", True),
+        ("nope is worse by at most 0.08", False),
+        ("new is better by at least 0.05", True),
+        ("new is better by at least 5.1e-2", False),
+        ("new  is\nbetter", True),
+        ("same is equivalent", True),
+        ("same is equivalent by at most 0.01", True),
+        ("same is equivalent by at most 0.005", False),
+        ("open is inconclusive", True),
+        ("open is not worse", True),
+        ("lost is worse", True),
+        ("lost is worse by at least 0.01", False),
+        ("early is worse", False),
+        ("early is not better", False),
+    ],
+)
+def test_findings(text: str, holds: bool) -> None:
+    found = check(parse(text, ("claims", 0)), RESULTS, ("claims", 0))
+    assert found.holds is holds
+    assert "So it is." in found.evidence
+
+
+def test_why_a_claim_fails() -> None:
+    def why(text: str) -> str:
+        return check(parse(text, ()), RESULTS, ()).evidence
+
+    assert why("nope is better") == "worse. So it is."
+    assert why("nope is worse by at least 0.04").startswith("the interval reaches down to a size of 0.0300.")
+    assert why("nope is worse by at most 0.04").startswith("the interval reaches up to a size of 0.0900.")
+    assert why("early is worse").startswith("there is no verdict yet.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nope is bad", "nope worse", "is worse", "nope is worse by 0.02", "nope is worse by at least", "", 3, None, ["a"]],
+)
+def test_what_is_no_claim(text) -> None:
+    with pytest.raises(UserError, match="is not a claim that can be checked"):
+        parse(text, ("claims", 0))
+
+
+@pytest.mark.parametrize("size", ["x", "nan", "inf", "-0.1"])
+def test_what_is_no_size(size: str) -> None:
+    with pytest.raises(UserError, match="is not the size of an effect"):
+        parse(f"nope is worse by at least {size}", ("claims", 0))
+
+
+@pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
+def test_a_size_of_nothing(text: str) -> None:
+    with pytest.raises(UserError, match="puts a size on what has none"):
+        parse(text, ("claims", 0))
+
+
+@pytest.mark.parametrize("name", ["nop", "baseline"])
+def test_no_such_arm(name: str) -> None:
+    with pytest.raises(UserError, match=f"study 'toy' has no arm '{name}'"):
+        check(parse(f"{name} is worse", ()), RESULTS, ())

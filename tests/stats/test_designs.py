@@ -1,0 +1,105 @@
+"""Designs from stored runs: sums of single effects, factorials and ladders with their scales, limits in words."""
+
+import numpy as np
+import pytest
+
+from taetpu.stats.analyse import analyse
+from taetpu.stats.designs import LIMITS
+
+PARTS = {
+    "without-x": {"design": "leave_one_out", "part": "x"},
+    "without-y": {"design": "leave_one_out", "part": "y"},
+    "without-all": {"design": "leave_one_out", "part": None},
+}
+
+
+def parted(excess: float) -> dict[str, np.ndarray]:
+    noise = 0.01 * np.random.default_rng(0).normal(size=(4, 5))
+    effects = {"baseline": 0.0, "without-x": 0.1, "without-y": 0.2, "without-all": 0.3 + excess}
+    return {name: 3 + effect + row for (name, effect), row in zip(effects.items(), noise, strict=True)}
+
+
+@pytest.mark.parametrize("excess", [0.0, 0.25])
+def test_all_parts_beside_the_sum_of_single_ones(table, store_study, excess: float) -> None:
+    y = parted(excess)
+    results = analyse(store_study(table(np.array(list(y.values())), list(y)), roles=PARTS))
+    found = results["designs"]["leave_one_out"]["scales"][""]
+    means = {name: row.mean() for name, row in y.items()}
+    single = [means[name] - means["baseline"] for name in ("without-x", "without-y")]
+    assert found["excess"] == pytest.approx(means["without-all"] - means["baseline"] - sum(single))
+    assert (found["p"] < 0.05) == (excess > 0)
+    low, high = found["ci95"]
+    assert low < found["excess"] < high
+    # Weights 1, -1, -1 and 1 on four means of five seeds.
+    df, sd = results["model"]["df"], results["model"]["residual_sd"]
+    assert (df, high - low >= 2 * sd * np.sqrt(4 / 5) * 2.0) == (12, True)
+    assert (found["arm"], found["parts"]) == ("without-all", ["without-x", "without-y"])
+    assert results["designs"]["limits"] == [LIMITS["leave_one_out"]]
+
+
+def test_a_single_part_has_no_sum(table, store_study) -> None:
+    role = {"with-x": {"design": "add_one_in", "part": "x"}}
+    values = table(np.random.default_rng(0).normal(size=(2, 3)), ["baseline", "with-x"])
+    assert analyse(store_study(values, roles=role))["designs"]["add_one_in"] == {"scales": {"": None}}
+
+
+def test_a_ladder_over_stored_runs(store_study) -> None:
+    """The effect halves from rung to rung; every rung has a baseline of its own."""
+    rng, values, roles, sizes = np.random.default_rng(0), {}, {}, {"dim=8": 10**3, "dim=16": 10**4, "dim=32": 10**5}
+    for rung, effect in zip(sizes, (0.4, 0.2, 0.1), strict=True):
+        own = "" if rung == "dim=8" else f"@{rung}"
+        level, against = rng.normal(), f"baseline{own}"
+        for name, size in (("baseline", 0.0), ("a", effect)):
+            values[f"{name}{own}"] = {s: float(level + size + 0.005 * rng.normal()) for s in range(4)}
+            if name != "baseline" or own:
+                roles[f"{name}{own}"] = {"against": against, "ladder": {"rung": rung, "arm": name}}
+    of = {
+        f"{name}{own}": size
+        for (r, size) in sizes.items()
+        for own in ["" if r == "dim=8" else f"@{r}"]
+        for name in ("a", "baseline")
+    }
+    folder = store_study(
+        values,
+        roles=roles,
+        design={"ladder": {"rungs": list(sizes), "own": "dim=8"}},
+        result=lambda arm, seed: {"params": of[arm], "tokens": 20_000},
+    )
+    results = analyse(folder)
+    assert [group["baseline"] for group in results["groups"]] == ["baseline", "baseline@dim=16", "baseline@dim=32"]
+    found = results["designs"]["ladder"]
+    assert found["scales"]["dim=16"] == {"baseline": "baseline@dim=16", "params": 10**4, "tokens_per_parameter": 2.0}
+    (arm,) = found["arms"].values()
+    assert arm["rungs"] == {"dim=8": "a", "dim=16": "a@dim=16", "dim=32": "a@dim=32"}
+    assert arm["fate"] == "shrinks"
+    assert arm["trend"]["per_doubling"] == pytest.approx(-0.3 / (2 * np.log2(10)), rel=0.05)
+    assert arm["extrapolated"]["params"] == 4 * 10**5
+    assert results["designs"]["limits"] == [LIMITS["ladder"]]
+
+
+def test_a_factorial_over_stored_runs(store_study) -> None:
+    rng = np.random.default_rng(1)
+    cells = {"baseline": (0, 0), "x": (1, 0), "y": (0, 1), "x,y": (1, 1)}
+    values = {
+        a: {s: 3 + 0.2 * i - 0.1 * j + 0.3 * i * j + 0.01 * rng.normal() for s in range(4)}
+        for a, (i, j) in cells.items()
+    }
+    roles = {
+        arm: {"design": "factorial", "levels": {"x": i, "y": j}} for arm, (i, j) in cells.items() if arm != "baseline"
+    }
+    design = {
+        "factorial": {"factors": {"x": ["", "x"], "y": ["", "y"]}, "fraction": "1", "resolution": None, "words": []}
+    }
+    found = analyse(store_study(values, roles=roles, design=design))["designs"]
+    terms = {tuple(term["factors"]): term["effect"] for term in found["factorial"]["scales"][""]["terms"]}
+    assert terms == {
+        ("x",): pytest.approx(0.35, abs=0.02),
+        ("y",): pytest.approx(0.05, abs=0.02),
+        ("x", "y"): pytest.approx(0.3, abs=0.03),
+    }
+    assert found["limits"] == [LIMITS["factorial"]]
+
+
+def test_single_changes_say_nothing_of_each_other(table, store_study) -> None:
+    values = table(np.random.default_rng(0).normal(size=(3, 3)))
+    assert analyse(store_study(values))["designs"] == {"limits": [LIMITS["arms"]]}

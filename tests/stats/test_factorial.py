@@ -1,0 +1,145 @@
+"""Factorial designs: statsmodels' analysis of variance, and alias tables that are known."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from statsmodels.stats.anova import anova_lm
+
+from taetpu.spec.fractions import fraction
+from taetpu.stats.factorial import Factorial, analyse
+
+
+def full(**levels: int) -> Factorial:
+    cells = [dict(zip(levels, cell, strict=True)) for cell in product(*map(range, levels.values()))]
+    return Factorial(levels, {str(tuple(cell.values())): cell for cell in cells})
+
+
+def drawn(design: Factorial, seeds: int, rng: np.random.Generator, drop: float = 0.0) -> dict[str, dict[int, float]]:
+    """Values with a main effect of every factor, a shared effect of each seed, and some cells lost."""
+    shared = rng.normal(size=seeds)
+    return {
+        arm: {s: sum(cell.values()) + shared[s] + 0.3 * rng.normal() for s in range(seeds) if rng.random() >= drop}
+        for arm, cell in design.cells.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("levels", "drop"), [({"a": 2, "b": 2, "c": 2}, 0.0), ({"a": 2, "b": 3}, 0.0), ({"a": 2, "b": 3}, 0.2)]
+)
+def test_as_statsmodels(levels: dict[str, int], drop: float) -> None:
+    design = full(**levels)
+    values = drawn(design, 4, np.random.default_rng(2), drop)
+    rows = [
+        {**{name: 9 - level for name, level in design.cells[arm].items()}, "seed": seed, "y": y}
+        for arm, row in values.items()
+        for seed, y in row.items()
+    ]
+    pairs = " + ".join(f"C({a}, Sum):C({b}, Sum)" for a, b in combinations(levels, 2))
+    formula = f"y ~ {' + '.join(f'C({name}, Sum)' for name in levels)} + {pairs} + C(seed)"
+    model = smf.ols(formula, pd.DataFrame(rows)).fit()
+    table, found = anova_lm(model, typ=3), analyse(design, values)
+    assert found["residual_sd"] == pytest.approx(np.sqrt(model.mse_resid))
+    assert found["df"] == model.df_resid
+    assert len(found["terms"]) == len(levels) + len(levels) * (len(levels) - 1) // 2
+    for term in found["terms"]:
+        row = table.loc[":".join(f"C({name}, Sum)" for name in term["factors"])]
+        assert (term["df"], term["p"]) == (row["df"], pytest.approx(row["PR(>F)"]))
+
+
+def test_effects_of_a_two_by_two_are_differences_of_means() -> None:
+    design = full(a=2, b=2)
+    values = drawn(design, 5, np.random.default_rng(0))
+    mean = {tuple(cell.values()): np.mean(list(values[arm].values())) for arm, cell in design.cells.items()}
+    a, b, both = analyse(design, values)["terms"]
+    assert a["effect"] == pytest.approx((mean[1, 0] + mean[1, 1] - mean[0, 0] - mean[0, 1]) / 2)
+    assert b["effect"] == pytest.approx((mean[0, 1] + mean[1, 1] - mean[0, 0] - mean[1, 0]) / 2)
+    assert both["effect"] == pytest.approx(mean[1, 1] - mean[0, 1] - mean[1, 0] + mean[0, 0])
+    for term in (a, b, both):
+        low, high = term["ci95"]
+        assert low < term["effect"] < high
+        assert (term["p"] < 0.05) == (not low <= 0 <= high)
+    assert a["share"] + b["share"] + both["share"] < 1
+    assert [a["aliases"], b["aliases"], both["aliases"]] == [[], [], []]
+
+
+def test_shares_of_a_balanced_design_add_up_with_the_residual() -> None:
+    design = full(a=2, b=3)
+    values = drawn(design, 3, np.random.default_rng(1))
+    found = analyse(design, values)
+    y = np.array([list(row.values()) for row in values.values()])
+    total = ((y - y.mean(0)) ** 2).sum()
+    residual = found["residual_sd"] ** 2 * found["df"] / total
+    assert sum(term["share"] for term in found["terms"]) + residual == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("factors", "halvings", "resolution"),
+    [(5, 2, 3), (7, 3, 4), (7, 4, 3), (5, 1, 5), (8, 4, 4), (3, 1, 3), (4, 1, 4), (6, 2, 4), (6, 1, 6)],
+)
+def test_resolutions_are_those_of_box_hunter_and_hunter(factors: int, halvings: int, resolution: int) -> None:
+    """Table 6.22 of Statistics for Experimenters (2005)."""
+    found = fraction([f"f{i}" for i in range(factors)], halvings)
+    assert found.resolution == resolution
+    assert len(found.cells) == 2 ** (factors - halvings)
+    assert not any(found.cells[0].values())
+    assert len({tuple(cell.values()) for cell in found.cells}) == len(found.cells)
+    for word in found.words:  # its product is the same in every cell, that of the baseline
+        assert {sum(cell[name] for name in word) % 2 for cell in found.cells} == {0}
+    for name in found.factors:
+        assert sum(cell[name] for cell in found.cells) == len(found.cells) / 2
+
+
+def test_the_alias_table_of_a_half_fraction_of_four_factors() -> None:
+    """I = abcd: every pair is mixed with the pair of the other two, and no factor with any pair."""
+    part = fraction("abcd", 1)
+    design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
+    pairs = {("a", "b"): [("c", "d")], ("a", "c"): [("b", "d")], ("a", "d"): [("b", "c")]}
+    assert design.aliases() == {("a",): [], ("b",): [], ("c",): [], ("d",): [], **pairs}
+
+
+def test_a_quarter_of_five_factors_mixes_factors_with_pairs() -> None:
+    part = fraction("abcde", 2)
+    design = Factorial(dict.fromkeys("abcde", 2), {str(i): cell for i, cell in enumerate(part.cells)})
+    found = design.aliases()
+    assert any(len(term) == 1 and any(len(other) == 2 for other in others) for term, others in found.items())
+    for term, others in found.items():  # each alias is the term times a word
+        assert all(frozenset(term) ^ frozenset(other) in part.words for other in others)
+    assert sum(1 + len(others) for others in found.values()) == 5 + 10
+
+
+def test_a_fraction_estimates_the_sum_of_its_aliases() -> None:
+    part = fraction("abcd", 1)
+    design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
+    rng = np.random.default_rng(0)
+    values = {
+        arm: {
+            s: cell["a"] + 2.0 * cell["a"] * cell["b"] + 3.0 * cell["c"] * cell["d"] + 1e-3 * rng.normal()
+            for s in (0, 1)
+        }
+        for arm, cell in design.cells.items()
+    }
+    terms = {tuple(term["factors"]): term for term in analyse(design, values)["terms"]}
+    assert terms["a", "b"]["effect"] == pytest.approx(2 + 3, abs=0.01)
+    assert terms["a", "b"]["aliases"] == [["c", "d"]]
+    assert terms["a",]["effect"] == pytest.approx(1 + 2 / 2, abs=0.01)
+
+
+def test_an_arm_without_values_is_named_and_no_wrong_number_is_given() -> None:
+    design = full(a=2, b=2)
+    values = drawn(design, 3, np.random.default_rng(3))
+    values["(1, 1)"] = {}
+    found = analyse(design, values)
+    assert found["missing"] == ["(1, 1)"]
+    assert all(term["effect"] is term["p"] is term["ci95"] is None for term in found["terms"])
+
+
+def test_no_noise_and_no_values_give_no_tests() -> None:
+    design = full(a=2, b=2)
+    still = {arm: dict.fromkeys(range(3), float(cell["a"])) for arm, cell in design.cells.items()}
+    for values in (still, {}, {arm: {0: 1.0 + i} for i, arm in enumerate(design.cells)}):
+        found = analyse(design, values)
+        assert found["residual_sd"] is None
+        assert all(term["p"] is None for term in found["terms"])

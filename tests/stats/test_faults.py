@@ -1,0 +1,129 @@
+"""Bad input and faults: each a clear statement or a refusal, never a wrong number."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.stats.analyse import analyse
+
+
+def arm(results: dict, name: str) -> dict:
+    return next(found for found in results["arms"] if found["name"] == name)
+
+
+def nothing_decided(found: dict) -> None:
+    for field in ("verdict", "p", "p_holm", "p_equivalent", "divergence_p", "more_seeds", "sensitivity"):
+        assert found[field] is None
+
+
+def test_a_missing_run_leaves_effects_and_no_verdict(draw, table, store_study) -> None:
+    values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5) + np.array([[0.0], [0.0], [9.0]]))
+    del values["arm1"][2]
+    results = analyse(store_study(values, equivalence=100.0))
+    assert (results["complete"], results["final"]) == (False, False)
+    for name in ("arm1", "arm2"):
+        nothing_decided(arm(results, name))
+        assert arm(results, name)["ci95"] is not None
+    assert arm(results, "arm2")["effect"] == pytest.approx(9, abs=0.5)
+    assert " p " not in arm(results, "arm2")["evidence"]
+    assert "matters" not in arm(results, "arm2")["evidence"]
+    assert set(results["designs"]) == {"limits"}
+
+
+@pytest.mark.parametrize(("looks", "final"), [((8,), False), ((5, 8), True), ((4,), True)])
+def test_verdicts_are_given_at_planned_looks_and_after_the_last(draw, table, store_study, looks, final) -> None:
+    values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5) + np.array([[0.0], [0.0], [9.0]]))
+    results = analyse(store_study(values, looks=looks))
+    assert results["complete"]
+    assert results["final"] is final
+    found = arm(results, "arm2")
+    if final:
+        assert found["verdict"] == "worse"
+    else:
+        nothing_decided(found)
+    assert (results["plan"]["error_rate"] > 0.05) == (looks == (4,))
+
+
+def test_an_early_look_asks_for_more(draw, table, store_study) -> None:
+    values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5))
+    planned, alone = (analyse(store_study(values, name=f"s{looks[-1]}", looks=looks)) for looks in ((5, 8), (5,)))
+    assert arm(planned, "arm1")["p"] == arm(alone, "arm1")["p"]
+    assert arm(planned, "arm1")["p_holm"] > arm(alone, "arm1")["p_holm"]
+
+
+def test_one_seed_has_no_p(store_study) -> None:
+    found = arm(analyse(store_study({"baseline": {0: 1.0}, "a": {0: 2.0}, "b": {0: None}})), "a")
+    assert (found["effect"], found["ci95"], found["p"], found["worst_case"]) == (1.0, None, None, None)
+    assert "a single seed shows no noise, so there is no interval and no p" in found["evidence"]
+    assert found["verdict"] == "inconclusive"
+
+
+def test_a_truncated_schedule_is_refused(store_study) -> None:
+    values = {"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}}
+    folder = store_study(values, result=lambda arm, seed: {"steps": 7} if (arm, seed) == ("a", 1) else {})
+    with pytest.raises(UserError) as error:
+        analyse(folder)
+    assert "this run ended after 7 of its 10 steps, so that it cannot be compared" in str(error.value)
+    assert "runs/a/1-00000001" in str(error.value)
+    assert "delete its folder and run the study again" in str(error.value)
+
+
+def test_other_hardware_is_told(store_study) -> None:
+    values = {"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}}
+
+    def result(arm: str, seed: int) -> dict:
+        return {"environment": {"device": "TPU v5e" if (arm, seed) == ("a", 1) else "cpu", "machine": "x86_64"}}
+
+    assert analyse(store_study(values, result=result))["hardware"] == [
+        {"device": "cpu", "machine": "x86_64", "runs": 3},
+        {"device": "TPU v5e", "machine": "x86_64", "runs": 1},
+    ]
+
+
+def test_no_variance_at_all(store_study) -> None:
+    """Seeds that change nothing, e.g. because they are not used: nothing is certain for that."""
+    results = analyse(store_study({"baseline": dict.fromkeys(range(3), 1.0), "a": dict.fromkeys(range(3), 1.5)}))
+    found = arm(results, "a")
+    assert (found["effect"], found["ci95"], found["p"], found["verdict"]) == (0.5, None, None, "inconclusive")
+    assert "the runs show no noise at all, so there is nothing to judge the effect by" in found["evidence"]
+    assert results["noise_floor"]["resolves"] is None
+
+
+def test_the_baseline_alone(store_study) -> None:
+    results = analyse(store_study({"baseline": {0: 1.0, 1: 1.1}}))
+    assert results["final"]
+    assert [found["name"] for found in results["arms"]] == ["baseline"]
+    assert results["noise_floor"]["sd"] == pytest.approx(0.1 / np.sqrt(2))
+
+
+@pytest.mark.slow  # 2,505 runs are written
+def test_five_hundred_arms(draw, table, store_study) -> None:
+    y = 3 + 0.1 * draw(np.random.default_rng(0), 501, 5)
+    y[7] += 2
+    folder = store_study(table(y))
+    began = time.process_time()
+    results = analyse(folder)
+    assert time.process_time() - began < 10
+    assert [found["name"] for found in results["arms"] if found["verdict"] == "worse"] == ["arm7"]
+    assert sum(found["verdict"] == "inconclusive" for found in results["arms"]) >= 495
+
+
+def test_damaged_metrics_are_refused(store_study) -> None:
+    folder = store_study({"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}})
+    for run in folder.runs():
+        run.append(0, 10, {"val/loss": ([5, 10], [3.0, 2.0])})
+    segment = Path(folder.run("a", 0, "00000000").where, "metrics", "0-10.json")
+    segment.write_bytes(segment.read_bytes()[:-9])
+    with pytest.raises(UserError, match="this segment of metrics is damaged: its checksum does not fit"):
+        analyse(folder)
+
+
+def test_equal_arms_have_equal_sentences(store_study) -> None:
+    row = {0: 1.0, 1: 1.3, 2: 1.1}
+    found = {"baseline": row, "a": {s: v + 0.3 + 0.01 * s for s, v in row.items()}}
+    results = analyse(store_study({**found, "b": found["a"]}))
+    assert arm(results, "a")["evidence"] == arm(results, "b")["evidence"]
+    assert arm(results, "a")["verdict"] == arm(results, "b")["verdict"]

@@ -1,0 +1,101 @@
+"""Ladders: the fates of made-up effects, and their trend over scale."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from taetpu.stats.ladder import AHEAD, Rung, fate, ladder, tokens_per_parameter
+from taetpu.stats.plan import Plan
+
+PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2), (3,))
+SCALES = (1e6, 4e6, 16e6)
+
+
+def climb(effects, verdicts, noise: float = 0.005, seeds: int = 5) -> dict:
+    rng = np.random.default_rng(0)
+    rungs = [
+        Rung(f"{scale:g}", int(scale), list(effect + noise * rng.normal(size=seeds)), effect, verdict)
+        for scale, effect, verdict in zip(SCALES, effects, verdicts, strict=True)
+    ]
+    return ladder(rungs[::-1], PLAN)
+
+
+W, B, E, U = "worse", "better", "equivalent", "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("effects", "verdicts", "expected"),
+    [
+        ((0.1, 0.1, 0.1), (W, W, W), "holds"),
+        ((-0.1, -0.1, -0.1), (B, U, B), "holds"),
+        ((0.1, 0.06, 0.03), (W, W, W), "shrinks"),
+        ((0.03, 0.06, 0.1), (W, W, W), "grows"),
+        ((-0.03, -0.06, -0.1), (U, B, B), "grows"),
+        ((0.1, 0.05, 0.0), (W, W, U), "vanishes"),
+        ((0.1, 0.03, 0.001), (W, W, E), "vanishes"),
+        ((0.1, 0.0, -0.1), (W, U, B), "reverses"),
+        ((0.0, 0.0, 0.0), (U, U, U), "unclear"),
+        ((0.0, 0.0, 0.0), (E, E, E), "unclear"),
+    ],
+)
+def test_fates(effects, verdicts, expected: str) -> None:
+    assert climb(effects, verdicts)["fate"] == expected
+
+
+def test_an_effect_that_is_only_less_clear_has_not_vanished() -> None:
+    """Not to be told from zero at the largest rung, without a clear trend, is no verdict on scale."""
+    found = climb((0.1, 0.1, 0.1), (W, W, U), noise=0.3)
+    assert found["trend"]["p"] > 0.05
+    assert found["fate"] == "unclear"
+
+
+def test_the_trend_is_the_least_squares_line() -> None:
+    rng = np.random.default_rng(1)
+    rungs = [Rung(str(s), int(s), list(rng.normal(size=4)), 0.0, U) for s in SCALES]
+    found = ladder(rungs, PLAN)
+    x, y = np.repeat(np.log2(SCALES), 4), np.concatenate([rung.differences for rung in rungs])
+    line = stats.linregress(x, y)
+    assert found["trend"]["per_doubling"] == pytest.approx(line.slope)
+    assert found["trend"]["p"] == pytest.approx(line.pvalue)
+    half = stats.t.isf(0.025, 10) * line.stderr
+    assert found["trend"]["ci95"] == pytest.approx([line.slope - half, line.slope + half])
+    ahead = found["extrapolated"]
+    assert ahead["params"] == AHEAD * SCALES[-1]
+    assert ahead["effect"] == pytest.approx(line.intercept + line.slope * math.log2(ahead["params"]))
+    low, high = ahead["ci95"]
+    assert low < ahead["effect"] < high
+    assert found["p_differs"] == pytest.approx(
+        stats.f_oneway(*(rung.differences for rung in rungs), equal_var=False).pvalue
+    )
+
+
+def test_an_extrapolation_is_less_sure_than_the_data() -> None:
+    found = climb((0.1, 0.1, 0.1), (W, W, W))
+    assert found["extrapolated"]["ci95"][1] - found["extrapolated"]["ci95"][0] > 2 * 0.005 / math.sqrt(5)
+
+
+def test_nothing_to_judge_by() -> None:
+    empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
+    assert ladder([], PLAN) == empty
+    assert ladder([Rung("one", 10, [0.1, 0.2, 0.1], 0.13, W)], PLAN) == empty
+    same = [Rung(str(size), size, [0.5, 0.5], 0.5, U) for size in (10, 20)]
+    assert ladder(same, PLAN)["trend"] is None
+    lost = [Rung("small", 10, [0.1, 0.2], 0.15, W), Rung("large", 20, [], None, W)]
+    assert ladder(lost, PLAN)["trend"] is None
+
+
+def test_a_rung_without_noise_has_no_test_of_difference() -> None:
+    rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.2, 0.3], 0.25, W)]
+    assert ladder(rungs, PLAN)["p_differs"] is None
+
+
+def test_the_direction_of_a_missing_trend() -> None:
+    rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.1, 0.1], 0.1, B)]
+    assert fate(rungs, None, None) == "reverses"
+
+
+def test_tokens_per_parameter() -> None:
+    assert tokens_per_parameter({"tokens": 2000, "params": 100}) == 20
+    assert tokens_per_parameter({"tokens": 2000}) is None

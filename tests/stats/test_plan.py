@@ -1,0 +1,62 @@
+"""The analysis plan: frozen, hashed, and which look a number of seeds is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.stats.looks import inflated
+from taetpu.stats.plan import Plan, read_plan
+from taetpu.store.documents import from_yaml, to_yaml
+
+PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2, 3, 4), (5, 8), equivalence=0.02)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.one_of(st.none(), st.floats(1e-12, 10)), st.floats(1e-6, 0.5), st.lists(st.integers(0, 10**9), min_size=1))
+def test_a_plan_comes_back_from_its_study(equivalence: float | None, alpha: float, seeds: list[int]) -> None:
+    plan = Plan("val/loss", "max", ("baseline", "é,=1"), tuple(seeds), (len(seeds),), equivalence, alpha)
+    stored = from_yaml(to_yaml({"plan": plan.frozen()}), "study.yaml")
+    assert read_plan(stored, "runs/x") == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("primary", "val/accuracy"),
+        ("direction", "max"),
+        ("equivalence", 0.2),
+        ("alpha", 0.1),
+        ("looks", [5]),
+        ("arms", ["baseline"]),
+        ("seeds", [0, 1, 2]),
+        ("sha256", "0" * 64),
+        ("more", 1),
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(name: str, value) -> None:
+    with pytest.raises(UserError) as error:
+        read_plan({"plan": {**PLAN.frozen(), name: value}}, "runs/x")
+    text = str(error.value)
+    assert "the analysis plan is not the one that was frozen before the first run" in text
+    assert "runs/x at plan" in text
+    assert "put study.yaml back as it was, or run the study anew under another name" in text
+
+
+def test_a_part_of_a_plan_is_no_plan() -> None:
+    cut = {name: value for name, value in PLAN.frozen().items() if name != "looks"}
+    with pytest.raises(UserError, match="not the one that was frozen"):
+        read_plan({"plan": cut}, "runs/x")
+
+
+def test_a_study_without_a_plan() -> None:
+    with pytest.raises(UserError, match="the study has no analysis plan"):
+        read_plan({}, "runs/x")
+
+
+def test_looks() -> None:
+    assert [PLAN.look(seeds) for seeds in (4, 5, 6, 8)] == [None, 0, None, 1]
+    assert PLAN.overall(0.01, 5) > 0.01
+    assert PLAN.overall(0.01, 6) == 0.01
+    assert PLAN.error_rate(8) == 0.05
+    assert PLAN.error_rate(9) == inflated(0.05, [8, 9]) > 0.05

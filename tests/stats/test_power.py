@@ -1,0 +1,48 @@
+"""What a study can resolve, against simulated studies and textbook numbers."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestIndPower
+
+from taetpu.stats.power import MOST_SEEDS, Design
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(1, 5), (7, 3)])
+def test_by_simulation(arms: int, seeds: int) -> None:
+    """Seed-blocked studies with one true effect of the size that is said to be found four times in five."""
+    design, sd, rng = Design(arms), 0.3, np.random.default_rng(0)
+    effect = design.resolves(sd, seeds)
+    assert effect is not None
+    y = sd * rng.standard_normal((8000, arms + 1, seeds)) + rng.standard_normal((8000, 1, seeds))
+    y[:, 1] += effect
+    residuals = y - y.mean(1, keepdims=True) - y.mean(2, keepdims=True) + y.mean((1, 2), keepdims=True)
+    df = arms * (seeds - 1)
+    t = (y[:, 1] - y[:, 0]).mean(1) / np.sqrt(2 * (residuals**2).sum((1, 2)) / df / seeds)
+    assert np.mean(2 * stats.t.sf(np.abs(t), df) < 0.05 / arms) == pytest.approx(0.8, abs=0.02)
+
+
+def test_as_statsmodels_has_it_for_two_groups() -> None:
+    """With the degrees of freedom of two independent groups it is the power of the t-test."""
+    design = Design(1, df_a_seed=2.0)
+    for seeds, effect in ((5, 2.0), (9, 1.0)):
+        expected = TTestIndPower().power(effect, seeds, 0.05)
+        assert design.chance(effect, 1.0, seeds) == pytest.approx(expected, rel=1e-3)
+
+
+def test_seeds_are_the_least_that_suffice() -> None:
+    design = Design(8)
+    needed = design.seeds(0.02, 0.01)
+    assert needed is not None
+    assert design.chance(0.02, 0.01, needed) >= 0.8 > design.chance(0.02, 0.01, needed - 1)
+    assert design.resolves(0.01, needed) <= 0.02 < design.resolves(0.01, needed - 1)
+
+
+def test_out_of_reach() -> None:
+    assert Design(8).resolves(0.1, 1) is None
+    assert Design(8).seeds(1e-6, 1.0) is None
+    assert Design(1).seeds(0.4, 1.0) < MOST_SEEDS
+
+
+def test_scale_free() -> None:
+    assert Design(3).resolves(5.0, 4) == pytest.approx(500 * Design(3).resolves(0.01, 4), rel=1e-3)

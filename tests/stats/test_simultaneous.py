@@ -1,0 +1,46 @@
+"""Critical values for several arms against one baseline: tables, scipy's own, and what they promise."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from taetpu.stats.simultaneous import critical
+
+
+@pytest.mark.parametrize(
+    ("arms", "df", "value"),
+    [(1, 12, 2.18), (2, 5, 3.03), (3, 10, 2.76), (4, 20, 2.65)],
+)
+def test_dunnetts_table(arms: int, df: int, value: float) -> None:
+    """Two-sided 5 % points, Dunnett (1964), New tables for multiple comparisons with a control."""
+    assert critical(arms, df) == pytest.approx(value, abs=0.011)
+
+
+@pytest.mark.parametrize(("arms", "df"), [(2, 4), (5, 16), (9, 2.5)])
+def test_as_scipys_multivariate_t(arms: int, df: float) -> None:
+    shape = 0.5 * np.eye(arms) + 0.5
+    c = critical(arms, df)
+    inside = stats.multivariate_t(shape=shape, df=df).cdf(
+        np.full(arms, c), lower_limit=np.full(arms, -c), random_state=np.random.default_rng(0)
+    )
+    assert inside == pytest.approx(0.95, abs=5e-4)
+
+
+def test_as_scipys_dunnett() -> None:
+    rng = np.random.default_rng(1)
+    control, groups = rng.normal(size=6), [rng.normal(size=6) for _ in range(4)]
+    test = stats.dunnett(*groups, control=control, random_state=np.random.default_rng(0))
+    interval = test.confidence_interval(0.95)
+    half = (interval.high - interval.low)[0] / 2
+    pooled = np.sqrt(np.mean([group.var(ddof=1) for group in (control, *groups)]))
+    assert critical(4, 25) == pytest.approx(half / (pooled * np.sqrt(2 / 6)), abs=0.01)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30), st.floats(1.5, 200))
+def test_between_one_arms_and_bonferronis_and_growing(arms: int, df: float) -> None:
+    bonferroni = stats.t.isf(0.025 / arms, df)
+    assert critical(1, df) - 1e-9 <= critical(arms, df) <= bonferroni + 1e-5
+    assert critical(arms, df) < critical(arms + 1, df)

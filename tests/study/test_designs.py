@@ -1,0 +1,212 @@
+"""Designs: the arms that they make, what these share, and one study with all of them from its file to its results."""
+
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from tests.small import STUDY, TINY
+
+from taetpu.contract.check import check, compare
+from taetpu.core.errors import UserError
+from taetpu.spec.design import difference
+from taetpu.spec.loading import load_study
+
+BASE = STUDY[: STUDY.index("seeds:")]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """`load(added)`: the tiny baseline with these lines more."""
+
+    def loaded(added):
+        file = tmp_path / "s.yaml"
+        file.write_text(BASE + added)
+        return load_study(file)
+
+    return loaded
+
+
+def changes(study):
+    """`{arm: {path: its value}}`, the baseline left out."""
+    return {arm.name: {path: new for path, (_, new) in arm.diff.items()} for arm in study.arms[1:]}
+
+
+# --- one at a time ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "word"), [("leave_one_out", "without"), ("add_one_in", "with")])
+def test_parts_change_alone_and_all_together(load, kind, word):
+    study = load(f"{kind}:\n  bias: {{model.bias: true}}\n  big: {{model.dim: 32, model.num_layers: 2}}\n")
+    bias, big = {"model.bias": True}, {"model.dim": 32, "model.num_layers": 2}
+    together = {path: new[1] for path, new in difference(study.arms[0].config, study.arms[3].config).items()}
+    assert [arm.overrides for arm in study.arms[1:]] == [bias, big, {**bias, **big}]
+    assert list(changes(study)) == [f"{word}-bias", f"{word}-big", f"{word}-all"]
+    assert together.keys() >= bias.keys() | big.keys()
+
+
+def test_a_single_part_has_no_arm_for_all_of_them(load):
+    assert list(changes(load("leave_one_out: {bias: {model.bias: true}}\n"))) == ["without-bias"]
+
+
+# --- factorial -------------------------------------------------------------------------------------------------------
+
+THREE = "model.norm: [rms, layer], model.bias: [false, true], wide: {model.dim: 32, model.num_layers: 2}"
+
+
+def test_a_full_factorial_has_every_combination_once(load):
+    study = load(f"factorial: {{{THREE}}}\n")
+    levels = [tuple(arm.role["levels"].values()) for arm in study.arms[1:]]
+    assert [(0, 0, 0), *levels] == sorted(product((0, 1), repeat=3))
+    assert "norm=layer,bias=true,wide" in changes(study)
+    for arm in study.arms[1:]:
+        norm, bias, wide = arm.role["levels"].values()
+        expected = {"model.norm": "layer"} if norm else {}
+        expected |= {"model.bias": True} if bias else {}
+        assert arm.overrides == expected | ({"model.dim": 32, "model.num_layers": 2} if wide else {})
+
+
+def test_a_factor_may_have_more_levels_and_list_the_baselines_anywhere(load):
+    study = load("factorial: {model.norm: [layer, rms, none], model.bias: [false, true]}\n")
+    assert len(study.arms) == 6
+    assert study.design["factorial"]["factors"] == {"norm": ["", "norm=layer", "norm=none"], "bias": ["", "bias=true"]}
+
+
+def test_a_half_of_four_factors_holds_every_three_of_them_in_full(load):
+    study = load(f"factorial: {{fraction: 1/2, {THREE}, train.optimizer.lr: [1e-3, 1e-2]}}\n")
+    cells = [dict.fromkeys(study.design["factorial"]["factors"], 0), *(arm.role["levels"] for arm in study.arms[1:])]
+    assert len(cells) == 8
+    assert study.design["factorial"]["resolution"] == 4
+    assert study.design["factorial"]["words"] == [["bias", "lr", "norm", "wide"]]
+    for three in combinations(cells[0], 3):
+        assert sorted(tuple(cell[f] for f in three) for cell in cells) == sorted(product((0, 1), repeat=3))
+    assert {sum(cell.values()) % 2 for cell in cells} == {0}
+
+
+# --- ladder ----------------------------------------------------------------------------------------------------------
+
+LADDER = """\
+arms:
+  relu: {model.ffn: relu}
+  low-lr: {train.optimizer.lr: 1e-4}
+ladder: {model.dim: [8, 16, 32], model.mixer.num_heads: [1, 2, 2]}
+"""
+
+
+def test_every_arm_changes_at_each_rung_what_it_changes_at_the_baselines(load):
+    study = load(LADDER)
+    assert [arm.name for arm in study.arms] == [
+        "baseline",
+        *(f"{arm}@dim=8,num_heads=1" for arm in ("baseline", "relu", "low-lr")),
+        *("relu", "low-lr"),
+        *(f"{arm}@dim=32,num_heads=2" for arm in ("baseline", "relu", "low-lr")),
+    ]
+    arms = {arm.name: arm for arm in study.arms}
+    for rung in ("@dim=8,num_heads=1", "@dim=32,num_heads=2"):
+        for name in ("relu", "low-lr"):
+            arm = arms[f"{name}{rung}"]
+            assert study.against(arm) is arms[f"baseline{rung}"]
+            assert difference(study.against(arm).config, arm.config) == arms[name].diff
+    assert study.design["ladder"] == {
+        "rungs": ["dim=8,num_heads=1", "dim=16,num_heads=2", "dim=32,num_heads=2"],
+        "own": "dim=16,num_heads=2",
+    }
+
+
+def test_at_every_rung_arms_of_a_seed_share_data_and_the_parameters_that_they_leave_alone(load):
+    study = load(LADDER)
+    computed = check(study)
+    for arm in study.arms:
+        old, new = computed[study.against(arm).name], computed[arm.name]
+        found = compare(old, new)
+        assert new.same_data(old)
+        assert not found.redrawn
+        assert all(".ffn" in name for name in (*found.reshaped, *found.added, *found.removed))
+
+
+def test_a_grid_on_a_ladder_leaves_out_the_baselines_cell_at_every_rung(load):
+    study = load("grid: {model.bias: [false, true]}\nladder: {model.dim: [16, 32]}\n")
+    assert [arm.name for arm in study.arms] == ["baseline", "bias=true", "baseline@dim=32", "bias=true@dim=32"]
+
+
+def test_a_ladder_of_the_data_compares_within_each_rung_alone(load):
+    study = load("arms: {relu: {model.ffn: relu}}\nladder: {task.seq_len: [16, 24]}\n")
+    assert len(study.runs()) == 3 * len(study.arms)
+    with pytest.raises(UserError, match="evaluated on other data than the baseline"):
+        load("arms: {long: {task.seq_len: 24}}\n").runs()
+
+
+def test_hundreds_of_arms_are_told_apart(load):
+    values = ", ".join(f"{n}e-5" for n in range(1, 501) if n != 100)
+    study = load(f"seeds: 1\narms: {{lr: {{train.optimizer.lr: [{values}]}}}}\n")
+    runs = study.runs()
+    assert len(study.arms) == len({arm.name for arm in study.arms}) == len({run.id for run in runs}) == 500
+
+
+# --- from the file to the results ------------------------------------------------------------------------------------
+
+# Learning rates and such differ within one program, so that this compiles two, one a rung.
+ALL = """\
+seeds: 2
+leave_one_out: {decay: {train.optimizer.weight_decay: 0.5}, momentum: {train.optimizer.b2: 0.9}}
+factorial: {train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5]}
+ladder: {model.dim: [8, 12]}
+"""
+
+
+@pytest.fixture
+def short():
+    return TINY + ALL
+
+
+def test_a_study_with_every_design_ends_with_their_analyses(study, short):
+    outcome, folder = study(short)
+    results, stored = outcome.results, folder.read_study()
+    assert results["complete"]
+    assert outcome.failed == []
+    designs = results["designs"]
+    assert designs.keys() >= {"leave_one_out", "factorial", "ladder", "limits"}
+    assert [term["factors"] for term in designs["factorial"]["scales"]["dim=8"]["terms"]] == [
+        ["lr"],
+        ["b1"],
+        ["lr", "b1"],
+    ]
+    assert designs["ladder"]["scales"].keys() == {"dim=8", "dim=12"}
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    assert all(arm["planned"] for arm in arms.values())
+    assert list(arms) == list(stored["arms"]) == stored["plan"]["arms"]
+    for arm in arms.values():  # an effect is against the baseline of its own rung
+        if arm["against"] is not None:
+            assert arm["effect"] == pytest.approx(arm["mean"] - arms[arm["against"]]["mean"])
+            assert ("@dim=12" in arm["name"]) == (arm["against"] == "baseline@dim=12")
+    assert Path(outcome.report["html"]).exists()
+
+
+@pytest.mark.slow
+def test_an_arm_that_comes_later_is_not_planned_and_a_rung_that_goes_stays_with_its_baseline(study, short):
+    plan = study(short)[0].results["plan"]
+    more = short + "arms: {late: {train.optimizer.eps: 1e-3}}\n"
+    results = study(more)[0].results
+    assert [arm["name"] for arm in results["arms"] if not arm["planned"]] == ["late@dim=12", "late"]
+    assert results["plan"]["sha256"] == plan["sha256"]
+
+    outcome, folder = study(short.replace("ladder: {model.dim: [8, 12]}\n", ""))
+    names = [arm["name"] for arm in outcome.results["arms"]]
+    assert {"baseline@dim=12", "without-all@dim=12", "late"} <= set(names)
+    assert set(folder.read_study()["roles"]) <= set(names)
+
+
+FACTORS = "train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot: {train.optimizer.weight_decay: 0.2}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factors", "mixed"),
+    [(FACTORS, 0), (f"fraction: 1/2, {FACTORS}, train.optimizer.b2: [0.999, 0.9]", 3)],
+)
+def test_a_factorial_of_eight_cells_is_analysed_with_what_it_cannot_tell(study, factors, mixed):
+    results = study(f"{TINY}seeds: 2\nfactorial: {{{factors}}}\n")[0].results
+    terms = results["designs"]["factorial"]["scales"][""]["terms"]
+    assert len(results["arms"]) == 8
+    assert len(terms) == (7 if mixed else 6)
+    assert sum(bool(term["aliases"]) for term in terms) == mixed
+    assert all(term["p"] is not None for term in terms)

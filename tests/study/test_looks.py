@@ -1,0 +1,85 @@
+"""Planned looks: `run --until-resolved` adds seeds from one to the next, and goes on where it was stopped."""
+
+import pytest
+from tests.small import TINY
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.spec.schema import MAX_SEED
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.run import Options, extended, next_look, run_study
+from taetpu.train.watch import Watcher
+
+LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentum: {train.optimizer.b1: 0.5}\n"
+
+
+@pytest.fixture
+def looked(tmp_path):
+    """`looked(text, root, watcher)`: one `taetpu run --until-resolved`."""
+
+    def run(text=TINY + LOOKS, root="root", watcher=None):
+        (tmp_path / "s.yaml").write_text(text)
+        loaded = load_study(tmp_path / "s.yaml")
+        folder = StudyFolder(open_store(tmp_path / root), loaded.name)
+        return run_study(loaded, folder, watcher or Watcher(), Options(until_resolved=True)), folder
+
+    return run
+
+
+class AtSecondLook(Watcher):
+    """Stops, if asked to, in the middle of the second look."""
+
+    def __init__(self, stop=False):
+        self.stop, self.added = stop, []
+
+    def added_seeds(self, seeds):
+        self.added.append(tuple(seeds))
+
+    def advanced(self, step, loss):
+        if self.stop and self.added:
+            raise KeyboardInterrupt
+
+
+def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked):
+    watcher = AtSecondLook()
+    outcome, folder = looked(watcher=watcher)
+    assert watcher.added == [(0, 1, 2, 3)]
+    assert outcome.results["final"]
+    assert folder.read_study()["seeds"] == [0, 1, 2, 3]
+    assert folder.read_study()["plan"]["seeds"] == [0, 1]
+    assert [len(arm["runs"]) for arm in outcome.results["arms"]] == [4, 4]
+
+
+@pytest.mark.slow
+def test_stopped_on_the_way_to_the_second_look_it_ends_with_the_same_results(looked):
+    whole, _ = looked()
+    with pytest.raises(KeyboardInterrupt):
+        looked(root="stopped", watcher=AtSecondLook(stop=True))
+    again, _ = looked(root="stopped")
+    assert again.results == whole.results
+
+
+def test_what_is_resolved_at_the_first_look_stops_there(looked):
+    watcher = AtSecondLook()
+    outcome, _ = looked(TINY + LOOKS.replace("1e-6", "1e6"), watcher=watcher)
+    assert watcher.added == []
+    assert [arm["verdict"] for arm in outcome.results["arms"]] == [None, "equivalent"]
+
+
+def test_there_must_be_a_look_to_go_on_to(looked):
+    with pytest.raises(UserError) as caught:
+        looked(TINY + "seeds: 2\narms: {momentum: {train.optimizer.b1: 0.5}}\n")
+    assert caught.value.problem == "with no looks planned, there is nothing to go on to after 2 seeds"
+    assert caught.value.remedy == "measure: {looks: [2, 4]}, before the first run"
+
+
+def test_added_seeds_are_fresh_and_none_of_tunings(tmp_path):
+    tune = "tune: {train.optimizer.lr: [1e-3, 1e-2], seeds: [2, 4]}\n"
+    (tmp_path / "s.yaml").write_text(TINY + LOOKS + tune)
+    study = load_study(tmp_path / "s.yaml")
+    assert extended(study, study.seeds, 4) == (0, 1, 3, 5)
+    assert extended(study, (0, MAX_SEED), 4) == (0, MAX_SEED, 1, 3)
+    assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "inconclusive"}]}) == (0, 1, 3, 5)
+    assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "worse"}]}) is None
+    assert next_look(study.changed(seeds=(0, 1, 3, 5)), {"arms": [{"verdict": "inconclusive"}]}) is None

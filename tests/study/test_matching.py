@@ -1,0 +1,149 @@
+"""Matching: an arm once more, with as many FLOPs, parameters or seconds as the baseline."""
+
+from pathlib import Path
+
+import pytest
+from tests.small import STUDY
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.study.matching import flops_a_step, matched, size, steps_of, time_matched, timed
+from taetpu.train.watch import Watcher
+
+BASE = STUDY[: STUDY.index("seeds:")].replace("steps: 20", "steps: 2000").replace("dim: 16", "dim: 32")
+
+
+@pytest.fixture
+def load(tmp_path):
+    def loaded(added, *replace):
+        text = BASE
+        for old, new in replace:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "s.yaml").write_text(text + added)
+        return load_study(tmp_path / "s.yaml")
+
+    return loaded
+
+
+ARMS = """\
+arms:
+  relu: {model.ffn: relu}
+  narrow-relu: {model.ffn: {kind: relu, mult: 2}}
+  deep: {model.num_layers: 2}
+  batch: {train.batch_size: 8}
+  low-lr: {train.optimizer.lr: 1e-4}
+"""
+
+
+def by_name(arms):
+    return {arm.name: arm for arm in arms}
+
+
+def test_matched_by_flops_every_arm_computes_as_much_as_the_baseline(load):
+    study = load(f"{ARMS}match: flops\n")
+    found = by_name(matched(study))
+    assert list(found) == ["relu@flops", "narrow-relu@flops", "deep@flops", "batch@flops"]  # low-lr has as many already
+    goal = steps_of(study, study.arms[0]) * flops_a_step(study, study.arms[0])
+    for name, arm in found.items():
+        assert steps_of(study, arm) * flops_a_step(study, arm) == pytest.approx(goal, rel=0.01)
+        assert arm.role["match"] == {
+            "of": name.removesuffix("@flops"),
+            "by": "flops",
+            "train.steps": steps_of(study, arm),
+        }
+
+
+def test_matched_by_parameters_every_arm_has_as_many_as_the_baseline(load):
+    study = load(f"{ARMS}match: [params]\n")
+    found = by_name(matched(study))
+    assert list(found) == ["relu@params", "narrow-relu@params", "deep@params"]
+    for arm in found.values():
+        assert size(study, arm) == pytest.approx(size(study, study.arms[0]), rel=0.01)
+        assert steps_of(study, arm) == 2000
+    assert found["narrow-relu@params"].config.model.layers[0].ffn.kind == "relu"
+
+
+def test_an_arm_keeps_the_length_and_the_width_that_it_is_about(load):
+    study = load(
+        "arms: {long: {model.num_layers: 2, train.steps: 3000}, wide: {model.ffn.hidden: 200}}\n"
+        "match: [flops, params]\n"
+    )
+    assert [arm.name for arm in matched(study)] == ["long@params", "wide@flops"]
+
+
+def test_at_every_rung_an_arm_is_matched_to_the_baseline_there(load):
+    study = load(
+        "arms: {deep: {model.num_layers: 2}}\nladder: {model.dim: [32, 64], train.steps: [2000, 500]}\nmatch: flops\n"
+    )
+    for arm in matched(study):
+        baseline = study.against(arm)
+        total = steps_of(study, arm) * flops_a_step(study, arm)
+        assert total == pytest.approx(steps_of(study, baseline) * flops_a_step(study, baseline), rel=0.01)
+    assert [arm.role["against"] for arm in matched(study)] == ["baseline", "baseline@dim=64,steps=500"]
+
+
+def test_matched_by_time_steps_take_as_long_together_and_are_measured_once(load):
+    study = load(f"{ARMS}match: time\n")
+    seconds = {"baseline": 1e-3, "relu": 1e-3, "narrow-relu": 8e-4, "deep": 2.5e-3, "batch": 2e-3, "low-lr": 1.001e-3}
+    steps = timed(study, lambda arm: seconds[arm.name], {})
+    assert steps == {"relu": 2000, "narrow-relu": 2500, "deep": 800, "batch": 1000, "low-lr": 1998}
+    assert {a.name: steps_of(study, a) for a in time_matched(study, steps)} == {
+        "narrow-relu@time": 2500, "deep@time": 800, "batch@time": 1000,
+    }  # fmt: skip
+    asked = []
+    again = timed(
+        study, lambda arm: asked.append(arm.name) or seconds[arm.name], {k: steps[k] for k in ("relu", "deep")}
+    )
+    assert again == steps
+    assert set(asked) == {"baseline", "narrow-relu", "batch", "low-lr"}
+
+
+REFUSED = [
+    ("arms: {x: {model.ffn: none}}", (), "its feed-forward networks take no inner size (unknown field 'hidden')"),
+    ("arms: {x: {model.num_layers: 2}}", (("dim: 32,", "dim: 32, ffn: none,"),),
+     "its feed-forward networks take no inner size ('model.ffn.hidden' matches nothing: model.ffn (kind none) has no "
+     "field 'hidden')"),
+    ("arms: {x: {model.num_layers: 30}}", (),
+     "with the narrowest feed-forward networks it still has 128,000 parameters, and the baseline 12,928"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("added", "replace", "why"), REFUSED)
+def test_who_cannot_have_as_many_parameters_is_named(load, added, replace, why):
+    with pytest.raises(UserError) as caught:
+        list(matched(load(f"{added}\nmatch: params\n", *replace)))
+    error = caught.value
+    assert error.problem == f"arm 'x' cannot be matched by params: {why}"
+    assert (Path(str(error.file)).name, error.line, error.path) == ("s.yaml", len(BASE.splitlines()) + 2, ("match",))
+    assert error.remedy == "leave the arm or this matching out; `match: flops` needs no inner size"
+
+
+def test_epochs_become_steps(load):
+    study = load("arms: {deep: {model.num_layers: 2}}\nmatch: flops\n", ("steps: 2000", "steps: 2000, epochs: none"))
+    assert [arm.config.train.epochs for arm in matched(study)] == [None]
+
+
+class Measures(Watcher):
+    def __init__(self):
+        self.tried = 0
+
+    def calibrating(self, runs, layout, number):
+        self.tried += 1
+
+
+@pytest.mark.slow
+def test_the_time_of_a_step_is_measured_at_the_first_run_and_kept(study, tmp_path, monkeypatch):
+    text = STUDY.replace("arms:\n", "match: time\narms:\n  deep: {model.num_layers: 4}\n")
+    first, again = Measures(), Measures()
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+    _, folder = study(text, watcher=first)
+    kept = folder.read_study()["matching"]
+    assert set(kept) == {"deep", "low-lr"}
+    assert kept["deep"] < 20
+    assert folder.read_study()["arms"]["deep@time"]["train.steps"] == kept["deep"]
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "empty"))
+    outcome, _ = study(text, watcher=again)
+    assert (first.tried > 0, again.tried) == (True, 0)
+    assert folder.read_study()["matching"] == kept
+    assert "deep@time" in [arm["name"] for arm in outcome.results["arms"]]

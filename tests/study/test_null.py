@@ -1,0 +1,43 @@
+"""Studies in which no arm differs from the baseline in law: how many give a verdict all the same?"""
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.stats.conftest import made_study
+
+from taetpu.stats.analyse import analyse
+
+POOL, STUDIES, ARMS, SEEDS = 400, 40, 8, 5
+
+STUDY = f"""\
+study: pool
+base:
+  task: {{kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}}
+  model: {{dim: 8, num_layers: 1, mixer: {{kind: attention, num_heads: 2}}}}
+  train: {{steps: 30, batch_size: 4, eval_every: 30, log_every: 30, optimizer: {{kind: adamw, lr: 1e-2}}}}
+seeds: {POOL}
+"""
+
+
+@pytest.mark.nightly
+def test_null_studies_give_no_more_false_verdicts_than_was_said(study, tmp_path):
+    """Each study is drawn from one pool of trained runs of the baseline, which differ in their seeds alone: in initial
+    weights and in data. So its arms are identical in law, with the noise that training really has. A study errs with a
+    chance of 5 %; more errors than come once in a thousand such tests are too many."""
+    _, folder = study(STUDY)
+    losses = np.array([run["value"] for run in folder.read_results()["arms"][0]["runs"]], float)
+    assert np.isfinite(losses).all()
+    assert losses.std() > 1e-4  # the runs do differ
+    rng, wrong, guarded = np.random.default_rng(0), 0, 0
+    for i in range(STUDIES):
+        drawn = rng.choice(losses, (ARMS, SEEDS), replace=False).tolist()
+        names = ["baseline", *(f"same{j}" for j in range(1, ARMS))]
+        values = {name: dict(enumerate(row)) for name, row in zip(names, drawn, strict=True)}
+        arms = analyse(made_study(tmp_path / "null", values, name=f"null{i}"))["arms"][1:]
+        wrong += any(arm["verdict"] != "inconclusive" for arm in arms)
+        guarded += any(arm["guarded"] for arm in arms)
+    most = int(stats.binom.isf(0.001, STUDIES, 0.05))
+    print(
+        f"{wrong} of {STUDIES} null studies gave a verdict, at most {most} may; {guarded} had an arm that was guarded"
+    )
+    assert wrong <= most

@@ -1,0 +1,148 @@
+"""Runs that were trained elsewhere are taken over when they are the same, proved, and given up when they are not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.small import STUDY
+
+from taetpu.core.errors import UserError
+from taetpu.spec.design import RunSpec
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.reuse import sample
+from taetpu.study.run import run
+from taetpu.train.watch import Watcher
+
+# Without samples and metrics: a compile less for each.
+TEXT = f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"
+
+
+class Trained(Watcher):
+    """Notes which runs are trained."""
+
+    def __init__(self):
+        self.runs = []
+
+    def pack(self, number, of, runs):
+        self.runs += [(run.arm, run.seed) for run in runs]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> Path:
+    """A root with a trained study."""
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "study.yaml").write_text(TEXT)
+    run(folder / "study.yaml", root=str(folder / "root"))
+    return folder / "root"
+
+
+@pytest.fixture
+def begin(tmp_path, first):
+    """`begin(text, reuse, audit=0.0) -> (Outcome, which runs were trained, the study's folder)`: in another root."""
+
+    def begun(text=TEXT, reuse=(first,), audit=0.0):
+        (tmp_path / "study.yaml").write_text(text)
+        watcher, root = Trained(), tmp_path / "root"
+        outcome = run(
+            tmp_path / "study.yaml", root=str(root), reuse=[str(place) for place in reuse], audit=audit, watcher=watcher
+        )
+        return outcome, watcher.runs, StudyFolder(open_store(root), outcome.results["study"])
+
+    return begun
+
+
+@pytest.fixture
+def copied(tmp_path, first) -> Path:
+    """A copy of the first root, free to be tampered with."""
+    shutil.copytree(first, tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+def values(outcome) -> dict:
+    return {(arm["name"], run["seed"]): run["value"] for arm in outcome.results["arms"] for run in arm["runs"]}
+
+
+def test_the_same_runs_are_taken_over_whole_and_nothing_is_trained(begin, first):
+    outcome, trained, folder = begin()
+    assert trained == []
+    theirs = json.loads((first / "small/results.json").read_text())
+    assert {**theirs, "reused": {"runs": 4, "audited": 0}} == outcome.results
+    assert (theirs["reused"], outcome.refuted) == ({"runs": 0, "audited": 0}, [])
+    for ours in folder.runs():
+        other = StudyFolder(open_store(first), "small").run(ours.arm, ours.seed, ours.id)
+        assert ours.source() == other.where
+        there = {file.relative_to(other.where): file.read_bytes() for file in Path(other.where).rglob("*.*")}
+        here = {file.relative_to(ours.where): file.read_bytes() for file in Path(ours.where).rglob("*.*")}
+        assert {name: data for name, data in here.items() if name.name != "reused.json"} == there
+    assert begin(reuse=())[1] == []
+
+
+def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
+    text = TEXT.replace("study: small", "study: other").replace("low-lr: {train.optimizer.lr: 1e-4}",
+        "slow: {train.optimizer.lr: 1e-4}\n  slower: {train.optimizer.lr: 1e-5}")  # fmt: skip
+    outcome, trained, folder = begin(text)
+    assert sorted(trained) == [("slower", 0), ("slower", 1)]
+    assert outcome.results["reused"]["runs"] == 4
+    assert {run.arm for run in folder.runs() if run.source()} == {"baseline", "slow"}
+
+
+def test_a_sample_is_trained_again_once_and_agrees(begin):
+    outcome, trained, folder = begin(audit=0.5)
+    assert len(trained) == 2
+    assert (outcome.refuted, outcome.results["reused"]) == ([], {"runs": 4, "audited": 2})
+    assert folder.read_audit()["proved"] == [list(run) for run in sorted(trained)]
+    assert not (Path(folder.where) / "audit").exists()
+    assert begin(audit=0.5)[1] == []
+    assert all(run.source() for run in folder.runs())
+
+
+def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin, copied):
+    honest = values(begin()[0])
+    shutil.rmtree(begin()[2].where)
+    for file in copied.rglob("result.json"):
+        result = json.loads(file.read_text())
+        result["metrics"]["val/loss"] -= 0.01
+        file.write_text(json.dumps(result))
+    outcome, trained, folder = begin(reuse=[copied], audit=0.25)
+    ((arm, seed),) = trained
+    (wrong,) = outcome.refuted
+    there, here = (f"{value:.6g}" for value in (honest[arm, seed] - 0.01, honest[arm, seed]))
+    assert wrong == f"{arm} on seed {seed} has val/loss {there} there, and {here} here"
+    assert [(run.arm, run.seed, run.source()) for run in folder.runs()] == [(arm, seed, None)]
+    assert (outcome.results["complete"], outcome.results["reused"]["runs"]) == (False, 0)
+    outcome, trained, _ = begin(reuse=())
+    assert len(trained) == 3
+    assert outcome.results["complete"]
+    assert values(outcome) == pytest.approx(honest, abs=1e-5)
+
+
+def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
+    file = next(copied.glob("small/runs/low-lr/0-*/config.json"))
+    config = json.loads(file.read_text())
+    config["config"]["train"]["optimizer"]["lr"] = 0.5
+    file.write_text(json.dumps(config))
+    with pytest.raises(UserError) as error:
+        begin(reuse=[copied])
+    assert f"this run's config is not what its identity {config['id'][:8]} stands for" in str(error.value)
+    assert str(file.parent) in str(error.value)
+    assert "remedy: it was changed afterwards" in str(error.value)
+
+
+def test_a_root_without_studies_is_refused(begin, tmp_path):
+    with pytest.raises(UserError) as error:
+        begin(reuse=[tmp_path / "nowhere"])
+    assert "no study is stored here" in str(error.value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.integers(0, 50)), st.floats(0, 1))
+def test_a_sample_is_as_large_as_asked_and_the_same_again(ids, share):
+    runs = [RunSpec("arm", number, None, f"{number:08x}") for number in sorted(ids)]  # pyright: ignore[reportArgumentType]
+    found = sample(runs, share)
+    assert found == sample([*reversed(runs), *runs], share)
+    assert len({run.id for run in found}) == len(found)
+    assert share * len(runs) <= len(found) <= share * len(runs) + 1

@@ -1,0 +1,131 @@
+"""Tuning: what every arm tries, what it keeps, and a tuned study from its file to its results, killed and resumed."""
+
+from statistics import mean
+
+import pytest
+from tests.small import TINY
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.spec.tuning import FIRST_SEED
+from taetpu.study.tuning import trials, tuned
+from taetpu.train.watch import Watcher
+
+TUNED = """\
+seeds: 2
+arms:
+  momentum: {train.optimizer.b1: 0.5}
+  low-lr: {train.optimizer.lr: 1e-5}
+  other: {train.optimizer: {kind: adamw, lr: 1e-5, b2: 0.9}}
+tune: {train.optimizer.lr: [1e-4, 1e-2, 1e-3], seeds: 1}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def loaded(added):
+        (tmp_path / "s.yaml").write_text(TINY + added)
+        return load_study(tmp_path / "s.yaml")
+
+    return loaded
+
+
+def rates(arms):
+    return {arm.name: arm.config.train.optimizer.lr for arm in arms}
+
+
+def test_every_arm_tries_the_same_and_keeps_what_it_sets_itself(load):
+    study = load(TUNED)
+    tried = rates(trials(study).arms)
+    for arm in ("baseline", "momentum", "other"):
+        own = {name: lr for name, lr in tried.items() if name.startswith(f"{arm}~")}
+        assert own == {f"{arm}~lr=0.0001": 1e-4, f"{arm}~lr=0.01": 1e-2, f"{arm}~lr=0.001": 1e-3}
+    assert not any(name.startswith("low-lr~") for name in tried)
+    b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trials(study).arms}
+    assert {b2[name] for name in b2 if name.startswith("other~")} == {0.9}  # what it sets beside the rate stays
+
+
+def test_the_seeds_of_tuning_are_none_of_the_studys(load):
+    assert {run.seed for run in trials(load(TUNED)).runs()} == {FIRST_SEED}
+    assert {run.seed for run in trials(load(TUNED.replace("seeds: 1", "seeds: [7, 9]"))).runs()} == {7, 9}
+
+
+def test_several_values_are_combined(load):
+    study = load(TUNED.replace("seeds: 1", "train.optimizer.weight_decay: [0, 0.1]"))
+    cells = [arm.name for arm in trials(study).arms if arm.name.startswith("momentum~")]
+    assert len(cells) == 6
+    assert "momentum~lr=0.01,weight_decay=0.1" in cells
+    assert [a.name for a in trials(study).arms if "low-lr" in a.name] == [
+        "low-lr~weight_decay=0",
+        "low-lr~weight_decay=0.1",
+    ]
+
+
+def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
+    study = load("arms: {none: {model.mixer: none}}\ntune: {model.mixer.num_heads: [1, 2]}\n")
+    with pytest.raises(UserError) as caught:
+        trials(study)
+    assert caught.value.problem == "unknown field 'num_heads'"
+    assert caught.value.path[:2] == ("tune", "model.mixer.num_heads")
+
+
+def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobody_has(load):
+    study = load(TUNED)
+    entry = {"trials": {"lr=0.01": {"values": {"train.optimizer.lr": 1e-2}}}, "best": "lr=0.01"}
+    chosen = {"arms": {"baseline": entry, "momentum": {**entry, "best": None}, "other": entry}}
+    assert rates(tuned(study, chosen)) == {"baseline@tuned": 1e-2, "other@tuned": 1e-2}
+    chosen["arms"]["baseline"] = {**entry, "best": None}
+    assert list(tuned(study, chosen)) == []
+
+
+def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
+    outcome, folder = study(TINY + TUNED)
+    results = outcome.results
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    assert list(arms) == [
+        *("baseline", "momentum", "low-lr", "other"),
+        *("baseline@tuned", "momentum@tuned", "other@tuned"),
+    ]
+    assert {run["seed"] for arm in arms.values() for run in arm["runs"]} == {0, 1}
+    assert all(arm["planned"] for arm in arms.values())
+    for name in ("momentum", "other"):
+        assert arms[name]["against"] == "baseline"
+        assert arms[f"{name}@tuned"]["against"] == "baseline@tuned"
+        shift = arms[f"{name}@tuned"]["mean"] - arms["baseline@tuned"]["mean"]
+        assert arms[f"{name}@tuned"]["effect"] == pytest.approx(shift)
+
+    found = results["tuning"]
+    assert found["seeds"] == [FIRST_SEED]
+    assert list(found["arms"]) == ["baseline", "momentum", "other"]
+    for name, entry in found["arms"].items():
+        means = {cell: mean(trial["by_seed"]) for cell, trial in entry["trials"].items()}
+        assert entry["best"] == min(means, key=means.__getitem__)
+        best = entry["trials"][entry["best"]]["values"]["train.optimizer.lr"]
+        assert entry["edge"] == (["train.optimizer.lr"] if best in (1e-4, 1e-2) else [])
+        assert folder.read_study()["arms"][f"{name}@tuned"] == arms[f"{name}@tuned"]["diff"]
+
+    moved = TUNED[: TUNED.index("tune:")].replace("seeds: 2", f"seeds: [0, 1, {FIRST_SEED}]")
+    with pytest.raises(UserError) as caught:  # seeds that arms were tuned on cannot judge them later
+        study(TINY + moved)
+    assert caught.value.problem == f"arms were tuned on seed {FIRST_SEED}, and cannot be compared on it as well"
+
+
+class StopsAtTrials(Watcher):
+    def __init__(self):
+        self.trying = False
+
+    def pack(self, number, of, runs):
+        self.trying = any("~" in run.arm for run in runs)
+
+    def stored(self, step):
+        if self.trying:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_stopped_while_it_tunes_a_study_ends_with_the_same_results(study):
+    whole, _ = study(TINY + TUNED)
+    with pytest.raises(KeyboardInterrupt):
+        study(TINY + TUNED, root="stopped", watcher=StopsAtTrials())
+    again, _ = study(TINY + TUNED, root="stopped")
+    assert again.results == whole.results
