@@ -127,8 +127,8 @@ def test_unlike_hardware_is_named() -> None:
     found = results(["worse"])
     found["hardware"].append({"device": "TPU v5e", "machine": "x86_64", "runs": 1})
     assert words.notices(found) == [
-        "Mixed hardware: 5 runs on cpu, 1 run on TPU v5e. Devices round differently; small effects between them are not "
-        "the arms'."
+        "Mixed hardware: 5 runs on cpu, 1 run on TPU v5e. Devices round differently; small effects between them are "
+        "not the arms'."
     ]
 
 

@@ -49,8 +49,8 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
 
     Returns:
         `values` (what was tried, by path), `seeds`, and for each of `arms` that had something to try: `trials`
-        (combination: the `arm` that tried it, its `values`, the primary metric `by_seed`, null where a run diverged, and the `mean`, null where
-        any did), the `best` combination, and the paths at whose `edge` it lies.
+        (combination: the `arm` that tried it, its `values`, the primary metric `by_seed`, null where a run diverged,
+        and the `mean`, null where any did), the `best` combination, and the paths at whose `edge` it lies.
     """
     results: dict[str, list[dict[str, Any]]] = {}
     for run in tried.runs():
