@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 MOST = 3
 """Looks that a study may plan."""
 
-NODES = 80  # of an integral over what is still undecided
+REACH, WEIGHT = np.polynomial.legendre.leggauss(80)  # of an integral over what is still undecided
 SMALLEST = 1e-12  # overall p that is told apart from less
 
 
@@ -31,6 +31,8 @@ def overall(p: float, shares: Sequence[float], look: int) -> float:
         p: two-sided, as of a study without other looks.
         shares: of the last look's seeds, at each look; the last is 1.
     """
+    if len(shares) == 1:
+        return p
     if look == 0:
         return min(1.0, float(4 * ndtr(ndtri(p / 4) * math.sqrt(shares[0]))))
     bound, share, before = -float(ndtri(max(p, SMALLEST) / 2)) * math.sqrt(shares[look]), shares[look], shares[look - 1]
@@ -67,9 +69,8 @@ def _undecided(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.nd
 
 def _stay(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
     """Those within the bound after a step."""
-    reach, weight = np.polynomial.legendre.leggauss(NODES)
-    z = (reach[:, None] * bound - points) / sd
-    return reach * bound, (np.exp(-(z**2) / 2) @ mass) * weight * bound / (sd * math.sqrt(2 * math.pi))
+    z = (REACH[:, None] * bound - points) / sd
+    return REACH * bound, (np.exp(-(z**2) / 2) @ mass) * WEIGHT * bound / (sd * math.sqrt(2 * math.pi))
 
 
 def spend(alpha: float, share: float) -> float:
