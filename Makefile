@@ -12,7 +12,8 @@ demo: .venv/.demo        ## run the quick study and say where its report is
 test: install            ## the default tests
 	$(BIN)/python -m pytest -n auto
 
-slow: install            ## the tests that take longer
+slow: install            ## the tests that take longer: first what is timed, the quick study, and nothing beside it
+	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n auto -m slow
 
 nightly: install         ## the tests that take minutes

@@ -56,7 +56,7 @@ class Shift(Hook):
     ("arguments", "code", "out", "err"),
     [
         (["idea.py", "--set", "shift.by=3"], 0, "batch repeats  passed", ""),
-        (["idea.py", "--set", "shift.by=0.5"], 2, "", "error: 0.5 is not allowed"),
+        (["idea.py", "--set", "shift.by=0.5"], 2, "", "error: hook/shift: 0.5 is not allowed"),
         (["idea.py"], 2, "", "'by' is missing"),
         (["idea.py", "--set", "shft.by=3"], 2, "", "did you mean 'shift'?"),
         (["nowhere.py"], 2, "", "cannot read this plug-in"),

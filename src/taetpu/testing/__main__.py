@@ -13,7 +13,7 @@ Sets = Annotated[
 
 
 def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug-in.")], sets: Sets = None) -> None:
-    """Check every kind that a plug-in registers. Exits with 1 when a check fails.
+    """Check every kind that a plug-in registers. Exits with 1 when a check fails, with 2 when one cannot be made.
 
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
@@ -25,20 +25,19 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
     prepare_jax()
     (plugin,) = load_plugins([file])
     settings = _settings(sets or [], {name.partition("/")[2] for name in plugin.kinds})
-    failed = False
+    code = 0
     for name in plugin.kinds:
         slot, _, kind = name.partition("/")
         try:
             typer.echo(f"{check_component(slot, kind, **settings.get(kind, {}))}\n")
         except ComponentError as error:
-            failed = True
+            code = max(code, 1)
             typer.echo(f"{error.report}\n")
             sys.stderr.write(f"{error}\n\n")
         except UserError as error:  # so that one kind's mistake does not hide another's
-            failed = True
-            sys.stderr.write(f"{name}: {error}\n\n")
-    if failed:
-        raise typer.Exit(1)
+            code = _told(f"{name}: {error}\n")
+    if code:
+        raise typer.Exit(code)
 
 
 def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
