@@ -48,7 +48,12 @@ def test_the_quick_study(tmp_path):
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
-            ["make", "demo"], cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=log, text=True
+            ["make", "--no-print-directory", "demo"],
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         ) as demo,
     ):
         while demo.poll() is None:
