@@ -45,6 +45,8 @@ def catalog(
         typer.echo(f"{name}")
         for k, entry in found.items():
             _show(k, entry, fields=bool(slot))
+        if not found:
+            typer.echo(_wrapped("kinds of your own, by a plug-in", "  (none)        "))
     if not slot:
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
     elif any(field["traced"] for found in entries.values() for entry in found.values() for field in entry["fields"]):

@@ -8,8 +8,8 @@ from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.core.traced import split
-from taetpu.spec.design import Arm, Diff, RunSpec, Sources, Study, check_frozen
-from taetpu.spec.overrides import brief
+from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
+from taetpu.stats.changes import in_words
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import time_matched, to_time
 from taetpu.study.packs import stored_plans
@@ -71,7 +71,7 @@ def preview(
         "task": _task(first.task, source),
         "arms": [
             {
-                **_arm(arm, [r for r in runs if r.arm == arm.name], done, sources),
+                **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
                 "contract": _contract(study, arm, computed, programs),
             }
             for arm in study.arms
@@ -104,12 +104,12 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
     return {**described, **windows, "sha256": source.fingerprint[:12]}
 
 
-def _arm(arm: Arm, runs: list[RunSpec], done: set[str], sources: Sources) -> dict[str, Any]:
-    source = sources.of(arm.config)
+def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
+    source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
     return {
         "name": arm.name,
-        "change": _change(arm),
+        "change": _change(arm, to_data(study.baseline)),
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
@@ -130,21 +130,13 @@ def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], progr
     }
 
 
-def _change(arm: Arm) -> str:
-    """What an arm changes; of a matched one, which arm it is and what matching changes of that."""
+def _change(arm: Arm, base: Mapping[str, Any]) -> str:
+    """What an arm changes, as the report says it; of a matched one, which arm it is and what matching changes of it."""
     match = arm.role.get("match")
     if match is None:
-        return in_words(arm.diff)
-    diff = {path: change for path, change in arm.diff.items() if path in match}
-    added = {path: value for path, value in match.items() if "." in path and path not in diff and value is not None}
-    return "; ".join(
-        [match["of"], *(part for part in [in_words(diff)] if part), *(f"{p}: {v}" for p, v in added.items())]
-    )
-
-
-def in_words(diff: Diff) -> str:
-    """`model.norm: rms -> layer; ...`: what differs, a component by its kind."""
-    return "; ".join(f"{path}: {brief(old)} -> {brief(new)}" for path, (old, new) in diff.items())
+        return in_words(arm.overrides, base)
+    changed = {path: value for path, value in match.items() if "." in path and value is not None}
+    return f"{match['of']}; {in_words(changed, base)}"
 
 
 def _tokens(run: RunSpec, sources: Sources) -> int:
