@@ -3,10 +3,11 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
-from taetpu.core.interrupt import held, listening
+from taetpu.core.interrupt import AGAIN, held, listening
 
 
 def press():
@@ -28,20 +29,43 @@ def test_a_swallowed_interrupt_is_raised_again_at_the_next_check():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_one_that_python_itself_drops_is_not_told_twice(capfd):
-    class Dropped:
-        def __del__(self):
-            press()
+class Dropped:
+    """Presses Ctrl-C where Python drops exceptions."""
+
+    def __del__(self):
+        press()
+
+
+def test_one_that_python_itself_drops_is_raised_soon_after_and_not_told(capfd):
+    dropped, waited = Dropped(), []
 
     def work():
-        dropped = Dropped()
+        nonlocal dropped
+        with listening():
+            dropped = None
+            waited.append("not at once")
+            time.sleep(20)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert waited
+    assert time.monotonic() - began < 10
+    assert capfd.readouterr().err == ""
+
+
+def test_one_that_was_answered_is_not_raised_again():
+    dropped = Dropped()
+
+    def work():
+        nonlocal dropped
         with listening() as check:
-            del dropped
+            dropped = None
             check()
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert capfd.readouterr().err == ""
+    time.sleep(5 * AGAIN)  # a second one would end this test
 
 
 def test_a_held_interrupt_waits_for_the_end_of_the_block():

@@ -56,10 +56,12 @@ app.command()(checks.check)
 def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
     from taetpu.core.errors import Failed, UserError
+    from taetpu.core.interrupt import listening
 
     arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(arguments, prog_name="taetpu", standalone_mode=False)
+        with listening():
+            code = app(arguments, prog_name="taetpu", standalone_mode=False)
     except typer.TyperException as error:
         _refuse(_misused(error))
     except UserError as error:

@@ -7,27 +7,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+AGAIN = 0.02  # seconds after which a dropped Ctrl-C is raised once more
+
 
 @contextmanager
 def listening() -> Iterator[Callable[[], None]]:
-    """Ctrl-C raises `KeyboardInterrupt` at once, and again at the next call of what this gives.
+    """Ctrl-C raises `KeyboardInterrupt` at once; soon after if that was dropped; else at the next call of what this
+    gives.
 
     An exception that is raised in a callback of the garbage collector (jax has one) Python drops: it says so on stderr
     and goes on as if nothing had been pressed.
     """
-    heard: list[int] = []
+    heard, answered, main = threading.Event(), threading.Event(), threading.get_ident()
     hook = sys.unraisablehook
 
     def note(number: int, frame: Any) -> None:
-        heard.append(number)
+        heard.set()
         raise KeyboardInterrupt
 
     def check() -> None:
-        if heard:
+        if heard.is_set():
+            answered.set()
             raise KeyboardInterrupt
 
+    def again() -> None:
+        if not answered.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
     def tell(unraisable: "sys.UnraisableHookArgs") -> None:
-        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):  # what is raised here, too, would be dropped
+            threading.Timer(AGAIN, again).start()
+        else:
             hook(unraisable)
 
     sys.unraisablehook = tell
@@ -35,6 +45,7 @@ def listening() -> Iterator[Callable[[], None]]:
         with _handler(note):
             yield check
     finally:
+        answered.set()
         sys.unraisablehook = hook
 
 
