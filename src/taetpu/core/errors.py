@@ -50,7 +50,7 @@ class UserError(Exception):
 
 
 class Failed(Exception):
-    """The command did its work, and something did not come out as it should: runs raised, a claim does not hold. The CLI
+    """The command did its work, and something came out wrong: runs raised, a claim does not hold. The CLI
     exits with 3.
     """
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-
 Logits = Float[Array, "batch seq vocab"]
 Targets = Int[Array, "batch seq"]
 Weights = Float[Array, "batch seq"]
