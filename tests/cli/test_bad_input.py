@@ -52,7 +52,8 @@ MISTAKES = {
         "", "  low-lr: {model.ffn: none}", "the key 'low-lr' is given twice", "9 at arms.low-lr", "rename"),
     "an unknown primary metric": Mistake(
         "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "did you mean 'val/loss'?"),
-    "a key of a later version": Mistake("", "tune: {}", "'tune' is not there yet", "9 at tune", "remove it"),
+    "a key of a later version": Mistake(
+        "", "trackers: {}", "'trackers' is not there yet", "9 at trackers", "remove it"),
 }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_la
     ]
     report = (Path(folder.where) / "report/report.md").read_text()
     assert (
-        "Trained: 4 runs in packs of 4 on 2 devices (rule of thumb); 2 runs in packs of 2 on 2 devices (measured)."
+        "Trained 4 runs in packs of 4 on 2 devices (rule of thumb); 2 runs in packs of 2 on 2 devices (measured)."
         in report
     )
 

@@ -16,7 +16,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="CLAIMS", help="A YAML file: a study's folder, and claims about it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check claims about a study, for scripts and CI: exit code 3 unless all hold.
+    """Check claims about a study: exit code 3 unless all hold.
 
     The file says `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
 

@@ -1,5 +1,6 @@
 """`taetpu new`, `plan`, `run` and `demo`: from a study file to its results."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.results import AsJson, Root, show
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.tables import say, show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -116,17 +117,9 @@ def _show_plan(found: dict[str, Any]) -> None:
             for arm in found["arms"]
         ]
     )
-    other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
-    if other:
-        typer.echo(f"\n{', '.join(other)}: a seed reads {OTHER_DATA}")
-    if found["tuning"]:
-        tuned = found["tuning"]
-        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
-        typer.echo(f"\ntuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best")
-    if found["at_run"]:
-        typer.echo(f"\nmatched by time: measured at run, for {', '.join(found['at_run'])}")
-    if resolved := _resolution(found["resolution"]):
-        typer.echo(f"\n{resolved}")
+    for told in _told(found):
+        typer.echo("")
+        say(told)
     typer.echo("")
     if not found["packs"]:
         typer.echo("nothing is left to train")
@@ -135,6 +128,20 @@ def _show_plan(found: dict[str, Any]) -> None:
     seconds = [pack["seconds"] for pack in found["packs"]]
     time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
     typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
+
+
+def _told(found: dict[str, Any]) -> Iterator[str]:
+    """What a plan says in sentences."""
+    other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
+    if other:
+        yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
+    if tuned := found["tuning"]:
+        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
+        yield f"tuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best"
+    if found["at_run"]:
+        yield f"matched by time: measured at run, for {', '.join(found['at_run'])}"
+    if resolved := _resolution(found["resolution"]):
+        yield resolved
 
 
 def _resolution(found: dict[str, Any]) -> str:

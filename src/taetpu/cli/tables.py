@@ -1,11 +1,17 @@
-"""What commands print: tables of at most 80 columns, and JSON."""
+"""What commands print: sentences and tables of at most 80 columns, and JSON."""
 
 import json
+import textwrap
 from typing import Any
 
 import typer
 
 WIDTH = 80
+
+
+def say(text: str) -> None:
+    """Print a paragraph."""
+    typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 def show_json(data: Any) -> None:
