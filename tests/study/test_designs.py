@@ -158,6 +158,7 @@ def short():
     return TINY + ALL
 
 
+@pytest.mark.slow
 def test_a_study_with_every_design_ends_with_their_analyses(study, short):
     outcome, folder = study(short)
     results, stored = outcome.results, folder.read_study()

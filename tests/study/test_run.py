@@ -5,8 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.small import STUDY
 
 from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.run import run_study
+from taetpu.train.watch import Watcher
 
 
 def stored(folder) -> dict[str, bytes]:
@@ -18,19 +24,20 @@ def stored(folder) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    from tests.small import STUDY
-
-    from taetpu.spec.loading import load_study
-    from taetpu.store.backend import open_store
-    from taetpu.store.study import StudyFolder
-    from taetpu.study.run import run_study
-    from taetpu.train.watch import Watcher
-
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "study.yaml").write_text(STUDY)
-    loaded = load_study(folder / "study.yaml")
-    study = StudyFolder(open_store(folder / "root"), loaded.name)
+    """A study that was run in one go: what came of it, and what it stored."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    (root / "study.yaml").write_text(STUDY)
+    loaded = load_study(root / "study.yaml")
+    study = StudyFolder(open_store(root / "root"), loaded.name)
     return run_study(loaded, study, Watcher()), stored(study)
+
+
+@pytest.fixture
+def finished(undisturbed, tmp_path):
+    """A copy of it where `study` runs."""
+    name = Path(undisturbed[0].report["html"]).parents[1]
+    shutil.copytree(name, tmp_path / "root" / name.name)
+    return StudyFolder(open_store(tmp_path / "root"), name.name)
 
 
 def test_a_study_ends_with_results_report_and_models(undisturbed):
@@ -76,18 +83,16 @@ def test_looking_changes_nothing_that_is_trained(study, text, undisturbed):
         assert all(series["gradient-norm/all"].value > 0)
 
 
-def test_a_finished_study_trains_nothing(study, interrupting, undisturbed):
-    study()
+def test_a_finished_study_trains_nothing(study, interrupting, finished, undisturbed):
     watcher = interrupting("never")
     _, folder = study(watcher=watcher)
     assert watcher.trained == 0
     assert stored(folder) == undisturbed[1]
 
 
-def test_added_arms_and_seeds_train_alone(study, text, undisturbed):
-    _, folder = study()
+def test_added_arms_and_seeds_train_alone(study, text, finished):
     more = text.replace("seeds: 2", "seeds: 3") + "  no-ffn: {model.ffn: none}\n"
-    before = stored(folder)
+    before = stored(finished)
     outcome, folder = study(more)
     after = stored(folder)
     assert {name: after[name] for name in before if name.startswith("runs/")} == {
@@ -106,12 +111,13 @@ def test_added_arms_and_seeds_train_alone(study, text, undisturbed):
         ("seeds: 2", "seeds: 2\nmeasure: {primary: val/accuracy}", "what is measured is not that of study 'small'"),
     ],
 )
-def test_another_study_of_the_same_name_is_refused_and_nothing_changes(study, text, undisturbed, old, new, says):
-    _, folder = study()
+def test_another_study_of_the_same_name_is_refused_and_nothing_changes(
+    study, text, finished, undisturbed, old, new, says
+):
     with pytest.raises(UserError) as error:
         study(text.replace(old, new))
     assert says in str(error.value)
-    assert stored(folder) == undisturbed[1]
+    assert stored(finished) == undisturbed[1]
 
 
 def test_a_diverged_run_is_an_outcome(study, text):
@@ -145,14 +151,12 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     assert outcome.results["complete"] is True
 
 
-def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_stay(study, undisturbed):
+def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_stay(study, finished, undisturbed):
     """What the store's own remedy for a damaged run says: delete its folder."""
-    _, folder = study()
-    before = stored(folder)
-    gone = next(run for run in folder.runs() if (run.arm, run.seed) == ("low-lr", 1))
+    gone = next(run for run in finished.runs() if (run.arm, run.seed) == ("low-lr", 1))
     shutil.rmtree(gone.where)
     _, folder = study()
-    assert stored(folder) == before == undisturbed[1]
+    assert stored(folder) == undisturbed[1]
 
 
 def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrupting):
@@ -165,8 +169,7 @@ def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrup
     assert {run.arm for run in folder.runs() if run.status() == "done"} == {"baseline", "low-lr"}
 
 
-def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text):
-    study()
+def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text, finished):
     outcome, _ = study(text.replace("low-lr", "lower-lr").replace("1e-4", "1e-5"))
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]
 

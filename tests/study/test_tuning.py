@@ -78,6 +78,7 @@ def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobod
     assert list(tuned(study, chosen)) == []
 
 
+@pytest.mark.slow
 def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
     outcome, folder = study(TINY + TUNED)
     results = outcome.results
