@@ -99,8 +99,9 @@ def _factorial(found: Mapping[str, Any]) -> Section:
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
     lead = (
         f"{words.joined(levels)} were crossed. The effect of a factor is the mean at its other level minus that at the "
-        "baseline's, over all levels of the others; the effect of a pair is by how much the one changes the other's. "
-        "The share is of the variance that is not the seeds'."
+        "baseline's, over all levels of the others; the effect of a pair is by how much the one changes the other's: "
+        "below 0, both together come to so much less than the sum of the two. The share is of the variance that is "
+        "not the seeds'."
     )
     notes = [f"Without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
     if found["words"]:
