@@ -212,7 +212,9 @@ def _tuning(results: Results, found: Mapping[str, Any]) -> Section:
         [name, entry["best"] or "-", *_both(arms.get(name), best.get(name)), ", ".join(entry["edge"]) or "-"]
         for name, entry in found["arms"].items()
     ]
-    columns = ("arm", "found best", "shared effect", "verdict", "tuned effect", "verdict", "at the edge")
+    columns = ["arm", "found best", "shared effect", "verdict", "tuned effect", "verdict", "at the edge"]
+    if all(row[-1] == "-" for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
     lead = (
         f"Every arm tried {tried}, on seeds {', '.join(map(str, found['seeds']))}, which no verdict uses. Shared is "

@@ -5,7 +5,9 @@ from typing import Any
 
 
 def in_words(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """What an arm changes: `model.position: rope -> none`, or without the old value where the baseline has none."""
+    """What an arm changes: `model.position: rope -> none`, or without the old value where the baseline has none, or has
+    the same.
+    """
     return "; ".join(_change(path, value, base) for path, value in diff.items())
 
 
@@ -14,7 +16,7 @@ def _change(path: str, value: Any, base: Mapping[str, Any]) -> str:
     for part in path.split("."):
         old = old.get(part) if isinstance(old, Mapping) else None
     new = _short(value)
-    return f"{path}: {new}" if old is None else f"{path}: {_kind(old)} -> {new}"
+    return f"{path}: {new}" if old is None or old == value else f"{path}: {_kind(old)} -> {new}"
 
 
 def _kind(value: Any) -> str:
