@@ -74,7 +74,7 @@ def table_text(results: Results) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, COLUMNS)
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
