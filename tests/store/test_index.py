@@ -77,3 +77,14 @@ def test_a_file_is_no_study_s_folder(tmp_path: Path):
     with pytest.raises(UserError, match="this is a file, not a study's folder") as error:
         find_studies(tmp_path / "mine.yaml")
     assert error.value.remedy == "the folder is where the study was run, e.g. ./runs/mine"
+
+
+def test_runs_that_tuning_tried_do_not_count_as_the_studys(tmp_path):
+    study = StudyFolder(open_store(tmp_path), "tuned")
+    study.write_study({"arms": {"baseline": {}}, "seeds": [0]})
+    for arm, seed in (("baseline", 0), ("baseline~lr=0.1", 7)):
+        run = study.run(arm, seed, "0123abcd")
+        run.start({})
+        run.finish({"outcome": "finished"})
+    (entry,) = studies(tmp_path)
+    assert (entry.done, entry.total) == (1, 1)

@@ -21,7 +21,7 @@ class StudyEntry:
     started: int
     """Runs with something stored that are not done."""
     done: int
-    """Pairs of an arm and a seed whose run is done."""
+    """Pairs of an arm and a seed of the study whose run is done; what tuning tried is not among them."""
     total: int
     """Arms times seeds."""
     changed: datetime
@@ -68,22 +68,24 @@ def studies(place: str | Path) -> list[StudyEntry]:
 
 
 def _entry(folder: StudyFolder) -> StudyEntry:
-    problem, arms, seeds = None, 0, 0
+    problem, asked, arms, seeds = None, set[tuple[str, int]](), 0, 0
     try:
         study = folder.read_study()
         arms, seeds = len(study["arms"]), len(study["seeds"])
+        asked = {(arm, seed) for arm in study["arms"] for seed in study["seeds"]}
     except UserError as error:
         problem = str(error)
     except (KeyError, TypeError):
         problem = f"{folder.where}/study.yaml has no arms or no seeds"
     statuses = [(run.arm, run.seed, run.status()) for run in folder.runs()]
+    ended = {(arm, seed) for arm, seed, status in statuses if status == "done"}
     return StudyEntry(
         name=folder.name,
         where=folder.where,
         arms=arms,
         seeds=seeds,
         started=sum(status == "started" for _, _, status in statuses),
-        done=len({(arm, seed) for arm, seed, status in statuses if status == "done"}),
+        done=len(ended if problem else ended & asked),
         total=arms * seeds,
         changed=_changed(folder),
         problem=problem,
