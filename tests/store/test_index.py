@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore
+from taetpu.store.backend import LocalStore, open_store
 from taetpu.store.index import find_studies, one_study, studies
 from taetpu.store.study import StudyFolder
 
