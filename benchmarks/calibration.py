@@ -7,6 +7,7 @@ it is the same.
 
 import argparse
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
-from taetpu.stats.blocked import GUARD_ALPHA
+from taetpu.stats.blocked import GUARD_ALPHA, sphericity
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
 
@@ -40,6 +41,7 @@ class Scenario:
         noise: of a run: `normal`, or `heavy` (Student's t with 3 degrees of freedom, scaled to a variance of 1).
         block: standard deviation of what all arms of a seed share, in standard deviations of a run.
         baseline, arm, half: how many times as noisy the baseline is, the first arm, and half of the arms.
+        copied: the share of a run's variance that it has in common with half of the arms, its relatives.
         active: how many arms have a true effect, the last ones; -1 for half of them.
     """
 
@@ -49,22 +51,27 @@ class Scenario:
     baseline: float = 1.0
     arm: float = 1.0
     half: float = 1.0
+    copied: float = 0.0
     active: int = 0
 
     @property
     def fewest(self) -> int:
         """Arms that it takes, the baseline among them."""
-        return 4 if self.half != 1.0 else 2 + abs(self.active)
+        return 4 if self.half != 1.0 or self.copied else 2 + abs(self.active)
 
     @property
     def equal(self) -> bool:
         """Are all runs equally noisy, and normal?"""
-        return self.noise == "normal" and (self.baseline, self.arm, self.half) == (1.0, 1.0, 1.0)
+        return (self.noise, self.baseline, self.arm, self.half, self.copied) == ("normal", 1.0, 1.0, 1.0, 0.0)
 
     def draw(self, rng: np.random.Generator, studies: int, arms: int, seeds: int) -> tuple[Array, NDArray[np.bool_]]:
         """`(studies, arms, seeds)`, the baseline first, and which of the others have an effect."""
         size = (studies, arms, seeds)
         y = rng.standard_t(3, size) / np.sqrt(3) if self.noise == "heavy" else rng.standard_normal(size)
+        if self.copied:
+            family = np.arange(arms) * 2 // arms
+            common = rng.standard_normal((studies, 2, seeds))[:, family]
+            y = np.sqrt(1 - self.copied) * y + np.sqrt(self.copied) * common
         y[:, 0] *= self.baseline
         y[:, 1] *= self.arm
         y[:, 1 : 1 + arms // 2] *= self.half
@@ -86,6 +93,9 @@ SCENARIOS = (
     Scenario("the baseline ten times as noisy", baseline=10.0),
     Scenario("baseline and half of the arms, 3x", baseline=3.0, half=3.0),
     Scenario("heavy tails, the baseline 3x", noise="heavy", baseline=3.0),
+    Scenario("two families, half copied", copied=0.5),
+    Scenario("two families, nine tenths copied", copied=0.9),
+    Scenario("two families of near copies", copied=0.99),
     Scenario("an arm with an effect, none shared", block=0.0, active=1),
     Scenario("two arms with an effect", active=2),
     Scenario("half of the arms with an effect", active=-1),
@@ -133,8 +143,23 @@ def ours(y: Array) -> Judged:
     paired = _t(effect, difference.std(2, ddof=1) / np.sqrt(seeds), seeds - 1)
     found = _most_cautious(pooled, _t(effect, error[:, 1:], df[:, 1:]), arm)
     found = _most_cautious(found, _t(effect, error[:, :1], df[:, :1]), baseline)
-    found = _most_cautious(found, paired, arm & baseline)
+    found = _most_cautious(found, paired, arm & baseline | copies(residual, noisy)[:, None])
     return replace(found, p=holm(found.p))
+
+
+def copies(residual: Array, noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """By study: do arms copy each other's noise? As `taetpu.stats.blocked.Blocked.copies`."""
+    _, arms, seeds = residual.shape
+    quiet = np.where(noisy[:, :, None], np.nan, residual)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of studies in which every arm is noisy
+        quiet = np.nan_to_num(quiet - np.nanmean(quiet, axis=1, keepdims=True))
+        products = np.einsum("nas,nat->nst", quiet, quiet)
+        share = (products**2).sum((1, 2)) / np.trace(products, axis1=1, axis2=2) ** 2
+    left = arms - noisy.sum(1)
+    sizes = [(max(n, seeds) - 1, min(n, seeds) - 1) for n in range(arms + 1)]
+    bound = np.array([sphericity(*size) if size[1] > 1 else np.inf for size in sizes])
+    return share > bound[left]
 
 
 def _most_cautious(one: Judged, other: Judged, where: NDArray[np.bool_]) -> Judged:
@@ -206,7 +231,14 @@ def tried(scenario: Scenario, arms: int, seeds: int, studies: int, methods: Sequ
     rng = np.random.default_rng([arms, seeds, SCENARIOS.index(scenario)])
     y, active = scenario.draw(rng, studies, arms, seeds)
     truth = np.where(active, ACTIVE_EFFECT, 0.0)
-    found = {"scenario": scenario.name, "equal": scenario.equal, "arms": arms, "seeds": seeds, "studies": studies}
+    found = {
+        "scenario": scenario.name,
+        "equal": scenario.equal,
+        "copied": scenario.copied,
+        "arms": arms,
+        "seeds": seeds,
+        "studies": studies,
+    }
     found["methods"] = {}
     for method in methods:
         judged = TESTS[method](y[:MOST_RESAMPLED] if method == "bootstrap" else y)
@@ -247,7 +279,10 @@ def threshold(plan: Plan, seeds: int, alpha: float) -> float:
 
 
 def broken(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Where our method misses its bounds, beyond what so many studies let chance explain."""
+    """Where our method misses its bounds, beyond what so many studies let chance explain.
+
+    Intervals among arms that copy each other have no bound: at 3 seeds too few studies show that they do.
+    """
     problems = []
     for one in found:
         mine, few = one["methods"]["ours"], one["seeds"] <= 3
@@ -256,7 +291,7 @@ def broken(found: Sequence[dict[str, Any]]) -> list[str]:
         if mine["false"] > bound + chance(bound, n):
             problems.append(f"{where}: any false verdict {mine['false']:.3f}, at most {bound}")
         least = 0.90 if few else 0.93
-        if min(mine["coverage"]) < least - chance(least, n):
+        if not one["copied"] and min(mine["coverage"]) < least - chance(least, n):
             problems.append(f"{where}: coverage {min(mine['coverage']):.3f}, at least {least}")
         theirs = one["methods"].get("Welch", {}).get("power")
         if theirs is not None and one["equal"] and one["arms"] >= 4 and mine["power"] < theirs - 0.03 - chance(0.5, n):

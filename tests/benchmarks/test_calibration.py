@@ -13,10 +13,17 @@ from taetpu.stats.verdict import holm
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(2, 12), st.integers(2, 8), st.floats(1, 30), st.floats(1, 30), st.integers(0, 2**32 - 1))
-def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, seed: int) -> None:
-    """On full tables, with noisy arms and without: every p after Holm's correction, and every interval."""
-    y, _ = Scenario("", baseline=baseline, arm=arm).draw(np.random.default_rng(seed), 1, arms, seeds)
+@given(
+    st.integers(2, 12),
+    st.integers(2, 8),
+    st.floats(1, 30),
+    st.floats(1, 30),
+    st.sampled_from([0.0, 0.9, 0.99]),
+    st.integers(0, 2**32 - 1),
+)
+def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int) -> None:
+    """On full tables, with noisy arms and copies and without: every p after Holm's correction, and every interval."""
+    y, _ = Scenario("", baseline=baseline, arm=arm, copied=copied).draw(np.random.default_rng(seed), 1, arms, seeds)
     found = fit({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y[0].tolist())})
     judged = ours(y)
     p = holm({name: effect.p for name, effect in found.effects.items()})
@@ -26,14 +33,15 @@ def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, s
 
 
 def test_the_tables_include_guarded_ones() -> None:
-    """None, one, or both of an effect's arms are noisy: one, two or four estimates, and ours is the same in each."""
+    """None, one, or both of an effect's arms are noisy, or arms are copies: up to four estimates, and ours is the same
+    in each."""
     y, _ = Scenario("", baseline=4.0, arm=4.0).draw(np.random.default_rng(0), 40, 9, 5)
     judged, seen = ours(y), set()
     for study, rows in enumerate(y.tolist()):
         found = fit({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(rows)})
         seen |= {len(effect.estimates) for effect in found.effects.values()}
         assert judged.low[study] == pytest.approx([effect.interval[0] for effect in found.effects.values()], rel=1e-6)
-    assert seen == {1, 2, 4}
+    assert seen == {1, 2, 3, 4}
 
 
 def test_the_others_are_scipys() -> None:

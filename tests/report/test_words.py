@@ -24,7 +24,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
     }
     common |= {"params": 1000, "flops": 1000, "diverged": 0, "more_seeds": None, "against": "baseline"}
     arms = [{"name": f"arm{i}", "verdict": verdict, **common} for i, verdict in enumerate(verdicts)]
-    model = {"residual_sd": 0.0045, "noisy": []}
+    model = {"residual_sd": 0.0045, "noisy": [], "copies": False}
     return {
         "primary": "val/loss",
         "seeds": list(range(seeds)),

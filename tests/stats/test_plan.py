@@ -1,8 +1,11 @@
 """The analysis plan: frozen, hashed, and which look a number of seeds is."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import brentq
 
 from taetpu.core.errors import UserError
 from taetpu.stats.looks import inflated
@@ -60,3 +63,16 @@ def test_looks() -> None:
     assert PLAN.overall(0.01, 6) == 0.01
     assert PLAN.error_rate(8) == 0.05
     assert PLAN.error_rate(9) == inflated(0.05, [8, 9]) > 0.05
+
+
+@pytest.mark.parametrize("looks", [(5, 8), (3, 5, 8)])
+def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[int, ...]) -> None:
+    """An effect that lies at the bound of equivalence: its z at each look, and whether any look calls it smaller."""
+    plan, rng, wrong = Plan("loss", "min", (), (), looks), np.random.default_rng(0), np.zeros(100_000, bool)
+    reached, before = np.zeros(len(wrong)), 0
+    for look in looks:
+        reached, before = reached + rng.normal(size=len(wrong)) * np.sqrt(look - before), look
+        least = brentq(lambda p, look=look: plan.overall_one_sided(p, look) - plan.alpha, 1e-9, 0.4)
+        wrong |= stats.norm.sf(reached / np.sqrt(look)) < least
+    assert plan.alpha - 0.015 < wrong.mean() < plan.alpha + 0.003
+    assert Plan("loss", "min", (), (), (5,)).overall_one_sided(0.03, 5) == pytest.approx(0.03)

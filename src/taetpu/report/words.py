@@ -215,6 +215,10 @@ def notices(results: Results) -> list[str]:
         )
     found += edge_warnings(results)
     noisy = sorted({arm for group in results["groups"] for arm in group["noisy"]})
+    if any(group["copies"] for group in results["groups"]):
+        found.append(
+            "Arms of this study copy each other's noise, as near relatives do: all effects are judged more cautiously."
+        )
     if noisy:
         found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
     return found

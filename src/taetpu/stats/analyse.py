@@ -72,10 +72,11 @@ def results(folder: StudyFolder) -> dict[str, Any]:
         against,
         plan,
         len(study["seeds"]),
-        {arm: role.get("family", "") for arm, role in study.get("roles", {}).items()},
     )
     final = table.complete and is_look(plan, len(study["seeds"]))
-    judged = {arm: _judged(evidence[arm], plan, study, group, final) for group in groups for arm in group.arms}
+    judged = {
+        arm: _judged(evidence[arm], plan, study, group, final, len(against)) for group in groups for arm in group.arms
+    }
     first = groups[0]
     return finite(
         {
@@ -88,7 +89,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             "complete": table.complete,
             "final": final,
             "label": _label(len(study["seeds"])),
-            "noise_floor": _noise_floor(table, first, plan),
+            "noise_floor": _noise_floor(table, first, plan, len(against)),
             "model": _model(first, table),
             "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
             "packs": _packs(table),
@@ -144,13 +145,15 @@ _NOT_JUDGED = {
 }
 
 
-def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool) -> dict[str, Any]:
+def _judged(
+    found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int
+) -> dict[str, Any]:
+    """An arm's part of `results.json` that is about its effect; `compared` arms are corrected for."""
     if not final:  # a p that nobody planned to look at invites a verdict
-        found, plan = replace(found, p=None, p_holm=None, divergence_p=None), replace(plan, equivalence=None)
-    effect, arms, seeds = found.effect, len(group.arms), len(study["seeds"])
+        found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
+    effect, seeds = found.effect, len(study["seeds"])
     decision = verdict.decide(found, plan) if final else None
-    every = effect.covering(lambda df: critical(arms, df))
-    inside = effect.p_inside(plan.equivalence) if plan.equivalence else None
+    every = effect.covering(lambda df: critical(len(group.arms), df))
     return {
         "effect": effect.effect,
         "ci95": _pair(effect.interval),
@@ -159,7 +162,7 @@ def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group,
         "effect_sd": _in_sd(effect.effect, group.fit.residual_sd),
         "p": found.p,
         "p_holm": found.p_holm,
-        "p_equivalent": inside,
+        "p_equivalent": found.p_equivalent,
         "divergence_p": found.divergence_p,
         "worst_case": None
         if found.imputed is None
@@ -167,7 +170,7 @@ def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group,
         "guarded": effect.guarded,
         "verdict": decision,
         "evidence": verdict.sentence(found, plan, seeds),
-        "more_seeds": verdict.more_seeds(found, arms, plan) if decision == "inconclusive" else None,
+        "more_seeds": verdict.more_seeds(found, compared, plan) if decision == "inconclusive" else None,
     }
 
 
@@ -180,11 +183,15 @@ def _in_sd(effect: float | None, residual_sd: float | None) -> float | None:
     return None if effect is None or not residual_sd else effect / residual_sd
 
 
-def _noise_floor(table: Table, group: Group, plan: Plan) -> dict[str, Any]:
-    """How noisy the baseline is, and the smallest true effect that so many seeds find four times in five."""
+def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[str, Any]:
+    """How noisy the baseline is, and the smallest true effect that so many seeds find four times in five.
+
+    Args:
+        compared: how many arms the study corrects for.
+    """
     values = table.values(group.baseline)
     known = group.fit.residual_sd
-    design = Design(max(1, len(group.arms)), plan.alpha)
+    design = Design(max(1, compared), plan.alpha, df_a_seed=len(group.arms) or None)
     return {"sd": sd(values), "seeds": len(values), "resolves": design.resolves(known, len(values)) if known else None}
 
 
@@ -194,6 +201,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
         "df": group.fit.df,
         "levene_p": group.fit.levene_p,
         "noisy": sorted(group.fit.noisy),
+        "copies": group.fit.copies,
         "completers_only": any(table.lost(arm) for arm in (group.baseline, *group.arms)),
     }
 

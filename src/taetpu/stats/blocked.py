@@ -1,5 +1,6 @@
 """The table of arms and seeds with the fit of the model, empty cells or not; the arms that are noisier than others."""
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ GUARD_ALPHA = 0.15
 `benchmarks/calibration.py`: at 0.1 intervals miss too often where one of few arms is two or three times as noisy, at
 0.2 a study of few equally noisy arms loses too much power.
 """
+
+COPIES_ALPHA = 0.03
+"""Level of the test for arms that copy each other's noise: strict, because it makes every effect of the study wait for
+the paired test. By `benchmarks/calibration.py`: at 0.05 a study of few independent arms loses too much power.
+"""
+DRAWS = 20_000
+"""Of the null distribution of that test, which has no closed form."""
 
 ROUNDING = 1e-12
 """A spread below this share of the values' size is rounding, not noise."""
@@ -162,6 +170,30 @@ class Blocked:
         return weights @ self.y[rows][:, self.filled[rows].all(0)]
 
     @cached_property
+    def copies(self) -> bool:
+        """Do arms copy each other's noise, beyond what all of them share on a seed?
+
+        Arms that differ little from each other are nearly the same runs. Their residuals are then no independent
+        measurements of noise, and the pooled one is too small. John's test that the residuals of arms are uncorrelated
+        and equally noisy: the share of their variance that lies in few directions. Over the seeds that all arms have,
+        and without the arms that are known to be noisier.
+
+        Source: John (1972), The distribution of a statistic used for testing sphericity of normal distributions.
+        """
+        quiet = [arm not in self.noisy for arm in self.arms]
+        y = self.y[quiet][:, self.filled.all(0)]
+        size, dims = max(y.shape) - 1, min(y.shape) - 1
+        if dims < 2:
+            return False
+        y = y - y.mean(0)
+        y = y - y.mean(1, keepdims=True)
+        total = float((y**2).sum())
+        if not self._cleaned(total):
+            return False
+        share = float(((y.T @ y) ** 2).sum()) / total**2
+        return share > sphericity(size, dims)
+
+    @cached_property
     def noisy(self) -> dict[str, Noisy]:
         """The arms that are noisier than the rest taken together."""
         return dict(self._noisy())
@@ -189,3 +221,11 @@ def _inverse(matrix: Array) -> Array:
 
 def _rank(matrix: Array) -> int:
     return int(np.linalg.matrix_rank(matrix, rtol=1e-10, hermitian=True))
+
+
+@functools.cache
+def sphericity(size: int, dims: int) -> float:
+    """What John's statistic exceeds with a chance of `COPIES_ALPHA` where all is independent and equally noisy."""
+    drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), DRAWS, random_state=0))
+    share = (drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2
+    return float(np.quantile(share, 1 - COPIES_ALPHA))

@@ -1,8 +1,8 @@
 """Factorial designs: what each factor does on average over the others, and which of them change each other's effect.
 
-The model has an effect for each seed, each factor and each pair of factors, coded as deviations from the mean, so that
-terms of a balanced design do not mix. In a fraction of a two-level design some terms cannot be told apart: they are
-aliases of each other, and are estimated as one under the name of the first.
+Each factor and each pair of factors has an effect, coded as deviations from the mean, so that terms of a balanced
+design do not mix. In a fraction of a two-level design some terms cannot be told apart: they are aliases of each other,
+and are estimated as one under the name of the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from statsmodels.regression.linear_model import OLS, RegressionResultsWrapper
 
 from taetpu.stats.model import CONFIDENCE, ROUNDING, Values
 from taetpu.stats.verdict import holm
@@ -67,70 +66,66 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
 
+    Each term is measured once on every seed and judged by how that varies over seeds, as in an analysis of repeated
+    measures. Noise pooled over cells would not do: cells that share a level start from the same weights and read the
+    same data, so that they copy each other's noise and are no independent measurements of it.
+
     Args:
-        values: of the design's arms. Where arms without one leave terms that cannot be told apart, none is estimated.
+        values: of the design's arms. Seeds on which one is missing are left out; where an arm has none, or the arms
+            that are there leave terms that cannot be told apart, nothing is estimated.
 
     Returns:
         `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
         and, where all its factors have two levels, the `effect` with its `ci95`: of a factor, the mean at its other
         level less that at the baseline's; of a pair, by how much the effect of the one changes when the other is
         changed too.
-        `residual_sd`, `df`; and `missing`, the arms without a value. Tests are None without residual noise.
+        `seeds`, the number of those that all arms have; and `missing`, the arms without a value. Tests are None with
+        fewer than two seeds, or without noise.
     """
     aliases = design.aliases()
-    y, blocks, rows = _cells(design, values)
     missing = [arm for arm in design.cells if not values.get(arm)]
-    parts = {term: design.columns(term)[rows] for term in aliases} if len(y) else {}
-    columns = np.hstack([blocks, *parts.values()]) if parts else np.zeros((0, 1))
-    known = np.linalg.matrix_rank(columns) == columns.shape[1]  # else arms are missing without which terms are mixed
-    full = OLS(y, columns).fit() if known else None
-    noise = full is not None and full.df_resid > 0 and full.ssr > len(y) * (ROUNDING * np.abs(y).max()) ** 2
-    total = _total(y, blocks) if full is not None else 0.0
-    found = [_term(term, aliases[term], design, parts, blocks, full if noise else None, total) for term in aliases]
+    rows = [values.get(arm, {}) for arm in design.cells]
+    seeds = sorted(set.intersection(*(set(row) for row in rows))) if rows else []
+    y = np.array([[row[seed] for seed in seeds] for row in rows], dtype=np.float64)
+    columns = {term: design.columns(term) for term in aliases}
+    whole = np.hstack([np.ones((len(rows), 1)), *columns.values()])
+    known = bool(seeds) and np.linalg.matrix_rank(whole) == whole.shape[1]
+    found = [_term(term, aliases[term], design, columns, y if known else None) for term in aliases]
     corrected = holm({str(i): entry["p"] for i, entry in enumerate(found)})
     return {
         "terms": [{**entry, "p_holm": corrected[str(i)]} for i, entry in enumerate(found)],
-        "residual_sd": float(np.sqrt(full.mse_resid)) if noise and full is not None else None,
-        "df": int(full.df_resid) if full is not None else 0,
+        "seeds": len(seeds),
         "missing": missing,
     }
 
 
-def _cells(design: Factorial, values: Values) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Values, an indicator for each seed, and each value's row of the design."""
-    cells = [(i, seed, value) for i, arm in enumerate(design.cells) for seed, value in values.get(arm, {}).items()]
-    seeds = sorted({seed for _, seed, _ in cells})
-    blocks = np.array([[float(seed == other) for other in seeds] for _, seed, _ in cells])
-    return np.array([value for *_, value in cells]), blocks, [i for i, *_ in cells]
-
-
-def _total(y: np.ndarray, blocks: np.ndarray) -> float:
-    """The sum of squares that is not the seeds'."""
-    return float(OLS(y, blocks).fit().ssr)
-
-
 def _term(
-    term: Term,
-    aliases: Sequence[Term],
-    design: Factorial,
-    parts: Mapping[Term, np.ndarray],
-    blocks: np.ndarray,
-    full: RegressionResultsWrapper | None,
-    total: float,
+    term: Term, aliases: Sequence[Term], design: Factorial, columns: Mapping[Term, np.ndarray], y: np.ndarray | None
 ) -> dict[str, Any]:
-    own = design.columns(term).shape[1]
+    """One term. `y` is `(arms, seeds)`, or None where nothing can be estimated."""
+    own = columns[term].shape[1]
     found: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": own}
     found |= {"effect": None, "ci95": None, "p": None, "share": None}
-    if full is None:
+    if y is None:
         return found
-    start = blocks.shape[1] + sum(parts[other].shape[1] for other in list(parts)[: list(parts).index(term)])
-    contrast = np.eye(full.model.exog.shape[1])[start : start + own]
-    test = full.f_test(contrast)
-    squares = float(np.squeeze(test.fvalue)) * own * full.mse_resid
-    found |= {"p": float(np.squeeze(test.pvalue)), "share": squares / total if total else None}
+    others = np.hstack([np.ones((len(y), 1)), *(part for other, part in columns.items() if other != term)])
+    alone = columns[term] - others @ np.linalg.lstsq(others, columns[term], rcond=None)[0]
+    directions, sizes, _ = np.linalg.svd(alone, full_matrices=False)
+    on_seeds, total = directions.T @ y, float(((y - y.mean(0)) ** 2).sum())  # (columns, seeds)
+    seeds, mean = y.shape[1], on_seeds.mean(1)
+    between = float(seeds * mean @ mean)
+    found["share"] = between / total if total else None
+    within = float(((on_seeds - mean[:, None]) ** 2).sum())
+    noise = within / (own * (seeds - 1)) if seeds > 1 else 0.0
+    if noise <= (ROUNDING * float(np.abs(y).max())) ** 2:
+        noise = 0.0
+    if noise:
+        found["p"] = float(stats.f.sf(between / own / noise, own, own * (seeds - 1)))
     if own == 1 and all(design.levels[factor] == 2 for factor in term):
-        scale = 2.0 ** len(term)  # codes run from -1 to 1, so a factor's effect is twice its coefficient
-        half = float(stats.t.isf((1 - CONFIDENCE) / 2, full.df_resid)) * float(full.bse[start]) * scale
-        effect = float(full.params[start]) * scale
-        found |= {"effect": effect, "ci95": [effect - half, effect + half]}
+        # Codes run from -1 to 1, so a factor's effect is twice its coefficient; and so for a pair, once more.
+        scale = 2.0 ** len(term) / float(sizes[0]) * float(np.sign(directions[:, 0] @ alone[:, 0]))
+        found["effect"] = scale * float(mean[0])
+        if noise:
+            half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
+            found["ci95"] = [found["effect"] - half, found["effect"] + half]
     return found

@@ -31,11 +31,13 @@ class Effect:
         estimates: what it is judged by: that of the pooled model, and those that the guard asks for. An interval covers
             those of all, a p is the largest.
         guarded: the arm or the baseline is noisier than the other arms.
+        copies: arms of the study copy each other's noise.
     """
 
     effect: float | None = None
     estimates: tuple[Estimate, ...] = ()
     guarded: bool = False
+    copies: bool = False
 
     @property
     def p(self) -> float | None:
@@ -76,6 +78,8 @@ class Fit:
     """Brown-Forsythe test of equal noise in all arms, on the residuals. Small means unequal."""
     noisy: frozenset[str] = field(default_factory=frozenset)
     """Arms that the guard found noisier than the rest."""
+    copies: bool = False
+    """Whether arms copy each other's noise."""
 
 
 def fit(values: Values, baseline: str = "baseline") -> Fit:
@@ -89,7 +93,7 @@ def fit(values: Values, baseline: str = "baseline") -> Fit:
     noisy = cells.noisy
     effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}) for arm in values if arm != baseline}
     sd = math.sqrt(cells.rss / cells.df) if cells.df else None
-    return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy))
+    return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy), cells.copies)
 
 
 def contrast(values: Values, weights: Mapping[str, float]) -> Effect:
@@ -107,19 +111,17 @@ def _effect(cells: Blocked, contrast: Mapping[str, float]) -> Effect:
     if not cells.rss or not cells.df:
         return Effect(value)
     pooled = Estimate(value, math.sqrt(cells.rss / cells.df * squares.sum()), cells.df)
-    if not guards:
-        return Effect(value, (pooled,))
     more = [
         cells.noisy[arm].estimate(value, own, squares.sum() - own)
         for arm, own in zip(cells.arms, squares, strict=True)
         if arm in guards
     ]
-    if len(guards) > 1:
+    if len(guards) > 1 or cells.copies:
         differences = cells.shared(contrast)
-        if len(differences) < 2:
-            return Effect(value, guarded=True)  # the others' noise is not that of these arms
+        if len(differences) < 2:  # the others' noise is not that of these arms
+            return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
-    return Effect(value, (pooled, *more), guarded=True)
+    return Effect(value, (pooled, *more), bool(guards), cells.copies)
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:

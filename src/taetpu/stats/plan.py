@@ -58,11 +58,18 @@ class Plan:
         look = self.look(seeds)
         return p if look is None else looks.overall(p, [number / self.looks[-1] for number in self.looks], look)
 
+    def overall_one_sided(self, p: float, seeds: int) -> float:
+        """The same of a p that counts one side only, as that of a claim of equivalence does."""
+        return self.overall(min(1.0, 2 * p), seeds) / 2
+
     def error_rate(self, seeds: int) -> float:
-        """The chance of a false verdict by the time of a look at so many seeds: `alpha`, unless nobody planned it."""
+        """The chance of a false verdict by the time of a look at so many seeds: `alpha`, unless nobody planned it.
+
+        Beyond the last planned look at most: as if verdicts had been read after every seed that was added.
+        """
         if seeds <= self.looks[-1]:
             return self.alpha
-        return looks.inflated(self.alpha, [self.looks[-1], seeds])
+        return looks.inflated(self.alpha, range(self.looks[-1], seeds + 1))
 
 
 def read_plan(study: Mapping[str, Any], where: str) -> Plan:

@@ -5,9 +5,8 @@ too small to matter, is inconclusive.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from taetpu.stats import divergence, numbers
@@ -28,6 +27,8 @@ class Evidence:
         imputed: the same with the worst value in place of each run that diverged; None where none did.
         p: of this arm alone, or of the exact test on divergence where no run of the arm finished.
         p_holm: of the study as a whole: corrected for the number of arms, and for planned looks.
+        p_equivalent: of the claim that the effect, and that of the worst case, is smaller than what matters: corrected
+            for planned looks. None where the plan names no such bound, or nothing can be estimated.
         divergence_p: of equal chances to diverge; None where nothing diverged.
         lost: no run of the arm finished.
     """
@@ -38,6 +39,7 @@ class Evidence:
     baseline: Count
     p: float | None
     p_holm: float | None
+    p_equivalent: float | None
     divergence_p: float | None
     lost: bool
 
@@ -49,7 +51,6 @@ def weigh(
     against: Mapping[str, str],
     plan: Plan,
     seeds: int,
-    families: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Evidence]:
     """Put each arm's effect, its divergences and the corrected p together.
 
@@ -59,28 +60,36 @@ def weigh(
         counts: by arm, the baselines among them.
         against: what each arm is compared with.
         seeds: how many each arm was to have at this look.
-        families: arms that are corrected together; those that are not named are one family.
     """
     tests = {arm: divergence.test(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
     p = {arm: tests[arm] if arm in lost else effects[arm].p for arm in effects}
     overall = {arm: None if value is None else plan.overall(value, seeds) for arm, value in p.items()}
-    corrected = dict[str, float | None]()
-    for family in {families.get(arm, "") for arm in effects}:
-        corrected |= holm({arm: value for arm, value in overall.items() if families.get(arm, "") == family})
+    corrected = holm(overall)
+    worst = {arm for arm in effects if counts[arm].diverged or counts[against[arm]].diverged}
     return {
         arm: Evidence(
             effect=effects[arm],
-            imputed=imputed[arm] if counts[arm].diverged or counts[against[arm]].diverged else None,
+            imputed=imputed[arm] if arm in worst else None,
             count=counts[arm],
             baseline=counts[against[arm]],
             p=p[arm],
             p_holm=corrected[arm],
+            p_equivalent=_inside([effects[arm], *([imputed[arm]] if arm in worst else [])], plan, seeds),
             divergence_p=tests[arm],
             lost=arm in lost,
         )
         for arm in effects
     }
+
+
+def _inside(effects: Sequence[Effect], plan: Plan, seeds: int) -> float | None:
+    """The p of the claim that all of these are smaller than what matters."""
+    if plan.equivalence is None:
+        return None
+    inside = [effect.p_inside(plan.equivalence) for effect in effects]
+    known = [plan.overall_one_sided(p, seeds) for p in inside if p is not None]
+    return max(known) if len(known) == len(inside) else None
 
 
 def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -96,8 +105,8 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def decide(evidence: Evidence, plan: Plan) -> Verdict:
-    """Equivalent where the interval at `1 - 2 alpha` lies within the plan's bounds; else better or worse where the
-    corrected p is below alpha; else inconclusive.
+    """Equivalent where the effect is shown to lie within the plan's bounds, at its alpha; else better or worse where
+    the corrected p is below alpha; else inconclusive.
 
     An effect among the runs that finished is no verdict where the worst case for those that diverged points the other
     way: the runs that finished are then not a fair sample.
@@ -134,6 +143,10 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")
     if effect.guarded and effect.interval is not None:
         notes.append("the arm or the baseline is noisier than the rest, so the most cautious of its tests counts")
+    elif effect.copies and effect.interval is not None:
+        notes.append(
+            "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious"
+        )
     return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds)]) + "."
 
 
@@ -161,11 +174,7 @@ def _clear(evidence: Evidence, plan: Plan) -> bool:
 
 def _equivalent(evidence: Evidence, plan: Plan) -> bool:
     """Is the effect, and that of the worst case, within the bounds?"""
-    if plan.equivalence is None:
-        return False
-    effects = [evidence.effect, *([evidence.imputed] if evidence.imputed else [])]
-    inside = [effect.p_inside(plan.equivalence) for effect in effects]
-    return all(p is not None and p < plan.alpha for p in inside)
+    return evidence.p_equivalent is not None and evidence.p_equivalent < plan.alpha
 
 
 def _is_better(effect: Effect, direction: Direction) -> bool:

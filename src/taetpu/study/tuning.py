@@ -97,8 +97,8 @@ def tuned(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
     for arm in study.arms:
         baseline = study.against(arm)
         if arm.name in best and baseline.name in best:
-            family = {"against": tuned_name(baseline), "family": "tuned", "tuned": {"of": arm.name, **best[arm.name]}}
-            yield derived(study, arm, tuned_name(arm), best[arm.name], "tune", {**arm.role, **family})
+            role = {"against": tuned_name(baseline), "tuned": {"of": arm.name, **best[arm.name]}}
+            yield derived(study, arm, tuned_name(arm), best[arm.name], "tune", {**arm.role, **role})
 
 
 def tuned_name(arm: Arm) -> str:

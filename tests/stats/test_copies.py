@@ -1,0 +1,58 @@
+"""Arms that copy each other's noise are no independent measurements of it."""
+
+import numpy as np
+import pytest
+
+from taetpu.stats.model import fit
+from taetpu.stats.verdict import holm
+
+STUDIES = 400
+
+
+def drawn(rng: np.random.Generator, arms: int, seeds: int, copied: float) -> dict[str, dict[int, float]]:
+    """Arms without effects in two families, of whose noise each run has a share in common with its relatives."""
+    common, own = rng.normal(size=(2, seeds)), rng.normal(size=(arms, seeds))
+    y = np.sqrt(copied) * common[np.arange(arms) * 2 // arms] + np.sqrt(1 - copied) * own + rng.normal(size=seeds)
+    return {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y.tolist())}
+
+
+@pytest.mark.parametrize(("copied", "found"), [(0.0, (0.0, 0.07)), (0.99, (0.95, 1.0))])
+def test_copies_are_found_and_rarely_where_there_are_none(copied: float, found: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    share = np.mean([fit(drawn(rng, 6, 5, copied)).copies for _ in range(STUDIES)])
+    assert found[0] <= share <= found[1]
+
+
+def test_families_of_copies_give_no_more_false_verdicts_than_were_said() -> None:
+    """9 % of such studies would have one if all noise were pooled (`benchmarks.calibration`)."""
+    rng, wrong = np.random.default_rng(1), 0
+    for _ in range(STUDIES):
+        effects = fit(drawn(rng, 6, 5, 0.97)).effects
+        wrong += min(filter(None, holm({arm: effect.p for arm, effect in effects.items()}).values())) < 0.05
+    assert wrong / STUDIES < 0.06
+
+
+def test_with_copies_an_effect_has_the_paired_interval_where_that_is_wider() -> None:
+    values = drawn(np.random.default_rng(2), 6, 5, 0.999)
+    found = fit(values)
+    assert found.copies
+    assert not found.noisy
+    effect = found.effects["arm5"]  # of the other family
+    pooled, paired = effect.estimates
+    differences = np.array(list(values["arm5"].values())) - np.array(list(values["baseline"].values()))
+    assert paired.value == pytest.approx(differences.mean()) == pytest.approx(pooled.value)
+    assert paired.standard_error == pytest.approx(differences.std(ddof=1) / np.sqrt(5))
+    assert effect.p == max(pooled.p, paired.p)
+
+
+def test_a_seed_that_an_arm_lacks_is_left_out_of_the_search() -> None:
+    values = drawn(np.random.default_rng(2), 6, 6, 0.999)
+    whole = {arm: {seed: y for seed, y in row.items() if seed != 4} for arm, row in values.items()}
+    del values["arm2"][4]
+    assert fit(values).copies == fit(whole).copies
+
+
+def test_two_arms_or_two_seeds_show_no_copies() -> None:
+    rng = np.random.default_rng(3)
+    assert not fit(drawn(rng, 2, 8, 0.9)).copies
+    assert not fit(drawn(rng, 8, 2, 0.9)).copies
