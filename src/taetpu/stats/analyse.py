@@ -148,7 +148,7 @@ def _judged(found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group,
     if not final:  # a p that nobody planned to look at invites a verdict
         found, plan = replace(found, p=None, p_holm=None, divergence_p=None), replace(plan, equivalence=None)
     effect, arms, seeds = found.effect, len(group.arms), len(study["seeds"])
-    decision = verdict.decide(found, plan) if final else None
+    decision = verdict.decide(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
     every = effect.covering(lambda df: critical(arms, df))
     inside = effect.p_inside(plan.equivalence) if plan.equivalence else None
     return {
