@@ -125,6 +125,16 @@ def test_what_is_no_claim_is_refused_at_its_line(taetpu, here, study, said, prob
     assert remedy in done.err.partition("remedy:")[2]
 
 
+def test_a_file_without_a_claim_is_refused_in_our_words(taetpu, here, study):
+    (here / "claims.yaml").write_text("study: root/small\nclaims: []\n")
+    done = taetpu("check", "claims.yaml")
+    assert done.code == 2
+    assert done.err == (
+        "error: [] is not allowed: must have at least one entry\n  where:  claims.yaml:2 at claims\n"
+        "  remedy: e.g. `nope is worse by at least 0.02`\n"
+    )
+
+
 def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
     (study / "results.json").unlink()
     done = taetpu("check", claims(here, "low-lr is worse"))

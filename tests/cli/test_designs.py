@@ -40,12 +40,22 @@ def test_the_plan_says_what_the_study_can_find_and_at_which_cost(taetpu, fair):
     assert "matched by time: measured at run, for wide, low-lr" in out
 
 
+def test_two_seeds_find_what_is_far_above_the_noise(taetpu, fair):
+    for noise, effect in (("1e-9", "10"), ("1e-300", "1e300"), ("1", "60")):
+        found = taetpu("plan", "s.yaml", "--noise", noise, "--effect", effect, "--json").json()["resolution"]
+        assert found["seeds"] == 2
+
+
 REFUSED = [
     (("plan", "--noise", "0"), "0 is no noise to plan with"),
     (("plan", "--effect", "-1", "--noise", "1"), "-1 is no effect to plan with"),
     (("plan", "--effect", "1"), "how many seeds an effect takes depends on the noise, which is not known yet"),
     (("run", "--until-resolved"), "with no looks planned, there is nothing to go on to after 2 seeds"),
-    (("run", "--audit", "2"), "2.0 is no share of the reused runs"),
+    (("plan", "--noise", "nan"), "nan is no noise to plan with"),
+    (("plan", "--noise", "inf"), "inf is no noise to plan with"),
+    (("plan", "--effect", "inf", "--noise", "1"), "inf is no effect to plan with"),
+    (("run", "--reuse", "there", "--audit", "2"), "2.0 is no share of the reused runs"),
+    (("run", "--audit", "0.5"), "--audit 0.5 trains reused runs again, and none is reused"),
 ]
 
 

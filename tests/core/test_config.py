@@ -40,11 +40,11 @@ REFUSED = {
     "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: add path: ..."),
     "wrong type": (
         {"path": "a", "inner": {"size": "3"}},
-        "'3' is not allowed: must be a valid integer\n  where:  base.inner.size",
+        "'3' is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",
     ),
     "a float for an integer": (
         {"path": "a", "inner": {"size": 3.0}},
-        "3.0 is not allowed: must be a valid integer\n  where:  base.inner.size",
+        "3.0 is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",
     ),
     "out of range": (
         {"path": "a", "inner": {"rate": 1.5}},

@@ -12,7 +12,7 @@ from taetpu.stats.analyse import analyse
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
-from taetpu.study.matching import matched
+from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import choose, trials, tuned
 
 HEAD = """\
@@ -45,7 +45,7 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     root.mkdir(exist_ok=True)
     (root / "study.yaml").write_text(HEAD + DESIGNS[design])
     study = load_study(root / "study.yaml")
-    study = study.changed(arms=(*study.arms, *matched(study)))
+    study = beside(study, matched(study))
     folder = StudyFolder(open_store(root), study.name)
     _fill(folder, study.runs(), loss)
     found = {}

@@ -82,6 +82,8 @@ def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     small = arms["without-ffn@dim=8"]
     assert told["without-ffn"][1] == f"{words.numbers.effect(small['effect'], small['ci95'])} worse"
     assert {row[5] for row in trends.rows} == {"128k params"}
+    assert any(note.startswith("An effect holds where") and "Unclear means" in note for note in part.notes)
+    assert any("neither is corrected" in note and "same seeds" in note for note in part.notes)
     assert "without-position shrinks" in designs.summary(results)[-1]
     assert words.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
 
@@ -96,6 +98,10 @@ def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
     assert designs.summary(results) == [
         "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position made a clear difference."
     ]
+    assert words.headline(results) == (
+        "3 of 3 factors made a clear difference to val/loss (norm or position x ffn, position or norm x ffn, ffn or "
+        "norm x position)."
+    )
     assert any("aliases" in limit for limit in section(results, "What these designs cannot tell").notes)
 
 

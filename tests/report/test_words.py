@@ -27,6 +27,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
     model = {"residual_sd": 0.0045, "noisy": [], "copies": False}
     return {
         "primary": "val/loss",
+        "direction": "min",
         "seeds": list(range(seeds)),
         "complete": True,
         "final": None not in verdicts,
@@ -66,6 +67,72 @@ def test_headline(verdicts: list[str], text: str) -> None:
 def test_headline_of_one_seed() -> None:
     text = "1 change on a single seed: effects without error bars, so no verdicts."
     assert words.headline(results(["inconclusive"], seeds=1)) == text
+
+
+def test_headline_where_every_change_diverged() -> None:
+    found = results(["inconclusive", "worse"], seeds=3) | {"label": "screening"}
+    for arm in found["arms"][1:]:
+        arm |= {"diverged": 3, "runs": [{**run, "outcome": "diverged"} for run in arm["runs"]]}
+    text = "All 2 changes diverged on every seed, which is clearly worse than the baseline for 1 of them."
+    assert words.headline(found) == text
+    assert not [notice for notice in words.notices(found) if notice.startswith("Screening")]
+    found["arms"][2]["verdict"] = "inconclusive"
+    assert words.headline(found).endswith("on every seed, too few to call that worse than the baseline.")
+    found["arms"][0] |= found["arms"][1] | {"name": "baseline", "against": None}
+    assert words.headline(found) == "Every run diverged: there is nothing to compare."
+
+
+def term(*factors: str, p: float = 0.5, effect: float | None = None) -> dict:
+    return {"factors": list(factors), "aliases": [], "p_holm": p, "effect": effect}
+
+
+def test_headline_of_a_factorial_counts_factors_and_not_cells() -> None:
+    """One factor of three matters, so that four of seven cells are better."""
+    found = results(["better"] * 4 + ["inconclusive"] * 3)
+    for arm in found["arms"][1:]:
+        arm["role"] = {"design": "factorial"}
+    terms = [term("ffn", p=0.001, effect=-0.2), term("norm"), term("bias"), *(term("ffn", x) for x in ("norm", "bias"))]
+    found["designs"]["factorial"] = {"scales": {"": {"terms": terms}}}
+    assert words.headline(found) == (
+        "1 of 3 factors made a clear difference to val/loss (ffn better), and none of 2 pairs clearly changed each "
+        "other's effect."
+    )
+    terms[0]["p_holm"], terms[3]["p_holm"] = 0.5, 0.01
+    found["arms"][-1]["role"] = {}
+    assert words.headline(found) == (
+        "None of 3 factors made a clear difference to val/loss, and 1 of 2 pairs clearly changed each other's effect "
+        "(ffn x norm). Besides: None of 1 change could be told from the baseline in val/loss."
+    )
+    found["designs"]["factorial"]["scales"][""]["terms"] = [term("ffn"), term("norm"), term("ffn", "norm")]
+    assert ("None of 2 factors made a clear difference to val/loss, and their interaction could not be told from none."
+            in words.headline(found))  # fmt: skip
+    found["designs"]["factorial"]["scales"][""]["terms"] = terms
+    for entry in terms:
+        entry["p_holm"] = None  # no noise to judge by
+    assert words.headline(found).startswith("4 of 7 changes")
+
+
+def test_a_single_seed_is_called_so_and_not_inconclusive() -> None:
+    found = results([None], seeds=1)
+    assert [row.verdict for row in words.rows(found)] == ["baseline", "single seed"]
+    assert [row.verdict for row in words.rows(results([None], seeds=2))] == ["baseline", "interim"]
+
+
+def test_an_arm_that_is_matched_by_two_says_both_and_where_time_is_not_equal() -> None:
+    found = results(["worse"])
+    of = {"of": "arm0", "train.steps": 30}
+    found["arms"][1]["role"] = {"match": {**of, "by": "flops"}, "also": [{**of, "by": "time"}]}
+
+    def said(seconds: float) -> str:
+        costs = {"baseline": {"train_seconds": 10.0}, "arm0": {"train_seconds": seconds}}
+        return words.rows(found, costs)[1].terms
+
+    equal = "at equal training FLOPs and training time"
+    assert words.rows(found)[1].terms == said(10.9) == said(9.1) == equal
+    assert said(13.0) == f"{equal}, as timed beforehand (training itself took 30% longer)"
+    assert said(5.0) == f"{equal}, as timed beforehand (training itself took 50% less)"
+    found["arms"][1]["role"] = {"match": {**of, "by": "flops"}}
+    assert said(13.0) == "at equal training FLOPs"
 
 
 def test_headline_without_a_baseline_to_compare_with() -> None:
@@ -170,9 +237,9 @@ def test_what_was_reused_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "amounts"),
     [
-        (words.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
-        (words.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s", 90: "1.5 min",
-                         7200: "2 h"}),
+        (words.numbers.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
+        (words.numbers.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s",
+                                 90: "1.5 min", 7200: "2 h"}),
     ],
 )  # fmt: skip
 def test_sizes_and_times(text, amounts) -> None:
@@ -180,10 +247,10 @@ def test_sizes_and_times(text, amounts) -> None:
 
 
 def test_amounts_beside_the_baseline() -> None:
-    assert words.beside(970, 1000, words.numbers.amount) == "970 (-3%)"
-    assert words.beside(970, 970, words.numbers.amount) == "970"
-    assert words.beside(970, None, words.numbers.amount) == "970"
-    assert words.beside(None, 970, words.numbers.amount) == "-"
+    assert words.numbers.beside(970, 1000, words.numbers.amount) == "970 (-3%)"
+    assert words.numbers.beside(970, 970, words.numbers.amount) == "970"
+    assert words.numbers.beside(970, None, words.numbers.amount) == "970"
+    assert words.numbers.beside(None, 970, words.numbers.amount) == "-"
 
 
 def test_noise() -> None:

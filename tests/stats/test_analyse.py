@@ -80,7 +80,7 @@ def test_one_seed_has_no_p(store_study) -> None:
         None,
         None,
         None,
-        "inconclusive",
+        None,
     )
 
 

@@ -57,6 +57,13 @@ def test_findings(text: str, holds: bool) -> None:
     assert "So it is." in found.evidence
 
 
+def test_a_single_seed_bears_out_no_claim() -> None:
+    results = {"study": "toy", "label": "single seed", "arms": [arm("nope", None, None)]}
+    for text in ("nope is not worse", "nope is inconclusive", "nope is worse"):
+        found = check(parse(text, ("claims", 0)), results, ("claims", 0))
+        assert (found.holds, found.evidence) == (False, "a single seed gives no verdict. So it is.")
+
+
 def test_why_a_claim_fails() -> None:
     def why(text: str) -> str:
         return check(parse(text, ()), RESULTS, ()).evidence

@@ -58,7 +58,7 @@ def test_one_seed_has_no_p(store_study) -> None:
     found = arm(analyse(store_study({"baseline": {0: 1.0}, "a": {0: 2.0}, "b": {0: None}})), "a")
     assert (found["effect"], found["ci95"], found["p"], found["worst_case"]) == (1.0, None, None, None)
     assert "a single seed shows no noise, so there is no interval and no p" in found["evidence"]
-    assert found["verdict"] == "inconclusive"
+    assert found["verdict"] is None
 
 
 def test_a_truncated_schedule_is_refused(store_study) -> None:
@@ -127,3 +127,14 @@ def test_equal_arms_have_equal_sentences(store_study) -> None:
     results = analyse(store_study({**found, "b": found["a"]}))
     assert arm(results, "a")["evidence"] == arm(results, "b")["evidence"]
     assert arm(results, "a")["verdict"] == arm(results, "b")["verdict"]
+
+
+def test_an_unchanged_arm_is_exactly_the_baseline(store_study) -> None:
+    """With noise in other arms its effect is zero but for rounding, which must not read as `0.000 lower`."""
+    base = {0: 1.1, 1: 1.2, 2: 1.4}
+    found = arm(analyse(store_study({"baseline": base, "a": base, "b": {0: 1.15, 1: 1.24, 2: 1.47}})), "a")
+    assert found["evidence"].startswith("val/loss is exactly that of the baseline (95 % interval ")
+    assert found["verdict"] == "inconclusive"
+    near = {seed: value + 1e-5 for seed, value in base.items()}
+    other = store_study({"baseline": base, "a": near, "b": {0: 1.15, 1: 1.24, 2: 1.47}}, name="near")
+    assert arm(analyse(other), "a")["evidence"].startswith("val/loss is within 0.001 of the baseline's (95 %")

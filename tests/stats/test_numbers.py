@@ -14,6 +14,9 @@ from taetpu.stats import numbers
         (0.00001, (-0.1, 0.1), "0.00"),
         (-0.41234, None, "-0.4123"),
         (None, None, "-"),
+        (0.0, None, "0"),
+        (-1e-16, None, "0"),
+        (0.0, (-0.02, 0.02), "0"),
     ],
 )
 def test_effect_is_cut_where_it_becomes_uncertain(value, interval, text: str) -> None:

@@ -7,7 +7,7 @@ from tests.small import STUDY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.study.matching import flops_a_step, matched, size, steps_of, time_matched, timed
+from taetpu.study.matching import beside, flops_a_step, matched, size, steps_of, time_matched, timed
 from taetpu.train.watch import Watcher
 
 BASE = STUDY[: STUDY.index("seeds:")].replace("steps: 20", "steps: 2000").replace("dim: 16", "dim: 32")
@@ -97,6 +97,22 @@ def test_matched_by_time_steps_take_as_long_together_and_are_measured_once(load)
     )
     assert again == steps
     assert set(asked) == {"baseline", "narrow-relu", "batch", "low-lr"}
+
+
+def test_an_arm_matched_to_one_that_is_there_is_that_arm(load):
+    study = load(f"{ARMS}  short: {{model.num_layers: 2, train.steps: 900}}\nmatch: [flops, time]\n")
+    whole = beside(study, matched(study))
+    steps = steps_of(whole, by_name(whole.arms)["deep@flops"])
+    both = beside(whole, time_matched(whole, {"deep": steps, "relu": 1234}))
+    found = by_name(both.arms)
+    assert "deep@time" not in found
+    assert found["deep@flops"].role["match"]["by"] == "flops"
+    assert found["deep@flops"].role["also"] == [{"of": "deep", "by": "time", "train.steps": steps}]
+    assert "also" not in found["relu@time"].role
+    written = by_name(beside(whole, time_matched(whole, {"deep": 900})).arms)
+    assert "match" not in written["short"].role
+    assert written["short"].role["also"] == [{"of": "deep", "by": "time", "train.steps": 900}]
+    assert len({repr(arm.config) for arm in both.arms}) == len(both.arms)
 
 
 REFUSED = [

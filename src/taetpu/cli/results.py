@@ -48,8 +48,8 @@ def status(
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far each arm of a study has come, with its last losses. An unfinished study gets no verdict here, but the
-    effects of the runs that have ended.
+    """How far each arm of a study has come, with its last losses and its effect. An unfinished study gets no verdict
+    here, but the effects of the runs that have ended.
 
     Example: taetpu status runs/quickstart
     """
@@ -119,19 +119,22 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
         typer.echo(f"  {rows[0]['problem']}")
         return
     show_table([{key: row[key] for key in ("arm", "done", "step", "train/loss", "val/loss")} for row in rows])
-    effects = [row for row in rows if row["standing"] == "interim" and row["effect"] is not None]
-    if effects:
-        typer.echo("interim, of the runs that have ended; verdicts are given when all have:")
-        show_table(
-            [
-                {
-                    "arm": row["arm"],
-                    "effect": numbers.effect(row["effect"], row["ci95"]),
-                    "95 % interval": numbers.interval(row["ci95"]),
-                }
-                for row in effects
-            ]
-        )
+    effects = [row for row in rows if row["effect"] is not None]
+    if not effects:
+        return
+    interim = any(row["standing"] == "interim" for row in effects)
+    typer.echo("interim, of the runs that have ended; verdicts are given when all have:" if interim else "")
+    show_table(
+        [
+            {
+                "arm": row["arm"],
+                "effect": numbers.effect(row["effect"], row["ci95"]),
+                "95 % interval": numbers.interval(row["ci95"]),
+                "verdict": "" if interim else row["standing"],
+            }
+            for row in effects
+        ]
+    )
 
 
 def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:

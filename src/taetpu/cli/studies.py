@@ -32,6 +32,9 @@ Pack = Annotated[
     ),
 ]
 
+AUDIT = 0.05
+"""The share of reused runs that is trained again, unless the command says another."""
+
 
 def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
     """Write a commented study and a plug-in to start from. An existing file is never overwritten.
@@ -192,14 +195,23 @@ def run(
             metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."
         ),
     ] = None,
-    audit: Annotated[float, typer.Option(help="Train this share of the reused runs again, to prove them.")] = 0.05,
+    audit: Annotated[
+        float | None,
+        typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
 
     Example: taetpu run study.yaml --set train.steps=200
     """
-    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or [], "audit": audit}
+    from taetpu.core.errors import UserError
+
+    if audit is not None and not reuse:
+        problem = f"--audit {audit:g} trains reused runs again, and none is reused"
+        raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
+    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
+    how["audit"] = AUDIT if audit is None else audit
     train_study(study, sets or [], root, how, as_json)
 
 

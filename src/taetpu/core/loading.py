@@ -12,6 +12,16 @@ from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
 
+# What to write instead of a value of another type, by how pydantic calls the type.
+RIGHT_TYPES = {
+    "int": "a whole number, e.g. 4",
+    "float": "a number, e.g. 0.1",
+    "bool": "true or false",
+    "string": "text; in quotes, where it looks like a number",
+    "tuple": "a list, e.g. [first, second]",
+    "dict": "a mapping, e.g. {name: value}",
+}
+
 
 def load(cls: type[C], data: Any, path: Where = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
@@ -92,7 +102,8 @@ def entries(slot: str, value: Any, path: Where = ()) -> dict[str, Any]:
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
             found[kind] = item if isinstance(item, Mapping) else {}
     else:
-        raise UserError(f"{value!r} is neither a list of kinds nor a mapping of them", path=path)
+        problem = f"{value!r} is neither a list of kinds nor a mapping of them"
+        raise UserError(problem, path=path, remedy=f"[kind], or {{name: {{kind: ...}}}}; {suggest('', kinds(slot))}")
     for name in found:
         if "." in str(name):
             raise UserError(f"{name!r} cannot be a name", path=(*path, name), remedy="leave out the dot")
@@ -143,5 +154,8 @@ def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserEr
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = message.replace("should be", "must be").replace("a valid tuple", "a list")
+    remedy = RIGHT_TYPES.get(first["type"].split("_")[0])
+    if first["type"] == "too_short" and where:  # of a list; what to put in it, its description says
+        message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
     given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
-    return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where))
+    return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where), remedy=remedy)

@@ -7,7 +7,7 @@ from taetpu.core.errors import UserError
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
 from taetpu.report.page import Background, Facts, Sample, html
-from taetpu.report.words import Results
+from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

@@ -13,7 +13,7 @@ from taetpu.report.curves import Curves
 Spec = dict[str, Any]
 
 COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
-           "interim": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
+           "interim": "#8a9099", "single seed": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
 """By verdict; blue and vermilion stay apart for colour-blind eyes, in light and dark."""
 SHAPES = {
     "better": "diamond",
@@ -21,6 +21,7 @@ SHAPES = {
     "equivalent": "triangle-up",
     "inconclusive": "circle",
     "interim": "circle",
+    "single seed": "circle",
 }
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""

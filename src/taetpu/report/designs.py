@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taetpu.report import words
+from taetpu.report import factors, words
 from taetpu.report.sections import Section, Table
-from taetpu.report.words import Results
+from taetpu.report.terms import Results
 from taetpu.stats import numbers
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
@@ -39,11 +39,7 @@ def summary(results: Results) -> list[str]:
         if entry and entry["excess"] is not None
     ]
     for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
-        clear = [
-            " or ".join([_term(term), *_aliases(term)])
-            for term in entry["terms"]
-            if term["p_holm"] is not None and term["p_holm"] < results["alpha"]
-        ]
+        clear = [factors.full_title(term) for term in factors.clear(entry["terms"], results["alpha"])]
         what = words.joined(clear) if clear else "no factor and no pair of them"
         found.append(f"Factorial{_at(rung)}: {what} made a clear difference.")
     fates = {arm: entry["fate"] for arm, entry in designs.get("ladder", {}).get("arms", {}).items()}
@@ -119,20 +115,11 @@ def _terms(rung: str, entry: Mapping[str, Any], several: bool) -> Table:
     rows = []
     for term in entry["terms"]:
         share = "-" if term["share"] is None else f"{term['share']:.1%}"
-        aliases = ", ".join(_aliases(term)) or "-"
+        aliases = ", ".join(factors.aliases(term)) or "-"
         figures = numbers.effect(term["effect"], term["ci95"]), numbers.interval(term["ci95"])
-        rows.append([_term(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
+        rows.append([factors.title(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
     kept = range(len(columns) if any(term["aliases"] for term in entry["terms"]) else len(columns) - 1)
     return Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
-
-
-def _term(term: Mapping[str, Any]) -> str:
-    return " x ".join(term["factors"])
-
-
-def _aliases(term: Mapping[str, Any]) -> list[str]:
-    """What was measured as one with a term."""
-    return [" x ".join(other) for other in term["aliases"]]
 
 
 # --- ladder ----------------------------------------------------------------------------------------------------------
@@ -169,6 +156,12 @@ def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
         "with the largest; the trend is a straight line over the logarithm of the baseline's parameters."
     )
     notes = [
+        "An effect holds where it is clear at both ends in one direction; grows or shrinks where it is clear at the "
+        "largest scale and the trend is, too; vanishes where it is clear at the smallest alone, and shown to be small "
+        "or on its way to zero at the largest; reverses where it is better at one end and worse at the other. Unclear "
+        "means that the runs do not say, not that nothing happens.",
+        "The p of a trend, and that of whether scales differ, is of one arm alone: neither is corrected for the number "
+        "of arms. All scales are trained on the same seeds, so that what a seed does at one it may do at another.",
         'What stands under "extrapolated to" was not trained: it is the line, carried on to a model four times as '
         "large as the largest, and its interval says nothing about whether the line goes on.",
         "About 20 tokens a parameter are compute-optimal (Hoffmann et al. 2022); effects of models that are trained "

@@ -5,8 +5,8 @@ import textwrap
 
 from taetpu.report import designs, words
 from taetpu.report.parts import parts
-from taetpu.report.sections import Costs, Section, Table
-from taetpu.report.words import Results
+from taetpu.report.sections import Section, Table
+from taetpu.report.terms import Costs, Results
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
@@ -22,11 +22,10 @@ def markdown(results: Results, costs: Costs) -> str:
         "",
     ]
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in words.rows(results)]
+    rows = words.rows(results, costs)
+    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
     lines += [*_table(Table(columns, cells, left=2)), "", escaped(words.noise(results)), "", "## Evidence", ""]
-    lines += [
-        f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in words.rows(results) if row.verdict != "baseline"
-    ]
+    lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in rows if row.verdict != "baseline"]
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]

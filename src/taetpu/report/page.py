@@ -19,8 +19,7 @@ from markupsafe import Markup
 
 from taetpu.report import charts, panels, parts, words
 from taetpu.report.curves import Curves
-from taetpu.report.sections import Costs
-from taetpu.report.words import Results
+from taetpu.report.terms import Costs, Results
 
 Facts = Sequence[tuple[str, str]]
 """Names with values, in the order to show them."""
@@ -53,7 +52,7 @@ def html(results: Results, background: Background) -> str:
     vega, script = _vega(), _resource("page.js")
     return _template().render(
         results=results,
-        rows=words.rows(results),
+        rows=words.rows(results, background.costs),
         words=words,
         sections=parts.parts(results, background.costs),
         background=background,

@@ -8,7 +8,7 @@ import altair as alt
 from taetpu.report import words
 from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, shape_by_verdict, spec
 from taetpu.report.designs import curve_path
-from taetpu.report.words import Results
+from taetpu.report.terms import Results
 
 HEIGHT = 150
 WIDE = 10

@@ -1,8 +1,8 @@
 """All sections of a report behind its verdicts, in order."""
 
 from taetpu.report import designs, sections
-from taetpu.report.sections import Costs, Section
-from taetpu.report.words import Results
+from taetpu.report.sections import Section
+from taetpu.report.terms import Costs, Results
 
 
 def parts(results: Results, costs: Costs) -> list[Section]:

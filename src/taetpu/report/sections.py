@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.report import words
-from taetpu.report.words import Results
+from taetpu.report.terms import MATCHED, Costs, Results, baseline_of, matches
 from taetpu.stats import numbers
 
 Arm = Mapping[str, Any]
-Costs = Mapping[str, Mapping[str, float | None]]
-"""By arm what was timed: see `stats.costs`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Section:
 
 def costs(results: Results, measured: Costs) -> Section:
     """What each arm costs beside what it brings. Times are given where they are `measured`."""
-    rows = [_cost(arm, words.baseline_of(results, arm), measured) for arm in results["arms"]]
+    rows = [_cost(arm, baseline_of(results, arm), measured) for arm in results["arms"]]
     lead = (
         "Parameters, training FLOPs and memory are counted from the program; times are medians of what was measured "
         "on the machine that trained it, a run's share of its pack."
@@ -74,9 +72,9 @@ def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
     return [
         arm["name"],
         numbers.effect(arm["effect"], arm["ci95"]),
-        *(words.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
-        *(words.beside(ours.get(w), theirs.get(w), words.seconds) for w in ("train_seconds", "inference_seconds")),
-        *(words.beside(memory.get(w), other.get(w), words.size) for w in ("training", "kv_cache")),
+        *(numbers.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
+        *(numbers.beside(ours.get(w), theirs.get(w), numbers.seconds) for w in ("train_seconds", "inference_seconds")),
+        *(numbers.beside(memory.get(w), other.get(w), numbers.size) for w in ("training", "kv_cache")),
     ]
 
 
@@ -84,9 +82,10 @@ def matching(results: Results) -> Section | None:
     """Each arm at equal steps beside the same arm at equal parameters, FLOPs or time."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
-        [of["name"], f"equal {words.MATCHED[match['by']]}", _changes(match), *_judged(of), *_judged(arm)]
+        [of["name"], f"equal {MATCHED[match['by']]}", _changes(match), *_judged(of), *_judged(arm)]
         for arm in arms.values()
-        if (match := arm["role"].get("match")) and "tuned" not in arm["role"] and (of := arms.get(match["of"]))
+        for match in matches(arm)
+        if "tuned" not in arm["role"] and (of := arms.get(match["of"]))
     ]
     if not rows:
         return None
@@ -114,7 +113,7 @@ def divergence(results: Results) -> Section | None:
         return None
     rows = []
     for arm in arms:
-        base, worst = words.baseline_of(results, arm), arm["worst_case"]
+        base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
         counted = numbers.effect(worst["effect"], worst["ci95"]), numbers.interval(worst["ci95"])
         test = numbers.p_value(arm["divergence_p"])

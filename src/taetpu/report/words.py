@@ -1,14 +1,13 @@
 """What a report says in words and figures, the same in HTML, Markdown and the terminal: all from the results."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from taetpu.report import factors
+from taetpu.report.terms import NOT_TIMED, Costs, Results, terms
 from taetpu.stats import numbers
-
-Results = Mapping[str, Any]
-"""The content of `results.json`."""
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
 MARKS = {
@@ -17,11 +16,10 @@ MARKS = {
     "equivalent": "\u25b2",
     "inconclusive": "\u25cf",
     "interim": "",
+    "single seed": "",
     "baseline": "",
 }
 """A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
-LENGTH = {"train.steps", "train.epochs"}
-MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 
 
 @dataclass(frozen=True)
@@ -37,21 +35,21 @@ class Row:
     noise_sd: str
     """The effect in standard deviations of a run."""
     verdict: str
-    """A verdict, `interim` before there is one, or `baseline`."""
+    """A verdict, `interim` before there is one, `single seed` where there will be none, or `baseline`."""
     terms: str
     """On which terms the arm is compared, where these are not the study's own: `at equal FLOPs`."""
     evidence: str
     more_seeds: int | None
 
 
-def rows(results: Results) -> list[Row]:
+def rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
     """The verdict table, in the study's order: the baseline first."""
     places = numbers.decimals(results["model"]["residual_sd"], results["arms"][0]["mean"] or 0)
-    return [_row(arm, results, places) for arm in results["arms"]]
+    return [_row(arm, results, places, costs) for arm in results["arms"]]
 
 
-def _row(arm: Mapping[str, Any], results: Results, places: int) -> Row:
-    on = terms(arm, results)
+def _row(arm: Mapping[str, Any], results: Results, places: int, costs: Costs) -> Row:
+    on = terms(arm, results, costs)
     return Row(
         arm=arm["name"],
         change=arm["change"],
@@ -68,54 +66,11 @@ def _row(arm: Mapping[str, Any], results: Results, places: int) -> Row:
 
 
 def standing(arm: Mapping[str, Any]) -> str:
-    """An arm's verdict; `interim` where there is none yet, `baseline` where there is nothing to compare it with."""
-    return arm["verdict"] or ("baseline" if arm["against"] is None else "interim")
-
-
-def terms(arm: Mapping[str, Any], results: Results) -> str:
-    """How an arm is compared, as far as that is not how the study's first arms are: at equal what, at its best, at
-    which scale. A study that matches arms says of the others that they are compared at equal steps.
+    """An arm's verdict; `interim` where there is none yet, `single seed` where no more seeds come to give one,
+    `baseline` where there is nothing to compare it with.
     """
-    role, found = arm["role"], []
-    if match := role.get("match"):
-        found.append(f"at equal {MATCHED[match['by']]}")
-    elif arm["against"] and not LENGTH & set(arm["diff"]) and any("match" in a["role"] for a in results["arms"]):
-        found.append("at equal steps")
-    if "tuned" in role:
-        found.append("each at its best")
-    if arm["against"] not in (None, results["arms"][0]["name"]) and "tuned" not in role:
-        found.append(f"against {arm['against']}")
-    return ", ".join(found)
-
-
-def baseline_of(results: Results, arm: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an arm is compared with; a baseline itself, or the study's own where that is not there."""
-    arms = {other["name"]: other for other in results["arms"]}
-    return arm if arm["against"] is None else arms.get(arm["against"], results["arms"][0])
-
-
-def beside(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
-    """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
-    if value is None or not base or value == base:
-        return text(value)
-    share = 100 * (value / base - 1)
-    return f"{text(value)} ({share:+.2g}%)" if abs(share) < 10 else f"{text(value)} ({share:+.0f}%)"
-
-
-def size(value: float | None) -> str:
-    """Bytes, with an SI prefix: `1.5 MB`."""
-    text = numbers.amount(value)
-    number = text.rstrip("kMGTPE")
-    return text if value is None else f"{number} {text[len(number) :]}B"
-
-
-def seconds(value: float | None) -> str:
-    """A time in the unit that suits it: `3.2 ms`, `1.5 min`."""
-    if value is None:
-        return "-"
-    units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))
-    unit, name = next(((unit, name) for unit, name in units if value >= unit), (1e-9, "ns"))
-    return f"{value / unit:.3g} {name}"
+    waiting = "single seed" if len(arm["runs"]) == 1 else "interim"
+    return arm["verdict"] or ("baseline" if arm["against"] is None else waiting)
 
 
 def metric(name: str) -> str:
@@ -129,16 +84,40 @@ def headline(results: Results) -> str:
     baseline, name = results["arms"][0], results["primary"]
     arms = judged(results)
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
-        why = "diverged on every seed" if baseline["diverged"] == len(baseline["runs"]) else "has no finished run yet"
+        if all(map(_lost, results["arms"])):
+            return "Every run diverged: there is nothing to compare."
+        why = "diverged on every seed" if _lost(baseline) else "has no finished run yet"
         return f"The baseline {why}: there is nothing to compare with."
     if not arms:
         return f"The baseline alone: {name} is {rows(results)[0].mean}."
+    if all(map(_lost, arms)):
+        return _all_lost(arms, results)
     if len(results["seeds"]) == 1:
         return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
     if not results["final"]:
         return f"Interim: effects of {_count(len(arms), 'change')} on {name} so far, and no verdicts yet."
     tuned = "Each at its best: " if any("tuned" in arm["role"] for arm in arms) else ""
-    return f"{_scale(results) or tuned}{_counted(arms, name)}"
+    crossed = factors.sentence(results, largest(results) or "")
+    if crossed is None:
+        return f"{_scale(results) or tuned}{_counted(arms, name)}"
+    others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
+    return f"{_scale(results)}{crossed}{f' Besides: {tuned}{_counted(others, name)}' if others else ''}"
+
+
+def _lost(arm: Mapping[str, Any]) -> bool:
+    """Did all runs of an arm diverge?"""
+    return arm["diverged"] == len(arm["runs"])
+
+
+def _all_lost(arms: list[Mapping[str, Any]], results: Results) -> str:
+    text = "The change diverged on every seed" if len(arms) == 1 else f"All {len(arms)} changes diverged on every seed"
+    if not results["final"]:
+        return f"{text}."
+    worse = sum(arm["verdict"] == "worse" for arm in arms)
+    if not worse:
+        return f"{text}, too few to call that worse than the baseline."
+    of = "" if worse == len(arms) else f" for {worse} of them"
+    return f"{text}, which is clearly worse than the baseline{of}."
 
 
 def _counted(arms: list[Mapping[str, Any]], name: str) -> str:
@@ -199,7 +178,8 @@ def notices(results: Results) -> list[str]:
     late = [arm["name"] for arm in arms if not arm["planned"]]
     if late:
         found.append(f"Added to the study after its first run: {', '.join(late)}.")
-    if results["label"] == "screening":
+    compared = any(arm["against"] and not _lost(arm) for arm in arms) and not _lost(arms[0])
+    if results["label"] == "screening" and compared:
         found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects; confirm what matters with more.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import UserError, Where
@@ -20,6 +20,19 @@ LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
 NOT_YET = ("tasks", "trackers")
+
+# Of the keys that hold mappings, for who has written something else.
+EXAMPLES = {
+    "base": "{task: ..., model: ..., train: ...}",
+    "arms": "{nope: {model.position: none}}",
+    "grid": "{model.norm: [rms, layer], model.bias: [false, true]}",
+    "leave_one_out": "{rope: {model.position: none}}",
+    "add_one_in": "{bias: {model.bias: true}}",
+    "factorial": "{model.norm: [rms, layer], model.position: [rope, none]}",
+    "ladder": "{model.dim: [32, 64]}",
+    "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
+}
+EMPTY = {"ladder": "has no rung", "tune": "tunes nothing"}
 
 Matching = Literal["steps", "flops", "params", "time"]
 
@@ -93,9 +106,20 @@ class Measure(Config):
     @model_validator(mode="before")
     @classmethod
     def _usual_direction(cls, data: Any) -> Any:
-        if str(data.get("primary", "")).endswith("accuracy"):
-            return {"direction": "max", **data}
-        return data
+        return {"direction": _better(data.get("primary", "")), **data}
+
+    @model_validator(mode="after")
+    def _no_worse_direction(self) -> "Measure":
+        if self.direction != (usual := _better(self.primary)):
+            more = "more" if self.direction == "max" else "less"
+            problem = f"{self.direction} would call {more} {self.primary} better"
+            raise UserError(problem, path=("direction",), remedy=f"direction: {usual}, or leave it out")
+        return self
+
+
+def _better(metric: Any) -> str:
+    """More accuracy; less of all else that is measured."""
+    return "max" if str(metric).endswith("accuracy") else "min"
 
 
 class StudySpec(Config):
@@ -126,11 +150,17 @@ class StudySpec(Config):
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
     )
     @classmethod
-    def _mapping(cls, value: Any) -> Any:
+    def _mapping(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
         if value is None:  # a key with nothing but comments under it
             return {}
         if not isinstance(value, dict):
-            raise ValueError("must be a mapping, each line a name, a colon and a value")
+            given = list(value) if isinstance(value, tuple) else value  # as YAML has it
+            problem = f"{given!r} is not allowed: must be a mapping, each line a name, a colon and a value"
+            raise UserError(problem, path=(name,), remedy=f"{name}: {EXAMPLES[name]}")
+        if not value and name not in ("base", "arms"):
+            problem = f"an empty {name} {EMPTY.get(name, 'makes no arm')}"
+            raise UserError(problem, path=(name,), remedy=f"{name}: {EXAMPLES[name]}, say")
         return value
 
     @model_validator(mode="after")

@@ -152,7 +152,7 @@ def _judged(
     if not final:  # a p that nobody planned to look at invites a verdict
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
-    decision = verdict.decide(found, plan) if final else None
+    decision = verdict.decide(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
     every = effect.covering(lambda df: critical(len(group.arms), df))
     return {
         "effect": effect.effect,

@@ -81,7 +81,8 @@ def check(claim: Claim, results: Mapping[str, Any], where: Where) -> Finding:
         )
     arm = arms[claim.arm]
     if arm["verdict"] is None:
-        return Finding(claim, False, f"there is no verdict yet. {arm['evidence']}")
+        why = "a single seed gives no verdict" if results.get("label") == "single seed" else "there is no verdict yet"
+        return Finding(claim, False, f"{why}. {arm['evidence']}")
     said = f"{arm['verdict']}. {arm['evidence']}"
     if (arm["verdict"] == claim.verdict) == claim.negated:
         return Finding(claim, False, said)

@@ -1,10 +1,12 @@
 """Figures as text: no more digits than the uncertainty supports."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 SIGNIFICANT = 2
 """Digits kept of an uncertainty; values are cut at the same decimal place."""
+MOST_PLACES = 12
+"""Of decimals; what is less than these can show is zero but for rounding."""
 
 
 def decimals(uncertainty: float | None, value: float = 1.0) -> int:
@@ -16,13 +18,20 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
     size, digits = (abs(uncertainty or 0), SIGNIFICANT) if known else (abs(value), 4)
     if size == 0 or not math.isfinite(size):
         return digits
-    return min(max(digits - 1 - math.floor(math.log10(size)), 0), 12)
+    return min(max(digits - 1 - math.floor(math.log10(size)), 0), MOST_PLACES)
+
+
+def is_zero(value: float) -> bool:
+    """Is a value zero, but for the rounding of what it was computed from?"""
+    return abs(value) < 10**-MOST_PLACES
 
 
 def number(value: float | None, places: int, sign: bool = False) -> str:
     """A value with `places` decimals, `-` where there is none. With `sign`, `+` before what is above zero."""
     if value is None or not math.isfinite(value):
         return "-"
+    if is_zero(value):
+        return "0"
     text = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
     return text.lstrip("+-") if float(text) == 0 else text  # no -0.00
 
@@ -60,3 +69,27 @@ def amount(value: float | None) -> str:
         if abs(value) >= 0.9995 * 10**power:
             return f"{value / 10**power:#.3g}".rstrip(".") + prefix
     return f"{value:g}"
+
+
+def beside(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
+    """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
+    if value is None or not base or value == base:
+        return text(value)
+    share = 100 * (value / base - 1)
+    return f"{text(value)} ({share:+.2g}%)" if abs(share) < 10 else f"{text(value)} ({share:+.0f}%)"
+
+
+def size(value: float | None) -> str:
+    """Bytes, with an SI prefix: `1.5 MB`."""
+    text = amount(value)
+    digits = text.rstrip("kMGTPE")
+    return text if value is None else f"{digits} {text[len(digits) :]}B"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it: `3.2 ms`, `1.5 min`."""
+    if value is None:
+        return "-"
+    units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))
+    unit, name = next(((unit, name) for unit, name in units if value >= unit), (1e-9, "ns"))
+    return f"{value / unit:.3g} {name}"

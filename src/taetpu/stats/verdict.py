@@ -207,9 +207,12 @@ def _on_divergence(evidence: Evidence, plan: Plan, seeds: int) -> list[str]:
 
 def _difference(effect: Effect, metric: str) -> str:
     size = effect.effect or 0.0
-    if not size:
+    if numbers.is_zero(size):
         return f"{metric} is exactly that of the baseline"
-    text = numbers.number(abs(size), numbers.decimals(numbers.half_width(effect.interval), size))
+    places = numbers.decimals(numbers.half_width(effect.interval), size)
+    text = numbers.number(abs(size), places)
+    if not float(text):
+        return f"{metric} is within {10**-places:.{places}f} of the baseline's"
     return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than the baseline's"
 
 

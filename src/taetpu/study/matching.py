@@ -5,7 +5,8 @@ Beside such an arm `match` puts one that is trained for fewer or more steps, or 
 have the same.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from taetpu.core.errors import UserError
@@ -59,6 +60,22 @@ def time_matched(study: Study, steps: Mapping[str, int]) -> Iterator[Arm]:
     for arm in study.arms:
         if arm.name in steps:
             yield from _lengthened(study, arm, "time", steps[arm.name])
+
+
+def beside(study: Study, found: Iterable[Arm]) -> Study:
+    """A study with its matched arms. One that comes to an arm that is there already is that arm, not another one: its
+    role then says under `also` what else it is matched by, and no run or comparison counts twice.
+    """
+    arms = list(study.arms)
+    for new in found:
+        against = study.against(new)
+        twin = next((i for i, a in enumerate(arms) if a.config == new.config and study.against(a) is against), None)
+        if twin is None:
+            arms.append(new)
+        else:
+            role = arms[twin].role
+            arms[twin] = replace(arms[twin], role={**role, "also": [*role.get("also", ()), new.role["match"]]})
+    return study.changed(arms=tuple(arms))
 
 
 def matched_name(arm: Arm, kind: str) -> str:

@@ -1,11 +1,15 @@
 """What a study can resolve, said before it is trained: from a noise level to an effect, and to seeds and their cost."""
 
+import math
 from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.design import Study
 from taetpu.stats.power import POWER, Design
 from taetpu.store.study import StudyFolder
+
+LEAST = 2
+"""The fewest seeds that show any noise."""
 
 
 def resolution(
@@ -24,11 +28,13 @@ def resolution(
         which needs no noise level; for the `effect`, the `seeds` that it takes and the `flops` of training them all.
 
     Raises:
-        UserError: a noise or an effect that is not above 0; an effect without any noise to compare it with.
+        UserError: a noise or an effect that is no finite number above 0; an effect without any noise to compare it
+            with.
     """
     for name, value in (("noise", noise), ("effect", effect)):
-        if value is not None and value <= 0:
-            raise UserError(f"{value:g} is no {name} to plan with", path=(name,), remedy="a number above 0")
+        if value is not None and not 0 < value < math.inf:
+            remedy = "a finite number above 0, e.g. 0.01"
+            raise UserError(f"{value:g} is no {name} to plan with", path=(name,), remedy=remedy)
     known, source = (noise, "stated") if noise else (_measured(folder), "measured")
     if effect is not None and known is None:
         remedy = "--noise 0.01, say; or run the study first"
@@ -43,7 +49,8 @@ def resolution(
     in_sd = design.resolves(1.0, seeds)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
-        needed = design.seeds(effect, known)
+        least = design.resolves(1.0, LEAST)  # what lies far beyond it has no power that could be computed
+        needed = LEAST if least and effect >= least * known else design.seeds(effect, known)
         found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
     return found
 

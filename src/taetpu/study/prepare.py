@@ -3,7 +3,7 @@
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
 from taetpu.spec.design import Study
-from taetpu.study.matching import matched
+from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 
 
@@ -17,7 +17,7 @@ def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study,
         UserError: data cannot be used; an arm cannot be matched, breaks the contract, or cannot be tuned.
     """
     study.runs()
-    study = study.changed(arms=(*study.arms, *matched(study)))
+    study = beside(study, matched(study))
     computed = check(study, told)
     if study.tune is not None:
         trials(study).runs()

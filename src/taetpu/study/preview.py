@@ -11,7 +11,7 @@ from taetpu.core.traced import split
 from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.changes import in_words
 from taetpu.store.study import StudyFolder
-from taetpu.study.matching import time_matched, to_time
+from taetpu.study.matching import beside, time_matched, to_time
 from taetpu.study.packs import stored_plans
 from taetpu.study.planner import resolution
 from taetpu.study.prepare import proved
@@ -53,9 +53,9 @@ def preview(
     if stored:
         check_frozen(stored, study)
     study, computed = proved(study, told)
-    longer = list(time_matched(study, stored.get("matching", {})))
-    study = study.changed(arms=(*study.arms, *longer))
-    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in longer}  # of steps, it has more or fewer
+    study = beside(study, time_matched(study, stored.get("matching", {})))
+    timed = [arm for arm in study.arms if arm.name not in computed]
+    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # of steps, it has more or fewer
     tried = None if study.tune is None else trials(study)
     sources, runs = study.sources, study.runs()
     asked = [runs, tried.runs() if tried else []]
@@ -87,8 +87,8 @@ def preview(
 
 def _at_run(study: Study) -> list[str]:
     """The arms whose matching by time has not been measured."""
-    known = {arm.role["match"]["of"] for arm in study.arms if arm.role.get("match", {}).get("by") == "time"}
-    return [] if known or "time" not in study.match else [arm.name for arm in to_time(study)]
+    by = {match["by"] for arm in study.arms for match in (arm.role.get("match", {"by": ""}), *arm.role.get("also", ()))}
+    return [] if "time" in by or "time" not in study.match else [arm.name for arm in to_time(study)]
 
 
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
@@ -133,10 +133,11 @@ def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], progr
 def _change(arm: Arm, base: Mapping[str, Any]) -> str:
     """What an arm changes, as the report says it; of a matched one, which arm it is and what matching changes of it."""
     match = arm.role.get("match")
+    also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
-        return in_words(arm.overrides, base)
+        return in_words(arm.overrides, base) + also
     changed = {path: value for path, value in match.items() if "." in path and value is not None}
-    return f"{match['of']}; {in_words(changed, base)}"
+    return f"{match['of']}; {in_words(changed, base)}{also}"
 
 
 def _tokens(run: RunSpec, sources: Sources) -> int:

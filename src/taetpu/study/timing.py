@@ -7,7 +7,7 @@ from taetpu.core.traced import active
 from taetpu.spec.design import Study
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
-from taetpu.study.matching import time_matched, timed
+from taetpu.study.matching import beside, time_matched, timed
 from taetpu.train.calibrate import Calibration
 from taetpu.train.plan import Group, Work, auto_precision
 from taetpu.train.watch import Watcher
@@ -23,7 +23,7 @@ def in_equal_time(study: Study, folder: StudyFolder, watcher: Watcher) -> Study:
 
     steps = timed(study, lambda arm: measured(arm.name), known)
     if steps:
-        study = study.changed(arms=(*study.arms, *time_matched(study, steps)))
+        study = beside(study, time_matched(study, steps))
         freeze(study, folder, matching={**known, **steps})
     return study
 
