@@ -214,6 +214,8 @@ def plan(results: Results) -> Section:
     better = "less" if results["direction"] == "min" else "more"
     first = f"{words.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
     notes = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
+    if frozen["error_rate"] > alpha:
+        notes.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
     if frozen["equivalence"] is not None:
         small = f"{frozen['equivalence']:g}"
         notes.append(
