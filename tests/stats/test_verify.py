@@ -7,9 +7,27 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.core.identity import identity
 from taetpu.stats.analyse import analyse
 from taetpu.stats.verify import verify
+from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+
+
+ROPE = {"kind": "rope", "base": 1e4}
+
+
+def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
+    """A made-up run with a config that fits its arm, under the identity that goes with it."""
+    position = ROPE if made.arm == "baseline" else {"kind": "none"}
+    model = {"dim": 64, "bias": False, "position": ROPE, "layers": [{"position": position}]}
+    config = {"task": {"kind": "copy"}, "model": model, "train": {"steps": 10, "loss_bound": 100.0, "log_every": 5}}
+    number = identity(config, made.seed, "data", [])
+    run = stored.run(made.arm, made.seed, number)
+    about = {"arm": made.arm, "seed": made.seed, "id": number}
+    run.take_over(made, {**about, "config": config, "data": "data", "plugins": []})
+    stored.store.delete(made.key)
+    return run
 
 
 @pytest.fixture
@@ -17,7 +35,8 @@ def folder(store_study, table, draw) -> StudyFolder:
     """An analysed study, each run with curves and sums over its evaluation set."""
     y = 3 + 0.1 * draw(np.random.default_rng(0), 3, 4)
     stored = store_study(table(y))
-    for run in stored.runs():
+    for made in stored.runs():
+        run = recorded(stored, made)
         value = run.result()["metrics"]["val/loss"]
         run.append(0, 10, {"val/loss": ([5, 10], [9.0, value]), "train/loss": ([5, 10], [2.0, 1.0])})
         run.write_evaluation({"val/nll": np.full(7, value * 4), "val/weight": np.full(7, 4.0)})

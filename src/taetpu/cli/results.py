@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
@@ -89,10 +89,12 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
     """
     from taetpu.report.words import standing
     from taetpu.stats.analyse import results
+    from taetpu.stats.stored import read_study
 
-    frozen = study.read_study()
+    frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    judged = {arm["name"]: arm for arm in results(study)["arms"]}
+    found = results(study)
+    judged = {arm["name"]: arm for arm in found["arms"]}
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
@@ -168,9 +170,16 @@ def report(
         show(results, written)
 
 
+def notice(departures: list[str]) -> None:
+    """Say what of a study is not as it was planned."""
+    for departure in departures:
+        say(f"not as planned: {departure}", hanging=2)
+
+
 def show(results: dict[str, Any], written: dict[str, str]) -> None:
     """The verdict table, and where the report is."""
     from taetpu.report.exports import table_text
 
     typer.echo(table_text(results))
+    notice(results["departures"])
     typer.echo(f"\nreport: {written['html']}")
