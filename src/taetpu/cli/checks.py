@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.results import AsJson
-from taetpu.cli.tables import say, show_json
+from taetpu.cli.tables import filled, say, show_json
 
 if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
@@ -27,7 +27,10 @@ def check(
     from taetpu.core.errors import Failed
     from taetpu.study.claims import check_claims
 
-    found = check_claims(file)
+    try:
+        found = check_claims(file)
+    except Failed as failed:
+        raise Failed("\n".join(map(filled, str(failed).splitlines()))) from None
     if as_json:
         show_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
     else:

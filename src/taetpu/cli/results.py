@@ -66,9 +66,11 @@ def status(
         show_json(found)
     elif not found:
         typer.echo(f"no studies under {place}")
-    for name, rows in {} if as_json else found.items():
-        typer.echo(name)
-        _show_status(rows)
+    for study in () if as_json else studies:
+        typer.echo(study.name)
+        _show_status(found[study.name])
+        if "problem" not in found[study.name][0]:
+            notice(_departures(study))
 
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
@@ -93,8 +95,7 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
 
     frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    found = results(study)
-    judged = {arm["name"]: arm for arm in found["arms"]}
+    judged = {arm["name"]: arm for arm in results(study)["arms"]}
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
@@ -112,6 +113,15 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _departures(study: "StudyFolder") -> list[str]:
+    from taetpu.stats.plan import read_plan
+    from taetpu.stats.planned import departures
+    from taetpu.stats.stored import read_study
+
+    frozen = read_study(study)
+    return departures(frozen, read_plan(frozen, study.where))
 
 
 def _show_status(rows: list[dict[str, Any]]) -> None:

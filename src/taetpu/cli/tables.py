@@ -9,10 +9,15 @@ import typer
 WIDTH = 80
 
 
-def say(text: str, first: int = 0, hanging: int = 0) -> None:
-    """Print a paragraph, its first line and those after it indented by so many columns."""
+def filled(text: str, first: int = 0, hanging: int = 0) -> str:
+    """A paragraph, its first line and those after it indented by so many columns."""
     indents = {"initial_indent": " " * first, "subsequent_indent": " " * hanging}
-    typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False, **indents))
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False, **indents)
+
+
+def say(text: str, first: int = 0, hanging: int = 0) -> None:
+    """Print a paragraph, see `filled`."""
+    typer.echo(filled(text, first, hanging))
 
 
 def show_json(data: Any) -> None:

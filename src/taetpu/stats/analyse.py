@@ -54,8 +54,8 @@ def results(folder: StudyFolder) -> dict[str, Any]:
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
     Returns:
-        `study, primary, direction, plan, departures, alpha, seeds, complete, final, label, noise_floor, model, groups, packs,
-        hardware, tuning, designs, arms`; docs/statistics.md explains each.
+        `study, primary, direction, plan, departures, alpha, seeds, complete, final, label, noise_floor, model, groups,
+        packs, hardware, tuning, designs, arms`; docs/statistics.md explains each.
 
     Raises:
         UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs

@@ -7,7 +7,7 @@ program derives from others (a hidden size, a layer cut out of a pattern) are le
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.identity import computed, identity
+from taetpu.core.identity import canonical, computed, identity
 from taetpu.stats.stored import read_config
 from taetpu.store.runs import RunFolder
 
@@ -23,18 +23,23 @@ def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str
         UserError: a `config.json` is damaged.
     """
     about = {run: read_config(run) for run in runs}
-    base = next((found for run, found in about.items() if run.arm == BASELINE), {})
+    problems = {run: list(_not_itself(run, recorded, study)) for run, recorded in about.items()}
+    configs = {run: computed(about[run]["config"]) for run in runs if not problems[run]}
+    usual = _usual(configs)
     written = {**study["arms"], **_trials(study)}
-    first: dict[str, tuple[RunFolder, Mapping[str, Any]]] = {}
-    for run, recorded in about.items():
-        problems = [*_not_itself(run, recorded, study)]
-        config = recorded.get("config")
-        if not problems and config:
-            problems += _not_its_arm(run.arm, computed(config), written, study, base.get("config"))
-            other, its = first.setdefault(run.arm, (run, config))
-            if computed(its) != computed(config):
-                problems.append(f"its config is not that of {other.where}, which is of the same arm")
-        yield from (f"{run.where}: {problem}" for problem in problems)
+    for run, config in configs.items():
+        problems[run] += _not_its_arm(run.arm, config, written, study, usual.get(BASELINE, {}))
+        if not problems[run] and config != usual[run.arm]:
+            problems[run].append(f"its config is not that of the other runs of arm {run.arm!r}")
+    yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
+
+
+def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The config that most runs of an arm have."""
+    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for run, config in configs.items():
+        found.setdefault(run.arm, {}).setdefault(canonical(config), []).append(config)
+    return {arm: max(alike.values(), key=len)[0] for arm, alike in found.items()}
 
 
 def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
@@ -76,20 +81,21 @@ def _not_its_arm(
     config: Mapping[str, Any],
     written: Mapping[str, Mapping[str, Any]],
     study: Mapping[str, Any],
-    baseline: Mapping[str, Any] | None,
+    baseline: Mapping[str, Any],
 ) -> Iterator[str]:
     """The config of a run against what the study says of its arm."""
     if arm not in written:
         return
     overrides = written[arm]
-    layered = bool(study["base"].get("model", {}).get("layers")) or any("layers" in path.split(".") for path in overrides)
+    single = any(path.startswith("model.layers.") for path in overrides)
+    layered = single or bool(study["base"].get("model", {}).get("layers"))
     for path, value in (_as_overrides(study["base"]) if arm == BASELINE else overrides).items():
         found = _looked_up(config, path, layered)
         if found and not any(_agrees(one, value) for one in found):
-            yield f"{path} is {_brief(found[0], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
+            yield f"{path} is {_brief(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
     changed = {path.partition(".")[0] for path in overrides}
-    for section, fields in computed(baseline or {}).items():
-        if section not in changed and config.get(section) != fields:
+    for section, fields in baseline.items():
+        if arm != BASELINE and section not in changed and config.get(section) != fields:
             yield f"its {section} is not the baseline's, and arm {arm!r} does not change it"
 
 
@@ -150,5 +156,3 @@ def _agrees(found: Any, written: Any) -> bool:
 def _brief(found: Any, written: Any) -> Any:
     """Of what fills a slot its kind, where that is all that is written of it."""
     return found.get("kind", found) if isinstance(found, Mapping) and isinstance(written, str) else found
-
-

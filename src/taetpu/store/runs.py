@@ -199,13 +199,13 @@ class RunFolder:
         reached = 0
         for key in keys:
             start, end = metrics.bounds(key)
+            remedy = "delete the run's folder to train it again"
             if start < reached:
-                remedy = "delete the run's folder to train it again"
                 raise UserError("this segment overlaps the one before", file=self.store.where(key), remedy=remedy)
             if start > reached and kind == "metrics":  # a process may end before it has times to store
                 problem = f"the metrics from step {reached} to {start} are missing"
-                remedy = f"restore them from a copy, or {remedy}"
-                raise UserError(problem, file=self.store.where(f"{self.key}/{kind}"), remedy=remedy)
+                file = self.store.where(f"{self.key}/{kind}")
+                raise UserError(problem, file=file, remedy=f"restore them from a copy, or {remedy}")
             reached = end
         return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key)) for key in keys)
 
