@@ -11,8 +11,14 @@ WIDTH = 80
 
 def filled(text: str, first: int = 0, hanging: int = 0) -> str:
     """A paragraph, its first line and those after it indented by so many columns."""
-    indents = {"initial_indent": " " * first, "subsequent_indent": " " * hanging}
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False, **indents)
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=" " * first,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def say(text: str, first: int = 0, hanging: int = 0) -> None:

@@ -101,9 +101,7 @@ def _of_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, 
         bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
         if point < len(steps) and bound is not None:
             length = steps[point] - (steps[point - 1] if point else 0)
-            if values[point] * length < bound * (
-                1 - ROUNDING
-            ):  # losses are not negative: none of these was above the bound
+            if values[point] * length < bound * (1 - ROUNDING):  # no loss is negative, so none of these was above
                 yield f"the outcome is 'diverged' at step {at}, and train/loss is {values[point]} in the log there"
 
 
