@@ -65,6 +65,62 @@ def test_tampering_is_found(taetpu, study, what):
     assert any(problem in line for line in json.loads(told.out)["problems"])
 
 
+def test_at_most_ten_differences_are_told_the_cause_first_in_lines_of_80(taetpu, study):
+    file = study / "study.yaml"
+    file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\narms", "seeds:\n- 0\n- 5\narms"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 3
+    lines = done.out.splitlines()
+    assert "seeds are [0, 5], and the plan says [0, 1]" in " ".join(line.strip() for line in lines[:3])
+    assert sum(not line.startswith(" ") for line in lines) == 11
+    assert lines[-1].startswith("and ")
+    assert lines[-1].endswith(" more; --json has all of them")
+    assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
+    problems = json.loads(taetpu("report", study, "--verify", "--json").out)["problems"]
+    assert lines[-1] == f"and {len(problems) - 10} more; --json has all of them"
+    for command in ("report", "status"):
+        told = " ".join(taetpu(command, study).out.split())
+        assert "not as planned: seeds are [0, 5], and the plan says [0, 1]" in told
+
+
+def test_evidence_is_wrapped(taetpu, here, study):
+    done = taetpu("check", claims(here, "low-lr is not better"))
+    assert len(done.out.splitlines()) > 2
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+BROKEN = {
+    "a study without seeds": ("study.yaml", "seeds:\n- 0\n- 1\narms", "arms", "the study has no seeds"),
+    "a study without a plan": ("study.yaml", "plan:\n  alpha", "planned:\n  alpha", "the study has no plan"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("command", ["verify", "status", "run"])
+def test_a_study_that_lost_a_part_is_refused(taetpu, study, what, command):
+    name, old, new, problem = BROKEN[what]
+    text = (study / name).read_text()
+    assert old in text
+    (study / name).write_text(text.replace(old, new))
+    refused(taetpu, study, command, problem, study / name)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}'])
+@pytest.mark.parametrize("command", ["verify", "status", "run"])
+def test_a_result_that_is_none_is_refused(taetpu, study, text, command):
+    result_of(study, "low-lr").write_text(text)
+    refused(taetpu, study, command, "", result_of(study, "low-lr"))
+
+
+def refused(taetpu, study, command, problem, file):
+    given = {"verify": ("report", study, "--verify"), "status": ("status", study)}
+    done = taetpu(*given.get(command, ("run", "s.yaml", "--root", study.parent)))
+    assert done.code == 2
+    assert f"error: {problem}" in done.err
+    assert str(file) in done.err
+    assert "remedy: " in done.err
+
+
 def test_a_changed_plan_is_refused(taetpu, study):
     file = study / "study.yaml"
     file.write_text(file.read_text().replace("alpha: 0.05", "alpha: 0.5"))
@@ -133,6 +189,16 @@ def test_a_file_without_a_claim_is_refused_in_our_words(taetpu, here, study):
         "error: [] is not allowed: must have at least one entry\n  where:  claims.yaml:2 at claims\n"
         "  remedy: e.g. `nope is worse by at least 0.02`\n"
     )
+
+
+def test_claims_are_judged_by_the_runs_not_by_what_is_stored_of_them(taetpu, here, study):
+    edited(study / "results.json", lambda data: data["arms"][1].update(verdict="worse", ci95=[5.0, 6.0]))
+    done = taetpu("check", claims(here, "low-lr is worse by at least 4"))
+    assert (done.code, done.out) == (3, "")
+    assert "no claim is checked: what is stored of small is not what its runs come to: results.json: arms[low-lr]" in (
+        done.err.replace("\n", " ")
+    )
+    assert all(len(line) <= 80 or " " not in line.strip() for line in done.err.splitlines())
 
 
 def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):

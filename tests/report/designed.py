@@ -13,6 +13,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, matched
+from taetpu.study.reuse import described
 from taetpu.study.tuning import choose, trials, tuned
 
 HEAD = """\
@@ -65,7 +66,7 @@ def _fill(folder: StudyFolder, runs: list[RunSpec], loss: Callable[[RunSpec], fl
         run = folder.run(spec.arm, spec.seed, spec.id)
         if run.status() == "done":
             continue
-        run.start({"arm": spec.arm, "seed": spec.seed, "id": spec.id})
+        run.start(described(spec))
         steps = spec.config.train.steps or 20
         noise = np.random.default_rng([zlib.crc32(spec.arm.encode()), spec.seed]).normal(0, 0.01)
         end = loss(spec) + noise + 0.02 * (spec.seed % 5)

@@ -7,9 +7,26 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.core.identity import identity
 from taetpu.stats.analyse import analyse
 from taetpu.stats.verify import verify
+from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+
+ROPE = {"kind": "rope", "base": 1e4}
+
+
+def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
+    """A made-up run with a config that fits its arm, under the identity that goes with it."""
+    position = ROPE if made.arm == "baseline" else {"kind": "none"}
+    model = {"dim": 64, "bias": False, "position": ROPE, "layers": [{"position": position}]}
+    config = {"task": {"kind": "copy"}, "model": model, "train": {"steps": 10, "loss_bound": 100.0, "log_every": 5}}
+    number = identity(config, made.seed, "data", [])
+    run = stored.run(made.arm, made.seed, number)
+    about = {"arm": made.arm, "seed": made.seed, "id": number}
+    run.take_over(made, {**about, "config": config, "data": "data", "plugins": []})
+    stored.store.delete(made.key)
+    return run
 
 
 @pytest.fixture
@@ -17,7 +34,8 @@ def folder(store_study, table, draw) -> StudyFolder:
     """An analysed study, each run with curves and sums over its evaluation set."""
     y = 3 + 0.1 * draw(np.random.default_rng(0), 3, 4)
     stored = store_study(table(y))
-    for run in stored.runs():
+    for made in stored.runs():
+        run = recorded(stored, made)
         value = run.result()["metrics"]["val/loss"]
         run.append(0, 10, {"val/loss": ([5, 10], [9.0, value]), "train/loss": ([5, 10], [2.0, 1.0])})
         run.write_evaluation({"val/nll": np.full(7, value * 4), "val/weight": np.full(7, 4.0)})
@@ -100,3 +118,224 @@ def test_a_changed_plan_is_refused(folder) -> None:
     study.write_text(study.read_text().replace("direction: min", "direction: max"))
     with pytest.raises(UserError, match="the analysis plan is not the one that was frozen"):
         verify(folder)
+
+
+def test_a_difference_in_the_last_digits_is_that_of_another_machine(folder) -> None:
+    change(
+        Path(folder.where, "results.json"), lambda d: d["arms"][1].update(effect=d["arms"][1]["effect"] * (1 + 1e-13))
+    )
+    assert verify(folder) == []
+
+
+# --- runs and arms ---------------------------------------------------------------------------------------------------
+
+
+def test_swapped_run_folders(folder) -> None:
+    one, other = (next(run for run in folder.runs() if run.arm == arm) for arm in ("baseline", "arm1"))
+    a, b = Path(one.where), Path(other.where)
+    for old, new in ((a, b.parent / a.name), (b, a.parent / b.name)):
+        old.rename(new)
+    analyse(folder)
+    found = verify(folder)
+    assert f"{a.parent / b.name}: config.json is of arm 'arm1', and stands in the folder of 'baseline'" in found
+    for arm in ("baseline", "arm1"):  # with their records changed to go with it
+        for file in Path(folder.where, "runs", arm).glob("*/config.json"):
+            change(file, lambda d, arm=arm: d.update(arm=arm))
+    found = verify(folder)
+    assert len(found) == 2
+    found.sort(key=lambda problem: "arm 'arm1'" in problem)
+    assert found[1].endswith("model.position is 'rope', and arm 'arm1' has 'none' in study.yaml")
+    assert found[0].endswith("its config is not that of the other runs of arm 'baseline'")
+
+
+def test_an_arm_that_differs_in_what_it_does_not_change(folder) -> None:
+    """Every run of it: forged throughout, with identities that fit."""
+    for run in [run for run in folder.runs() if run.arm == "arm1"]:
+        about = run.config()
+        about["config"]["train"]["loss_bound"] = 50.0
+        about["id"] = identity(about["config"], run.seed, "data", [])
+        folder.run(run.arm, run.seed, about["id"]).take_over(run, about)
+        folder.store.delete(run.key)
+    analyse(folder)
+    told = {problem.partition(": ")[2] for problem in verify(folder)}
+    assert told == {"its train is not the baseline's, and arm 'arm1' does not change it"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda d: d["config"]["train"].update(loss_bound=9.0), "its config, seed and data are not what its identity"),
+        (lambda d: d.update(plugins=["more"]), "its config, seed and data are not what its identity"),
+        (lambda d: d.update(data="other"), "its config, seed and data are not what its identity"),
+        (lambda d: d.pop("data"), "config.json does not say on which data it was trained"),
+        (lambda d: d.pop("config"), "config.json has no config"),
+        (lambda d: d.update(seed=7), "config.json is of seed 7, and stands in the folder of 0"),
+        (lambda d: d.update(id="0" * 16), "this run is recorded as '00000000', and its folder is called "),
+    ],
+)
+def test_a_changed_record_of_a_run(folder, edit, problem: str) -> None:
+    run = folder.runs()[0]
+    change(Path(run.where, "config.json"), edit)
+    assert len(found := verify(folder)) == 1
+    assert found[0].startswith(f"{run.where}: {problem}")
+
+
+def test_how_a_run_was_watched_may_be_recorded_otherwise(folder) -> None:
+    change(Path(folder.runs()[0].where, "config.json"), lambda d: d["config"]["train"].update(log_every=1))
+    assert verify(folder) == []
+
+
+def test_an_arm_that_is_called_something_else(folder) -> None:
+    frozen(folder, lambda study: study["arms"]["arm1"].update({"model.position": "alibi", "model.bias": True}))
+    analyse(folder)
+    told = {problem.partition(": ")[2] for problem in verify(folder)}
+    assert told == {
+        "model.position is 'none', and arm 'arm1' has 'alibi' in study.yaml",
+        "model.bias is False, and arm 'arm1' has True in study.yaml",
+    }
+
+
+def test_an_edited_baseline(folder) -> None:
+    frozen(folder, lambda study: study["base"]["model"].update(dim=32))
+    found = [problem for problem in verify(folder) if "/runs/" in problem]
+    assert len(found) == 4
+    assert all(problem.endswith("model.dim is 64, and arm 'baseline' has 32 in study.yaml") for problem in found)
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def frozen(folder: StudyFolder, edit) -> None:
+    """Edit `study.yaml`, as somebody might."""
+    study = folder.read_study()
+    edit(study)
+    folder.write_study(study, replace=True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda study: study.update(seeds=[1, 2, 3]), "seeds are [1, 2, 3], and the plan says [0, 1, 2, 3]"),
+        (lambda study: study.update(seeds=[1, 2, 3, 7]), "seeds are [1, 2, 3, 7], and the plan says [0, 1, 2, 3]"),
+        (
+            lambda study: study.update(seeds=[0, 1, 2, 3, 3]),
+            "seeds are [0, 1, 2, 3, 3], and one of them is there twice",
+        ),
+        (lambda study: study["arms"].pop("arm2"), "arm 'arm2' is planned, and study.yaml does not have it"),
+        (lambda study: study["measure"].update(alpha=0.2), "measure.alpha is 0.2, and the plan says 0.05"),
+        (lambda study: study["measure"].update(equivalence=1.0), "measure.equivalence is 1.0, and the plan says None"),
+        (lambda study: study["measure"].update(primary="val/accuracy"), "measure.primary is 'val/accuracy', and the "),
+        (lambda study: study["measure"].update(looks=[2, 4]), "measure.looks is [2, 4], and the plan says [4]"),
+    ],
+)
+def test_a_study_that_is_not_as_planned(folder, edit, problem: str) -> None:
+    frozen(folder, edit)
+    told = analyse(folder)["departures"]
+    assert told[0].startswith(problem)
+    assert verify(folder)[: len(told)] == [f"{folder.where}/study.yaml: {line}" for line in told]
+
+
+def test_more_seeds_than_planned_are_counted_in_the_error_rate(folder) -> None:
+    frozen(folder, lambda study: study.update(seeds=[0, 1, 2, 3, 4]))
+    results = analyse(folder)
+    assert (results["departures"], verify(folder)) == ([], [])
+    assert results["plan"]["error_rate"] > 0.05
+
+
+def test_runs_that_the_study_does_not_name(folder) -> None:
+    frozen(folder, lambda study: (study.update(seeds=[0, 1, 2]), study["arms"].pop("arm2")))
+    analyse(folder)
+    told = verify(folder)[2:]
+    assert len(told) == 6
+    assert told[0].endswith("arm1/" + folder.runs()[3].where.rpartition("/")[2] + ": a run of seed 3, and the study's "
+                            "seeds are [0, 1, 2]")  # fmt: skip
+    assert told[1].endswith(": a run of arm 'arm2', and study.yaml does not have it")
+
+
+# --- results and logs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        ({"outcome": "diverged"}, "the outcome is 'diverged', and every metric is a number to the end of the log"),
+        (
+            {"outcome": "diverged", "diverged_at": 7},
+            "the outcome is 'diverged' at step 7, and train/loss is 1.0 in the log there",
+        ),
+        ({"diverged_at": 7}, "the outcome is 'finished', and the result says that it diverged at step 7"),
+        ({"params": 999}, "params is 999 in the result, and 1000 in that of "),
+        ({"tokens": 301}, "tokens is 301 in the result, and 300 in that of "),
+        ({"flops": 1}, "flops is 1 in the result, and 2000000 in that of "),
+    ],
+)
+def test_a_result_that_the_log_or_the_other_runs_contradict(folder, edit, problem: str) -> None:
+    run = folder.runs()[-1]
+    change(Path(run.where, "result.json"), lambda d: d.update(edit))
+    analyse(folder)
+    assert len(found := verify(folder)) == 1
+    assert found[0].startswith(f"{run.where}: {problem}")
+
+
+@pytest.mark.parametrize("loss", [np.nan, 51.0])  # 51 is the mean of five losses, one of which was above 100
+def test_a_run_that_did_diverge(folder, loss) -> None:
+    run = folder.runs()[-1]
+    last = run.metrics()["val/loss"].value[-1]
+    folder.store.delete(f"{run.key}/metrics")
+    run.append(0, 10, {"val/loss": ([5, 10], [9.0, last]), "train/loss": ([5, 10], [2.0, loss])})
+    edit = {"outcome": "diverged", "diverged_at": 7}
+    change(Path(run.where, "result.json"),
+           lambda d: (d.update(edit), d["metrics"].update({"train/loss": None if loss != loss else loss})))  # fmt: skip
+    analyse(folder)
+    assert verify(folder) == []
+
+
+def test_costs_that_are_not_those_of_the_log(folder) -> None:
+    for run in folder.runs():
+        last = run.metrics()["val/loss"].value[-1]
+        folder.store.delete(f"{run.key}/metrics")
+        run.append(0, 10, {"val/loss": ([10], [last]), "train/loss": ([10], [1.0]), "tokens": ([10], [900.0])})
+    assert f"{folder.runs()[0].where}: tokens is 300 in the result, and 900.0 in the log" in verify(folder)
+
+
+def test_a_missing_segment_is_refused(folder) -> None:
+    run = folder.runs()[0]
+    run.append(15, 20, {"val/loss": ([20], [1.0])})
+    with pytest.raises(UserError, match="the metrics from step 10 to 15 are missing"):
+        verify(folder)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["plan", "seeds", "arms", "base", "study"])
+@pytest.mark.parametrize("act", [verify, analyse])
+def test_a_study_without_one_of_its_parts_is_refused(folder, act, part: str) -> None:
+    frozen(folder, lambda study: study.pop(part))
+    with pytest.raises(UserError, match=f"the study has no {part}") as error:
+        act(folder)
+    assert error.value.file == f"{folder.where}/study.yaml"
+    assert error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "a run's result is a mapping, and this is a list"),
+        ("{}", "outcome None is none of finished, diverged"),
+        ('{"outcome": "finished", "steps": 10}', "the result has no metrics"),
+        ('{"outcome": "finished", "metrics": {}}', "steps None is not a number"),
+        (
+            '{"outcome": "finished", "steps": 10, "metrics": {"val/loss": "2"}}',
+            "metric 'val/loss' is '2', which is not a number",
+        ),
+    ],
+)
+@pytest.mark.parametrize("act", [verify, analyse])
+def test_a_result_that_is_none_is_refused(folder, act, text: str, problem: str) -> None:
+    file = Path(folder.runs()[0].where, "result.json")
+    file.write_text(text)
+    with pytest.raises(UserError) as error:
+        act(folder)
+    assert (error.value.problem, error.value.file) == (problem, str(file))
+    assert "restore it from a copy" in str(error.value.remedy)

@@ -103,10 +103,8 @@ def test_a_sample_is_trained_again_once_and_agrees(begin):
 def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin, copied):
     honest = values(begin()[0])
     shutil.rmtree(begin()[2].where)
-    for file in copied.rglob("result.json"):
-        result = json.loads(file.read_text())
-        result["metrics"]["val/loss"] -= 0.01
-        file.write_text(json.dumps(result))
+    for other in StudyFolder(open_store(copied), "small").runs():
+        forged(other)
     outcome, trained, folder = begin(reuse=[copied], audit=0.25)
     ((arm, seed),) = trained
     (wrong,) = outcome.refuted
@@ -118,6 +116,29 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
     assert len(trained) == 3
     assert outcome.results["complete"]
     assert values(outcome) == pytest.approx(honest, abs=1e-5)
+
+
+def forged(run):
+    """A loss that is less by 0.01 at the end, in the result, the log and the sums over the evaluation set alike."""
+    result, series, sums = run.result(), run.metrics(), run.evaluation()
+    result["metrics"]["val/loss"] -= 0.01
+    series["val/loss"].value[-1] = result["metrics"]["val/loss"]
+    sums["val/nll"][0] += result["metrics"]["val/loss"] * sums["val/weight"].sum() - sums["val/nll"].sum()
+    for name in ("result.json", "metrics"):
+        run.store.delete(f"{run.key}/{name}")
+    run.append(0, result["steps"], {name: (s.step, s.value) for name, s in series.items()})
+    run.write_evaluation(sums)
+    run.finish(result)
+
+
+def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
+    file = next(copied.glob("small/runs/low-lr/0-*/result.json"))
+    result = json.loads(file.read_text())
+    result["metrics"]["val/loss"] = 0.5
+    file.write_text(json.dumps(result))
+    with pytest.raises(UserError, match=r"val/loss is 0\.5 in the result, and ") as error:
+        begin(reuse=[copied])
+    assert error.value.file == str(file.parent)
 
 
 def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.results import AsJson
-from taetpu.cli.tables import show_json
+from taetpu.cli.tables import filled, say, show_json
 
 if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
+
+SHOWN = 10  # differences; what explains the others comes first
 
 
 def check(
@@ -25,12 +27,16 @@ def check(
     from taetpu.core.errors import Failed
     from taetpu.study.claims import check_claims
 
-    found = check_claims(file)
+    try:
+        found = check_claims(file)
+    except Failed as failed:
+        raise Failed("\n".join(map(filled, str(failed).splitlines()))) from None
     if as_json:
         show_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
     else:
         for one in found:
-            typer.echo(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}\n       {one.evidence}")
+            say(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}", hanging=7)
+            say(one.evidence, first=7, hanging=7)
     if failed := sum(not one.holds for one in found):
         raise Failed(f"{failed} of {len(found)} claims do not hold")
 
@@ -44,7 +50,10 @@ def verify_study(study: "StudyFolder", as_json: bool) -> None:
     if as_json:
         show_json({"study": study.name, "problems": problems})
     elif problems:
-        typer.echo("\n".join(problems))
+        for problem in problems[:SHOWN]:
+            say(problem, hanging=2)
+        if len(problems) > SHOWN:
+            say(f"and {len(problems) - SHOWN} more; --json has all of them")
     else:
         typer.echo(f"{study.name}: results.json is what the raw metrics of {len(list(study.runs()))} runs come to")
     if problems:

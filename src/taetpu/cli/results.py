@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
@@ -48,8 +48,9 @@ def status(
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far each arm of a study has come, with its last losses and its effect. An unfinished study gets no verdict
-    here, but the effects of the runs that have ended.
+    """How far each arm of a study has come, with its losses and effect.
+
+    An unfinished study gets no verdict here, but the effects of the runs that have ended.
 
     Example: taetpu status runs/quickstart
     """
@@ -66,9 +67,11 @@ def status(
         show_json(found)
     elif not found:
         typer.echo(f"no studies under {place}")
-    for name, rows in {} if as_json else found.items():
-        typer.echo(name)
-        _show_status(rows)
+    for study in () if as_json else studies:
+        typer.echo(study.name)
+        _show_status(found[study.name])
+        if "problem" not in found[study.name][0]:
+            notice(_departures(study))
 
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
@@ -89,8 +92,9 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
     """
     from taetpu.report.words import standing
     from taetpu.stats.analyse import results
+    from taetpu.stats.stored import read_study
 
-    frozen = study.read_study()
+    frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
     judged = {arm["name"]: arm for arm in results(study)["arms"]}
     rows = []
@@ -110,6 +114,15 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _departures(study: "StudyFolder") -> list[str]:
+    from taetpu.stats.plan import read_plan
+    from taetpu.stats.planned import departures
+    from taetpu.stats.stored import read_study
+
+    frozen = read_study(study)
+    return departures(frozen, read_plan(frozen, study.where))
 
 
 def _show_status(rows: list[dict[str, Any]]) -> None:
@@ -171,9 +184,16 @@ def report(
         show(results, written)
 
 
+def notice(departures: list[str]) -> None:
+    """Say what of a study is not as it was planned."""
+    for departure in departures:
+        say(f"not as planned: {departure}", hanging=2)
+
+
 def show(results: dict[str, Any], written: dict[str, str]) -> None:
     """The verdict table, and where the report is."""
     from taetpu.report.exports import table_text
 
     typer.echo(table_text(results))
+    notice(results["departures"])
     typer.echo(f"\nreport: {written['html']}")

@@ -9,9 +9,21 @@ import typer
 WIDTH = 80
 
 
-def say(text: str) -> None:
-    """Print a paragraph."""
-    typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+def filled(text: str, first: int = 0, hanging: int = 0) -> str:
+    """A paragraph, its first line and those after it indented by so many columns."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=" " * first,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def say(text: str, first: int = 0, hanging: int = 0) -> None:
+    """Print a paragraph, see `filled`."""
+    typer.echo(filled(text, first, hanging))
 
 
 def show_json(data: Any) -> None:

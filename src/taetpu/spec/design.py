@@ -29,12 +29,13 @@ FREE = ("base.task.source", *(f"base.train.{field}" for field in OBSERVATION))
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One arm on one seed. `id` is the run's identity (see `spec.identity`)."""
+    """One arm on one seed. `id` is the run's identity (see `spec.identity`), `data` its task's fingerprint."""
 
     arm: str
     seed: int
     config: ResolvedConfig
     id: str
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ class Study:
                 arm.config.train.total_steps(source.num_windows)
             except UserError as error:
                 raise arm.explain(error.at("train")) from None
-            found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, source.fingerprint)) for s in self.seeds]
+            data = source.fingerprint
+            found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, data), data) for s in self.seeds]
         return tuple(found)
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:

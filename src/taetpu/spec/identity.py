@@ -1,24 +1,10 @@
 """The identity of a run: equal for two ways of writing the same thing, different when a number could differ."""
 
-import hashlib
-import json
-from typing import Any
-
 from taetpu.core.config import components, to_data
+from taetpu.core.identity import SCHEMA as SCHEMA
+from taetpu.core.identity import canonical as canonical
+from taetpu.core.identity import identity
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.spec.train_config import OBSERVATION
-
-SCHEMA = 2  # raised when the same config comes to mean another computation
-LENGTH = 16
-
-
-def canonical(data: Any) -> str:
-    """Plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
@@ -28,12 +14,7 @@ def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
     Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint. How a run is
     watched (`OBSERVATION`) does not enter either.
     """
-    resolved = to_data(config)
-    resolved["task"].pop("source", None)
-    for field in OBSERVATION:
-        del resolved["train"][field]
-    data = {"config": resolved, "seed": seed, "task": fingerprint, "schema": SCHEMA, "plugins": plugin_sources(config)}
-    return hashlib.sha256(canonical(data).encode()).hexdigest()[:LENGTH]
+    return identity(to_data(config), seed, fingerprint, plugin_sources(config))
 
 
 def plugin_sources(config: ResolvedConfig) -> list[str]:

@@ -6,14 +6,13 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
+from taetpu.core.identity import OBSERVATION as OBSERVATION
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
 
-# Fields of TrainConfig that say how a run is watched; what it computes does not depend on them.
-OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 SERIES = ("train", "val", "test", "lr", "tokens", "flops")  # what every run measures
 
 

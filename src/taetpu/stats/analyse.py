@@ -13,9 +13,11 @@ from taetpu.stats.designs import designs, limits
 from taetpu.stats.efficiency import efficiency
 from taetpu.stats.evaluation import evaluation_noise
 from taetpu.stats.plan import Plan, read_plan
+from taetpu.stats.planned import departures
 from taetpu.stats.power import Design
 from taetpu.stats.sensitivity import sensitivity
 from taetpu.stats.simultaneous import critical
+from taetpu.stats.stored import read_study
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.study import StudyFolder
@@ -52,14 +54,14 @@ def results(folder: StudyFolder) -> dict[str, Any]:
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
     Returns:
-        `study, primary, direction, plan, alpha, seeds, complete, final, label, noise_floor, model, groups, packs,
-        hardware, tuning, designs, arms`; docs/statistics.md explains each.
+        `study, primary, direction, plan, departures, alpha, seeds, complete, final, label, noise_floor, model, groups,
+        packs, hardware, tuning, designs, arms`; docs/statistics.md explains each.
 
     Raises:
         UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs
             claim one arm and seed; a run ended early or was evaluated on another set; its metrics are damaged.
     """
-    study = folder.read_study()
+    study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
     check_evaluated_alike(table, plan.primary)
@@ -84,6 +86,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             "primary": plan.primary,
             "direction": plan.direction,
             "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]))},
+            "departures": departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),
             "complete": table.complete,

@@ -11,6 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.stats.blocked import Array
 from taetpu.stats.divergence import Count
+from taetpu.stats.stored import read_config, read_result
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -85,8 +86,7 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
     """
     done: dict[tuple[str, int], tuple[RunFolder, dict[str, Any]]] = {}
     for run in folder.runs():
-        result = run.result()
-        if result is None:
+        if run.status() != "done":
             continue
         if (run.arm, run.seed) in done:
             other = done[run.arm, run.seed][0]
@@ -94,7 +94,7 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
             raise UserError(
                 problem, file=run.where, remedy="move the one that does not belong out of the study's folder"
             )
-        done[run.arm, run.seed] = run, result
+        done[run.arm, run.seed] = run, read_result(run) or {}
     return Table({arm: [_cell(done.get((arm, s)), s, metric) for s in study["seeds"]] for arm in study["arms"]})
 
 
@@ -114,7 +114,7 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
 
 def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
     """A run that ended early is at another learning rate than the end of its schedule, and cannot be compared."""
-    asked = run.config().get("config", {}).get("train", {}).get("steps")
+    asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
         problem = f"this run ended after {result['steps']} of its {asked} steps, so that it cannot be compared"
         raise UserError(problem, file=run.where, remedy="delete its folder and run the study again")

@@ -5,57 +5,125 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from taetpu.stats.analyse import results
 from taetpu.stats.blocked import Array
+from taetpu.stats.bound import unbound
 from taetpu.stats.evaluation import SUMS
+from taetpu.stats.plan import read_plan
+from taetpu.stats.planned import departures, strays
+from taetpu.stats.stored import read_config, read_result, read_study
+from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 EVALUATED = "test/"  # metrics that are measured once, at the end, and have no curve
+SPENT = ("tokens", "flops")  # logged at evaluations
+COSTS = ("params", "memory", *SPENT)
+ROUNDING = 1e-6  # relative: means are logged in single precision
 CLOSE = 1e-9  # relative: sums over an evaluation set are added up in another order
 
 
 def verify(folder: StudyFolder) -> list[str]:
     """Every difference between what is stored of a study and what its raw metrics come to; empty if there is none.
 
+    What explains the others comes first: another plan, then runs that are not what they are taken for.
+
     Raises:
         UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen.
     """
-    found = [problem for run in folder.runs() for problem in _of_run(run)]
-    found += _of_tuning(folder, folder.read_study())
+    return examined(folder)[0]
+
+
+def examined(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
+    """What `verify` finds, and the results that the stored runs come to.
+
+    Raises:
+        UserError: as `verify`.
+    """
+    study = read_study(folder)
+    plan, runs = read_plan(study, folder.where), folder.runs()
+    found = [f"{folder.where}/study.yaml: {problem}" for problem in departures(study, plan)]
+    found += [*strays(study, plan, runs), *unbound(study, runs)]
+    found += [f"{run.where}: {problem}" for run in runs for problem in contradictions(run)]
+    found += [*_unlike(runs), *_of_tuning(study, runs)]
     stored, computed = folder.read_results(), json.loads(json.dumps(results(folder)))
     if stored is None:
-        return [*found, "results.json is missing"]
-    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, computed, ""))]
+        return [*found, "results.json is missing"], computed
+    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, computed, ""))], computed
 
 
-def _of_run(run: RunFolder) -> Iterator[str]:
-    """A run's result against the last points of its metrics, and its steps against its schedule."""
-    result = run.result()
+def contradictions(run: RunFolder) -> Iterator[str]:
+    """A run's result against its own metrics: their last points, its costs, its outcome, its steps.
+
+    Raises:
+        UserError: the result has lost its shape, or the metrics are damaged.
+    """
+    result = read_result(run)
     if result is None:
         return
     series, sums = run.metrics(), run.evaluation()
     for name, value in result["metrics"].items():
         mean = _mean(sums, name)
         if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
-            yield f"{run.where}: {name} is {value} in the result, and {mean} over the evaluation set"
+            yield f"{name} is {value} in the result, and {mean} over the evaluation set"
         if name.startswith(EVALUATED):
             continue
         if name not in series:
-            yield f"{run.where}: {name} is in the result and was never logged"
+            yield f"{name} is in the result and was never logged"
         elif not _same(value, float(series[name].value[-1])):
-            yield f"{run.where}: {name} is {value} in the result, and {float(series[name].value[-1])} in the log"
+            yield f"{name} is {value} in the result, and {float(series[name].value[-1])} in the log"
+    for name in SPENT:
+        if name in series and result.get(name) != series[name].value[-1]:
+            yield f"{name} is {result.get(name)} in the result, and {float(series[name].value[-1])} in the log"
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
-        yield f"{run.where}: the result is of step {result['steps']}, and the log ends at step {reached}"
+        yield f"the result is of step {result['steps']}, and the log ends at step {reached}"
+    yield from _of_outcome(run, result, series)
 
 
-def _of_tuning(folder: StudyFolder, study: Mapping[str, Any]) -> Iterator[str]:
+def _of_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
+    """Did the run end as it says? A loss that is no number, or too large, shows in the mean that it is logged in."""
+    logged = [name for name in result["metrics"] if name in series]
+    at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
+    if result["outcome"] == "finished":
+        if at is not None:
+            yield f"the outcome is 'finished', and the result says that it diverged at step {at}"
+        elif lost:
+            yield f"the outcome is 'finished', and {lost[0]} is no number at the end of the log"
+    elif at is None:
+        if logged and not lost:
+            yield "the outcome is 'diverged', and every metric is a number to the end of the log"
+    elif "train/loss" in series:
+        steps, values = series["train/loss"]
+        point = int(np.searchsorted(steps, at, side="right"))
+        bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
+        if point < len(steps) and bound is not None:
+            length = steps[point] - (steps[point - 1] if point else 0)
+            if values[point] * length < bound * (1 - ROUNDING):  # no loss is negative, so none of these was above
+                yield f"the outcome is 'diverged' at step {at}, and train/loss is {values[point]} in the log there"
+
+
+def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Runs of one arm that cost different things. Memory depends on the versions that it was counted with."""
+    first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
+    for run in runs:
+        result = read_result(run) or {}
+        versions = json.dumps(result.get("environment", {}).get("versions"), sort_keys=True)
+        for name in (name for name in COSTS if name in result):
+            key = run.arm, name, versions if name == "memory" else ""
+            other, value = first.setdefault(key, (run, result[name]))
+            if value != result[name]:
+                yield f"{run.where}: {name} is {result[name]} in the result, and {value} in that of {other.where}"
+
+
+def _of_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
     """What tuning found, against the runs that it tried."""
     tuning, primary = study.get("tuning"), study["plan"]["primary"]
     if not tuning:
         return
-    ended = {(run.arm, run.seed): run.result() for run in folder.runs()}
+    ended = {(run.arm, run.seed): read_result(run) for run in runs}
     for name, entry in tuning["arms"].items():
         for cell, trial in entry["trials"].items():
             came_to = [_finished(ended.get((trial["arm"], seed)), primary) for seed in tuning["seeds"]]
@@ -104,5 +172,11 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
         for i, (a, b) in enumerate(zip(stored, computed, strict=True)):
             name = a.get("name", i) if isinstance(a, Mapping) else i
             yield from _differences(a, b, f"{path}[{name}]")
-    elif stored != computed:
+    elif stored != computed and not _close(stored, computed):
         yield f"{path} is {stored!r}, and {computed!r} from the runs"
+
+
+def _close(stored: Any, computed: Any) -> bool:
+    """Equal but for the last digits, in which machines differ."""
+    numbers = isinstance(stored, float) and isinstance(computed, float)
+    return numbers and math.isclose(stored, computed, rel_tol=CLOSE)

@@ -125,7 +125,7 @@ class RunFolder:
         """Everything measured so far, by metric, in step order.
 
         Raises:
-            UserError: a segment is damaged or overlaps another.
+            UserError: a segment is damaged, overlaps another or does not join it.
         """
         return self._series("metrics")
 
@@ -199,9 +199,13 @@ class RunFolder:
         reached = 0
         for key in keys:
             start, end = metrics.bounds(key)
+            remedy = "delete the run's folder to train it again"
             if start < reached:
-                remedy = "delete the run's folder to train it again"
                 raise UserError("this segment overlaps the one before", file=self.store.where(key), remedy=remedy)
+            if start > reached and kind == "metrics":  # a process may end before it has times to store
+                problem = f"the metrics from step {reached} to {start} are missing"
+                file = self.store.where(f"{self.key}/{kind}")
+                raise UserError(problem, file=file, remedy=f"restore them from a copy, or {remedy}")
             reached = end
         return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key)) for key in keys)
 

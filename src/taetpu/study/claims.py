@@ -6,11 +6,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load
 from taetpu.spec.document import read
 from taetpu.stats.claims import Finding, check, parse
+from taetpu.stats.verify import examined
 from taetpu.store.index import one_study
+from taetpu.store.study import StudyFolder
 
 
 class Claims(Config):
@@ -21,20 +23,32 @@ class Claims(Config):
 
 
 def check_claims(file: Path) -> list[Finding]:
-    """Check every claim of a file against the results that are stored.
+    """Check every claim of a file against what the stored runs come to.
 
     Raises:
         UserError: the file is no list of claims, a claim cannot be checked, or the study has no results.
+        Failed: what is stored of the study does not agree with its runs, so that nothing can be claimed of it.
     """
     document = read(file)
     try:
         asked = load(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        folder = one_study(str(document.file.resolve().parent / asked.study))
-        results = folder.read_results()
-        if results is None:
-            remedy = f"taetpu report {folder.where}"
-            raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)
+        results = _results(one_study(str(document.file.resolve().parent / asked.study)))
         return [check(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
         raise document.located(error) from None
+
+
+def _results(folder: StudyFolder) -> dict[str, Any]:
+    """The results of a study, computed anew; what is stored must agree."""
+    if folder.read_results() is None:
+        remedy = f"taetpu report {folder.where}"
+        raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)
+    problems, results = examined(folder)
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise Failed(
+            f"no claim is checked: what is stored of {folder.name} is not what its runs come to: {problems[0]}{more}\n"
+            f"`taetpu report {folder.where} --verify` tells all; without --verify it computes results.json anew"
+        )
+    return results

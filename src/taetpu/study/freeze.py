@@ -7,6 +7,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.design import Study, check_frozen, frozen
 from taetpu.spec.identity import plugin_sources
 from taetpu.stats.plan import Plan
+from taetpu.stats.stored import read_study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
@@ -26,7 +27,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     """
     asked = {**frozen(study), "plan": analysis_plan(study).frozen()}
     if folder.exists():
-        stored = folder.read_study()
+        stored = read_study(folder)
         _refuse_tuned_seeds(study, stored)
         asked = check_frozen(stored, study)
         done = [run for run in folder.runs() if run.status() == "done"]

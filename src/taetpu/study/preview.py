@@ -10,6 +10,7 @@ from taetpu.core.config import to_data
 from taetpu.core.traced import split
 from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.changes import in_words
+from taetpu.stats.stored import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, time_matched, to_time
 from taetpu.study.packs import stored_plans
@@ -49,7 +50,7 @@ def preview(
     Raises:
         UserError: the store holds another study of this name, the data cannot be read, or an arm breaks the contract.
     """
-    stored = folder.read_study() if folder.exists() else {}
+    stored = read_study(folder) if folder.exists() else {}
     if stored:
         check_frozen(stored, study)
     study, computed = proved(study, told)

@@ -13,6 +13,8 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.identity import plugin_sources
+from taetpu.stats.stored import read_config
+from taetpu.stats.verify import contradictions
 from taetpu.store.documents import from_json, to_json
 from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
@@ -26,7 +28,8 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
         the study's runs that were trained elsewhere, also those that were taken over before.
 
     Raises:
-        UserError: there is no study at a root, or a run there is not what its folder's name says.
+        UserError: there is no study at a root, or a run there is not what its folder's name says, or
+            not what its metrics say.
     """
     missing = [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"]
     here = _finished([folder]) if missing else {}
@@ -47,20 +50,22 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
 
 
 def _check_same(run: RunSpec, other: RunFolder) -> None:
-    """Was this run trained as its identity says?"""
-    recorded, wanted = other.config(), from_json(to_json(described(run)), other.where)
+    """Was this run trained as its identity says, and did it come to what its own metrics say?"""
+    recorded, wanted = read_config(other), from_json(to_json(described(run)), other.where)
     for part in ("seed", "config", "plugins"):
         if recorded.get(part) != wanted[part]:
             problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
             raise UserError(
                 problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
             )
+    for problem in contradictions(other):
+        raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
 
 
 def described(run: RunSpec) -> dict[str, Any]:
     """What is recorded of a run when it is begun."""
     about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
-    return {**about, "plugins": plugin_sources(run.config)}
+    return {**about, "data": run.data, "plugins": plugin_sources(run.config)}
 
 
 def _finished(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
@@ -69,7 +74,7 @@ def _finished(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
     for study in studies:
         for run in study.runs():
             if run.status() == "done":
-                identity = run.config().get("id", "")
+                identity = str(read_config(run).get("id", ""))
                 if not identity.startswith(run.id):
                     problem = f"this run is recorded as {identity[:8]!r}, and its folder is called {run.id!r}"
                     raise UserError(problem, file=run.where, remedy="move it out of the study's folder")

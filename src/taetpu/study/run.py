@@ -12,6 +12,7 @@ from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
 from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
+from taetpu.stats.stored import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
@@ -171,7 +172,7 @@ def next_look(study: Study, results: dict[str, Any]) -> tuple[int, ...] | None:
 
 def seeds_begun(study: Study, folder: StudyFolder) -> tuple[int, ...]:
     """The study's seeds, with those up to the look that an earlier process had begun to train for."""
-    stored = folder.read_study()["seeds"] if folder.exists() else []
+    stored = read_study(folder)["seeds"] if folder.exists() else []
     seeds = (*study.seeds, *(seed for seed in stored if seed not in study.seeds))
     return extended(study, seeds, next((look for look in study.measure.looks if look >= len(seeds)), len(seeds)))
 

@@ -5,6 +5,7 @@ from functools import cache
 from taetpu.core.errors import UserError
 from taetpu.core.traced import active
 from taetpu.spec.design import Study
+from taetpu.stats.stored import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, time_matched, timed
@@ -15,7 +16,7 @@ from taetpu.train.watch import Watcher
 
 def in_equal_time(study: Study, folder: StudyFolder, watcher: Watcher) -> Study:
     """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps."""
-    known = folder.read_study().get("matching", {}) if folder.exists() else {}
+    known = read_study(folder).get("matching", {}) if folder.exists() else {}
 
     @cache
     def measured(name: str) -> float:

@@ -8,6 +8,7 @@ from taetpu.spec.candidates import bounded
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.loading import derived
 from taetpu.spec.tuning import Tuning
+from taetpu.stats.stored import read_result
 from taetpu.store.study import StudyFolder
 
 
@@ -54,7 +55,7 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
     """
     results: dict[str, list[dict[str, Any]]] = {}
     for run in tried.runs():
-        result = folder.run(run.arm, run.seed, run.id).result()
+        result = read_result(folder.run(run.arm, run.seed, run.id))
         if result is None:
             return None
         results.setdefault(run.arm, []).append(result)
