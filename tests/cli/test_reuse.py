@@ -1,18 +1,18 @@
 """`taetpu run --reuse`: what was refuted is said, and the study goes on without it."""
 
-import json
 import shutil
 
 import pytest
+from tests.forged import forged
+
+from taetpu.store.index import one_study
 
 
 @pytest.mark.slow
 def test_refuted_runs_exit_with_3_and_the_next_run_trains_them(taetpu, here, trained):
     shutil.copytree(trained[0], here / "theirs")
-    for file in (here / "theirs").rglob("result.json"):
-        result = json.loads(file.read_text())
-        result["metrics"]["val/loss"] += 0.5
-        file.write_text(json.dumps(result))
+    for run in one_study(here / "theirs").runs():
+        forged(run)
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
     assert done.code == 3
     assert "1 of the reused runs are trained again, to prove them" in done.err

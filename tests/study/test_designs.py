@@ -187,7 +187,7 @@ def test_an_arm_that_comes_later_is_not_planned_and_a_rung_that_goes_stays_with_
     plan = study(short)[0].results["plan"]
     more = short + "arms: {late: {train.optimizer.eps: 1e-3}}\n"
     results = study(more)[0].results
-    assert [arm["name"] for arm in results["arms"] if not arm["planned"]] == ["late@dim=12", "late"]
+    assert {arm["name"] for arm in results["arms"] if not arm["planned"]} == {"late@dim=12", "late"}
     assert results["plan"]["sha256"] == plan["sha256"]
 
     outcome, folder = study(short.replace("ladder: {model.dim: [8, 12]}\n", ""))
@@ -202,7 +202,7 @@ FACTORS = "train.optimizer.lr: [1e-3, 3e-2], train.optimizer.b1: [0.9, 0.5], hot
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("factors", "mixed"),
-    [(FACTORS, 0), (f"fraction: 1/2, {FACTORS}, train.optimizer.b2: [0.999, 0.9]", 3)],
+    [(FACTORS, 0), (f"fraction: 1/2, {FACTORS}, train.optimizer.b2: [0.99, 0.9]", 3)],
 )
 def test_a_factorial_of_eight_cells_is_analysed_with_what_it_cannot_tell(study, factors, mixed):
     results = study(f"{TINY}seeds: 2\nfactorial: {{{factors}}}\n")[0].results

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.forged import forged
 from tests.small import STUDY
 
 from taetpu.core.errors import UserError
@@ -116,19 +117,6 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
     assert len(trained) == 3
     assert outcome.results["complete"]
     assert values(outcome) == pytest.approx(honest, abs=1e-5)
-
-
-def forged(run):
-    """A loss that is less by 0.01 at the end, in the result, the log and the sums over the evaluation set alike."""
-    result, series, sums = run.result(), run.metrics(), run.evaluation()
-    result["metrics"]["val/loss"] -= 0.01
-    series["val/loss"].value[-1] = result["metrics"]["val/loss"]
-    sums["val/nll"][0] += result["metrics"]["val/loss"] * sums["val/weight"].sum() - sums["val/nll"].sum()
-    for name in ("result.json", "metrics"):
-        run.store.delete(f"{run.key}/{name}")
-    run.append(0, result["steps"], {name: (s.step, s.value) for name, s in series.items()})
-    run.write_evaluation(sums)
-    run.finish(result)
 
 
 def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
