@@ -195,8 +195,14 @@ def _along(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
     noted = run.folder.times().get("seconds") if x == "time" else run.series.get(x)
     if noted is None or not len(noted.step):
         return np.full(len(steps), np.nan)
-    value = np.cumsum(noted.value) if x == "time" else noted.value
+    value = _elapsed(noted.value) if x == "time" else noted.value
     return np.interp(steps, np.r_[0, noted.step], np.r_[0.0, value], right=np.nan)
+
+
+def _elapsed(seconds: np.ndarray) -> np.ndarray:
+    """Seconds since the start; what is noted begins anew with each process that the run was trained in."""
+    since = np.diff(seconds, prepend=0.0)
+    return np.cumsum(np.where(since < 0, seconds, since))
 
 
 # --- over a setting ------------------------------------------------------------------------------------------------
