@@ -17,7 +17,7 @@ from taetpu.report.charts import THEMES, Spec, chart
 from taetpu.report.curves import thinned
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, kinds_alone, settings
+from taetpu.store.settings import differing, settings
 from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
@@ -90,7 +90,7 @@ def plot(
         named = [run for run in measured if run.named] or measured
         return _dressed(_curves(named, metric, x, by, _naming(named, by, len(studies) > 1)))
     if x == VARIED:
-        paths = kinds_alone(differing([run.settings for run in measured]))
+        paths = differing([run.settings for run in measured])
         if not paths:
             raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
         return _dressed(alt.vconcat(*(_marginal(measured, metric, path) for path in paths)))

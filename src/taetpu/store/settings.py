@@ -25,16 +25,26 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(tables: Sequence[Settings]) -> list[str]:
-    """The paths whose values are not the same in all tables, in the order in which they first stand there."""
+    """The paths whose values are not the same in all tables, in the order in which they first stand there.
+
+    A field of a component is compared where the component's kind is the same: others come and go with the kind.
+    """
     paths = dict.fromkeys(path for table in tables for path in table)
-    return [path for path in paths if any(table.get(path) != tables[0].get(path) for table in tables[1:])]
+    return [path for path in paths if any(_differ(path, group) for group in _alike(path, tables))]
 
 
-def kinds_alone(paths: Iterable[str]) -> list[str]:
-    """Without the fields of a component whose kind differs: they come and go with it."""
-    paths = list(paths)
-    parents = [path.removesuffix("kind") for path in paths if path.endswith(".kind")]
-    return [p for p in paths if p.endswith(".kind") or not any(p.startswith(parent) for parent in parents)]
+def _differ(path: str, tables: Sequence[Settings]) -> bool:
+    return any(table.get(path) != tables[0].get(path) for table in tables[1:])
+
+
+def _alike(path: str, tables: Sequence[Settings]) -> Iterable[Sequence[Settings]]:
+    """The tables in groups whose components above this path are of the same kinds."""
+    parts = path.split(".")
+    kinds = [f"{'.'.join(parts[:i])}.kind" for i in range(1, len(parts))]
+    groups: dict[tuple[Any, ...], list[Settings]] = {}
+    for table in tables:
+        groups.setdefault(tuple(table.get(kind) for kind in kinds if kind != path), []).append(table)
+    return groups.values()
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 from taetpu.core.errors import UserError, suggest
 from taetpu.store.index import find_studies, studies
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, kinds_alone, settings
+from taetpu.store.settings import differing, settings
 from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import thinned
 
@@ -38,7 +38,7 @@ class Root:
         """All runs of all studies: the settings in which any differ, and a row for each."""
         found = [(study.name, run) for study in find_studies(self.place) for run in study.runs()]
         tables = [settings(run.config()["config"]) for _, run in found]
-        columns = kinds_alone(differing(tables))
+        columns = differing(tables)
         rows = [
             {**_about(study, run), "settings": {path: table.get(path) for path in columns}}
             for (study, run), table in zip(found, tables, strict=True)
