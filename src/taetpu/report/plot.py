@@ -98,6 +98,10 @@ def plot(
     return _dressed(_marginal(measured, metric, x))
 
 
+FIGURES = ("pdf", "svg", "png")
+"""Formats for the report's own charts."""
+
+
 def save(drawn: alt.TopLevelMixin, file: Path) -> None:
     """Write a chart in the format that the file's name says, in light colours.
 
