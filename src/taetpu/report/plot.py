@@ -120,7 +120,7 @@ def save(drawn: alt.TopLevelMixin, file: Path) -> None:
 
 def figure(spec: Spec, suffix: str) -> bytes:
     """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
-    sized = {**spec, "width": WIDTH, "config": {**THEMES["light"], "background": "white"}}
+    sized = {**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": {**THEMES["light"], "background": "white"}}
     return FORMATS[suffix](json.dumps(sized))
 
 
