@@ -105,11 +105,21 @@ def test_a_study_that_lost_a_part_is_refused(taetpu, study, what, command):
     refused(taetpu, study, command, problem, study / name)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}'])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "a run's result is a mapping, and this is a list"),
+        ("{}", "outcome None is none of finished, diverged"),
+        (
+            '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
+            "metric 'val/loss' is 'low', which is not a number",
+        ),
+    ],
+)
 @pytest.mark.parametrize("command", ["verify", "status", "run"])
-def test_a_result_that_is_none_is_refused(taetpu, study, text, command):
+def test_a_result_that_is_none_is_refused(taetpu, study, text, problem, command):
     result_of(study, "low-lr").write_text(text)
-    refused(taetpu, study, command, "", result_of(study, "low-lr"))
+    refused(taetpu, study, command, problem, result_of(study, "low-lr"))
 
 
 def refused(taetpu, study, command, problem, file):

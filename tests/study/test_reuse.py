@@ -145,6 +145,7 @@ def test_a_root_without_studies_is_refused(begin, tmp_path):
     with pytest.raises(UserError) as error:
         begin(reuse=[tmp_path / "nowhere"])
     assert "no study is stored here" in str(error.value)
+    assert not list((tmp_path / "root").rglob("*"))  # nothing is stored of a study that is refused
 
 
 @settings(max_examples=50, deadline=None)

@@ -35,10 +35,7 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
     here = _finished([folder]) if missing else {}
     elsewhere = dict[str, RunFolder]()
     for root in roots if any(run.id not in here for run in missing) else ():
-        studies = find_studies(root)
-        if not studies:
-            raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
-        elsewhere |= _finished(other for other in studies if other.where != folder.where)
+        elsewhere |= _finished(other for other in studies_at(root) if other.where != folder.where)
     for run in missing:
         target, own, other = folder.run(run.arm, run.seed, run.id), here.get(run.id), elsewhere.get(run.id)
         if own is not None:
@@ -47,6 +44,14 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
             _check_same(run, other)
             target.take_over(other, described(run), source=other.where)
     return [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).source()]
+
+
+def studies_at(root: str) -> list[StudyFolder]:
+    """The studies whose runs may be taken over. Raises `UserError` where there is none."""
+    studies = find_studies(root)
+    if not studies:
+        raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
+    return studies
 
 
 def _check_same(run: RunSpec, other: RunFolder) -> None:

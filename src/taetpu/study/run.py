@@ -18,7 +18,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.freeze import freeze
 from taetpu.study.prepare import proved
-from taetpu.study.reuse import adopt, sample
+from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.timing import in_equal_time
 from taetpu.study.trainer import Failure, train_missing
 from taetpu.study.tuning import choose, trials, tuned
@@ -117,6 +117,8 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
         problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
         remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
         raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
+    for root in options.reuse:
+        studies_at(root)  # a misspelt one is told before anything is stored
     study, _ = proved(study)
     with folder.claim():
         study = in_equal_time(study, folder, watcher)
