@@ -10,14 +10,14 @@ demo: .venv/.demo        ## run the quick study and say where its report is
 	$(BIN)/taetpu demo
 
 test: install            ## the default tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 slow: install            ## the tests that take longer: first what is timed, the quick study, and nothing beside it
 	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 nightly: install         ## the tests that take minutes
-	$(BIN)/python -m pytest -n auto -m nightly
+	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
 lint: install            ## ruff, pyright, import directions
 	$(BIN)/ruff check

@@ -53,6 +53,7 @@ def screen(here):
     return show
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
     longer = text.replace("steps: 20,", "steps: 1500,").replace("eval_every: 10", "eval_every: 300")
     (here / "s.yaml").write_text(longer)

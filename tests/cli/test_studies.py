@@ -126,6 +126,7 @@ def interrupted(here: Path, said: str) -> str:
     return heard
 
 
+@pytest.mark.slow
 def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
     heard = interrupted(here, "  step 100: ")
     assert heard.endswith("\ninterrupted: the same command goes on from the last checkpoint\n")

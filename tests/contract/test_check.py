@@ -8,6 +8,7 @@ import pytest
 
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check, compare
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
 from taetpu.core.registry import kinds
@@ -157,6 +158,7 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(study, arm):
     assert str(caught.value.remedy).startswith(remedy)
 
 
+@pytest.mark.slow
 def test_another_start_that_is_declared_is_admitted(study):
     admitted = check(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
     assert set(admitted) == {"baseline", "x", "y"}
@@ -217,16 +219,15 @@ def born():
     def parameters(config, source):
         key = config.model_dump_json()
         if key not in known:
-            many = jax.jit(jax.vmap(lambda seed: named_parameters(init_state(config, source, seed).model)))
+            many = jit_once(jax.vmap(lambda seed: named_parameters(init_state(config, source, seed).model)))
             known[key] = {name: np.asarray(a) for name, a in many(np.arange(2, dtype=np.int32)).items()}
         return known[key]
 
     return parameters
 
 
-@pytest.mark.parametrize(
-    "swap", [swap if swap == "ffn of one layer" else pytest.param(swap, marks=pytest.mark.slow) for swap in SWAPS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("swap", SWAPS)
 def test_parameters_said_to_be_equal_are_so_bit_for_bit_and_others_are_not(study, born, swap):
     loaded = study(f"x: {SWAPS[swap]}")
     arms = check(loaded)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from taetpu.core import sites
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, site
@@ -33,7 +34,7 @@ def split_model(draw):
 
 
 def read(model, names, edits=()):
-    return jax.jit(lambda model: capture(model, names, edits)(TOKENS))(model)
+    return jit_once(lambda model: capture(model, names, edits)(TOKENS))(model)
 
 
 def test_shapes_and_values(model):
@@ -61,7 +62,7 @@ def test_the_stream_is_the_sum_of_what_the_branches_wrote(model):
 
 
 def test_reading_changes_no_logit(model):
-    plain = jax.jit(lambda model: model(TOKENS))(model)
+    plain = jit_once(lambda model: model(TOKENS))(model)
     np.testing.assert_array_equal(read(model, ["ffn.hidden", "residual"])[0], plain)
 
 
@@ -79,8 +80,8 @@ def test_a_rolled_scan_reads_the_same(model, monkeypatch):
 
 def test_inside_vmap_and_grad(model):
     fn = capture(model, ["residual"])
-    one = jax.jit(fn)(TOKENS)[1]["residual"]
-    both = jax.jit(jax.vmap(fn))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
+    one = jit_once(fn)(TOKENS)[1]["residual"]
+    both = jit_once(jax.vmap(fn))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
     assert both.shape == (2, LAYERS, 2, SEQ, 16)
     np.testing.assert_allclose(both[0], one, atol=1e-6)
 
@@ -88,12 +89,12 @@ def test_inside_vmap_and_grad(model):
         edit = Edit("ffn.out", lambda x, value: x + value, layer=1, value="nudge")
         return capture(model, (), [edit])(TOKENS, values={"nudge": nudge})[0].sum()
 
-    grad = jax.jit(jax.grad(loss))(jnp.zeros((2, SEQ, 16)))
+    grad = jit_once(jax.grad(loss))(jnp.zeros((2, SEQ, 16)))
     assert jnp.abs(grad).min() > 0
 
 
 def test_asking_for_other_sites_of_one_model_reuses_no_trace(model):
-    fn = jax.jit(capture(model, ["ffn.out"]))
+    fn = jit_once(capture(model, ["ffn.out"]))
     assert fn(TOKENS)[1].keys() == {"ffn.out"}
     for names in (["mixer.z"], ["residual", "embed"], []):
         assert set(read(model, names)[1]) == set(names)
@@ -110,7 +111,7 @@ def without_rows(model, layer):
 @pytest.mark.parametrize("layer", [0, LAYERS - 1])
 def test_an_edit_of_one_layer_is_surgery_on_its_weights(model, layer):
     edited, _ = read(model, [], [Edit("mixer.out", lambda x, _: jnp.zeros_like(x), layer=layer)])
-    operated = jax.jit(lambda model: model(TOKENS))(without_rows(model, layer))
+    operated = jit_once(lambda model: model(TOKENS))(without_rows(model, layer))
     np.testing.assert_array_equal(edited, operated)
     assert not np.array_equal(edited, read(model, [])[0])
 
@@ -128,7 +129,7 @@ def test_reads_come_after_edits_and_edits_in_order(model):
 
 
 def test_a_value_may_change_without_a_new_compile(model):
-    fn = jax.jit(capture(model, ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
+    fn = jit_once(capture(model, ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
     for v in (1.0, 2.0):
         assert jnp.all(fn(TOKENS, values={"v": jnp.float32(v)})[1]["embed"] == v)
     assert fn._cache_size() == 1
@@ -173,7 +174,7 @@ def test_a_site_that_one_layer_lacks(draw):
 
 def test_a_jitted_function_inside_capture_is_told():
     """Its trace belongs to nobody: reading from it would leak a tracer, and from its cache read nothing."""
-    fn = jax.jit(lambda x: site("here", x) + 1)
+    fn = jit_once(lambda x: site("here", x) + 1)
     with pytest.raises(RuntimeError, match="site 'here' is inside a transform that owns no tape"):
         capture(fn, ["here"])(jnp.ones(2))
     fn(jnp.ones(2))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
 from taetpu.data import decoys
@@ -30,7 +31,7 @@ def prepared(kind: str, form: str | None = None, **fields: Any) -> Source:
 def drawn(request: pytest.FixtureRequest) -> tuple[str, str | None, Source, Batch]:
     kind, form = request.param
     source = prepared(kind, form)
-    batch = jax.jit(source.batch)({}, jnp.zeros(20_000, jnp.int32), jax.random.key(1))
+    batch = jit_once(source.batch)({}, jnp.zeros(20_000, jnp.int32), jax.random.key(1))
     return kind, form, source, jax.tree.map(np.asarray, batch)
 
 
@@ -103,7 +104,7 @@ def test_a_pack_of_batches_holds_the_solo_one(drawn: tuple[str, str | None, Sour
     source, alone = drawn[2:]
     keys = jnp.stack([jax.random.key(2), jax.random.key(1)])
     rows = jnp.zeros((2, len(alone.tokens)), jnp.int32)
-    packed = jax.jit(jax.vmap(source.batch, in_axes=(None, 0, 0)))({}, rows, keys)
+    packed = jit_once(jax.vmap(source.batch, in_axes=(None, 0, 0)))({}, rows, keys)
     for one, many in zip(alone, packed, strict=True):
         np.testing.assert_array_equal(one, many[1])
     assert not np.array_equal(packed.tokens[0], packed.tokens[1])

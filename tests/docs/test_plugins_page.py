@@ -56,6 +56,7 @@ def test_each_kind_passes_its_checks(name):
         assert {finding.outcome for finding in report.findings} == {"passed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_study_keeps_the_contract(name):
     study = load_study(name)

@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load, replace
@@ -38,7 +39,7 @@ CASES = {
 }  # fmt: skip
 
 
-@jax.jit
+@jit_once
 def forward(model, tokens):
     return model(tokens)
 

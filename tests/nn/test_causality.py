@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
 
@@ -12,7 +13,7 @@ TOKENS = jax.random.randint(root_key(1), (1, SEQ), 0, 7)
 NUDGE = Edit("embed", lambda x, value: x + value, value="nudge")
 
 
-@jax.jit
+@jit_once
 def influence(model):
     """The gradient of one position's logits (not of their sum, which a norm may fix) by every position's input."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import component, load
 from taetpu.core.sites import Edit, capture
@@ -29,7 +30,7 @@ def random_like(tree, seed=0):
     return jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape), jnp.float32), tree)
 
 
-@jax.jit
+@jit_once
 def run_on_x(component):
     return component(jnp.asarray(X), CTX)
 
@@ -189,7 +190,7 @@ def test_dropout_in_bfloat16_drops_at_the_exact_rate(rate):
 
 
 def test_dropout_acts_only_with_a_key_and_by_it(draw):
-    run = jax.jit(lambda m, key: m(TOKENS, key=key))
+    run = jit_once(lambda m, key: m(TOKENS, key=key))
     wet, dry = (draw({"dim": 16, "num_layers": 1, "dropout": rate}) for rate in (0.5, 0.0))
     np.testing.assert_array_equal(run(wet, None), run(dry, None))
     first, second = run(wet, root_key(0)), run(wet, root_key(1))
@@ -237,7 +238,7 @@ def test_standard_deviations_at_birth(init, expected):
     """Dim 64, 2 layers: the out-projections of gpt2-scaled are divided by sqrt(2 * 2) = 2."""
     settings = {"dim": 64, "num_layers": 2, "ffn": "relu", "embedding": "untied", "position": "learned", "bias": True}
     config = load(ModelConfig, settings | {"init": init}).resolve()
-    for name, a in jax.jit(lambda: named_parameters(build(config, 64, 64, key=root_key(0))))().items():
+    for name, a in jit_once(lambda: named_parameters(build(config, 64, 64, key=root_key(0))))().items():
         std = expected.get(name.rpartition(".")[2], expected["other"])
         if name.endswith("norm.weight"):
             assert (a == 1).all(), name
@@ -250,7 +251,7 @@ def test_standard_deviations_at_birth(init, expected):
 
 def test_bfloat16_keeps_the_softmax_and_the_logits_precise(draw):
     model = draw({"dim": 16, "num_layers": 2, "norm": "layer", "bias": True})
-    run = jax.jit(lambda m, dtype: m(TOKENS, dtype=dtype), static_argnums=1)
+    run = jit_once(lambda m, dtype: m(TOKENS, dtype=dtype), static_argnums=1)
     half, whole = run(model, jnp.bfloat16), run(model, jnp.float32)
     assert half.dtype == jnp.float32
     assert np.isfinite(half).all()
@@ -266,7 +267,7 @@ def test_every_layer_has_noise_of_its_own(draw):
     """Branches that all write ones show their dropout masks in what the stream gains."""
     model = draw({"dim": 16, "num_layers": 3, "mixer": "none", "dropout": 0.5})
     ones = Edit("ffn.out", lambda x, _: jnp.ones_like(x))
-    run = jax.jit(lambda m: capture(lambda t: m(t, key=root_key(0)), ["residual"], [ones])(TOKENS))
+    run = jit_once(lambda m: capture(lambda t: m(t, key=root_key(0)), ["residual"], [ones])(TOKENS))
     gains = np.diff(run(model)[1]["residual"], axis=0)
     np.testing.assert_allclose(gains, 2.0 * (gains > 1), atol=1e-5)
     assert not np.array_equal(gains[0] > 1, gains[1] > 1)
@@ -275,5 +276,5 @@ def test_every_layer_has_noise_of_its_own(draw):
 def test_no_residual_and_no_norm_leave_the_last_branch_alone(draw):
     model = draw({"dim": 16, "num_layers": 1, "residual": "none", "norm": "none"})
     edit = Edit("ffn.out", lambda x, _: jnp.ones_like(x))
-    logits, _ = jax.jit(lambda m: capture(m, (), [edit])(TOKENS))(model)
+    logits, _ = jit_once(lambda m: capture(m, (), [edit])(TOKENS))(model)
     np.testing.assert_allclose(logits[0, 0], model.embedding.weight.sum(1), rtol=1e-5)

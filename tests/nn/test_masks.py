@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
 from taetpu.core.traced import active, bind, split
@@ -14,7 +15,7 @@ HEADS = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}
 BASE = {"dim": 16, "num_layers": 2, "mixer": HEADS}
 
 
-@jax.jit
+@jit_once
 def forward(model):
     return model(TOKENS)
 
@@ -48,7 +49,7 @@ def test_a_dropped_layer_is_skipped(draw, residual):
 
 def test_what_is_dropped_learns_nothing(draw):
     settings = {"layers": {0: {"drop": ["ffn"]}, 1: {"mixer": HEADS | {"drop_heads": [1]}}}}
-    grads = named_parameters(jax.jit(jax.grad(lambda m: m(TOKENS)[..., 0].sum()))(draw(BASE | settings)))
+    grads = named_parameters(jit_once(jax.grad(lambda m: m(TOKENS)[..., 0].sum()))(draw(BASE | settings)))
     assert not grads["layers.0.ffn.up"].any()
     assert not grads["layers.1.mixer.wq"].reshape(16, 4, 4)[:, 1].any()
     assert grads["layers.0.mixer.wo"].all()
@@ -65,7 +66,7 @@ def test_a_mask_and_no_mask_share_a_program_when_told_so(draw):
     assert structure == other
     whole = draw(BASE)
 
-    @jax.jit
+    @jit_once
     def logits(numbers, parameters):
         return with_parameters(bind(structure, numbers).build(7, 8, key=root_key(0)), parameters)(TOKENS)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
@@ -29,7 +30,7 @@ def parameters(model):
 def born(settings, seeds=(0,)):
     """The parameters of models as their own init draws them, one for each seed."""
     config = load(ModelConfig, BASE | settings).resolve()
-    drawn = jax.jit(lambda seed: named_parameters(build(config, 7, 8, key=root_key(seed))))
+    drawn = jit_once(lambda seed: named_parameters(build(config, 7, 8, key=root_key(seed))))
     return [drawn(seed) for seed in seeds]
 
 
@@ -39,7 +40,7 @@ def newborns():
 
 
 def forward(model, key=None):
-    return jax.jit(lambda m, k: m(TOKENS, key=k))(model, key)
+    return jit_once(lambda m, k: m(TOKENS, key=k))(model, key)
 
 
 def assert_same(a, b, but=()):
@@ -111,7 +112,7 @@ def test_one_layer_of_a_stack_is_that_block(model, parameters):
 def test_vmap_is_solo_and_jit_is_eager(draw, model):
     other = draw(BASE, seed=1)
     both = jax.tree.map(lambda *a: jnp.stack(a), model, other)
-    packed = jax.jit(jax.vmap(lambda m: m(TOKENS)))(both)
+    packed = jit_once(jax.vmap(lambda m: m(TOKENS)))(both)
     for row, solo in zip(packed, (model, other), strict=True):
         np.testing.assert_allclose(row, forward(solo), atol=1e-5)
     np.testing.assert_allclose(model(TOKENS), forward(model), atol=1e-5)

@@ -41,6 +41,7 @@ class AtSecondLook(Watcher):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked):
     watcher = AtSecondLook()
     outcome, folder = looked(watcher=watcher)
@@ -60,6 +61,7 @@ def test_stopped_on_the_way_to_the_second_look_it_ends_with_the_same_results(loo
     assert again.results == whole.results
 
 
+@pytest.mark.slow
 def test_what_is_resolved_at_the_first_look_stops_there(looked):
     watcher = AtSecondLook()
     outcome, _ = looked(TINY + LOOKS.replace("1e-6", "1e6"), watcher=watcher)

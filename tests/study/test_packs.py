@@ -57,6 +57,7 @@ def timed(study_file: Path, seconds: dict[Layout, float]) -> None:
 LATER = {Layout(4, 2): 9.0, Layout(4): 1.0, Layout(2, 2): 1.0, Layout(2): 9.0}
 
 
+@pytest.mark.slow
 def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_later(
     study, text, interrupting, tmp_path, said
 ):
@@ -92,6 +93,7 @@ def test_a_plan_is_stored_before_the_first_step_and_outlives_what_is_measured_la
     )
 
 
+@pytest.mark.slow
 def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_the_width(
     study, text, interrupting, monkeypatch, tmp_path, said
 ):

@@ -82,6 +82,7 @@ def test_the_same_runs_are_taken_over_whole_and_nothing_is_trained(begin, first)
     assert begin(reuse=())[1] == []
 
 
+@pytest.mark.slow
 def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
     text = TEXT.replace("study: small", "study: other").replace("low-lr: {train.optimizer.lr: 1e-4}",
         "slow: {train.optimizer.lr: 1e-4}\n  slower: {train.optimizer.lr: 1e-5}")  # fmt: skip
@@ -101,6 +102,7 @@ def test_a_sample_is_trained_again_once_and_agrees(begin):
     assert all(run.source() for run in folder.runs())
 
 
+@pytest.mark.slow
 def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin, copied):
     honest = values(begin()[0])
     shutil.rmtree(begin()[2].where)

@@ -1,11 +1,12 @@
 """A study trains what is missing and nothing else, whatever happened before."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.small import STUDY
+from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
@@ -59,7 +60,13 @@ def test_a_study_ends_with_results_report_and_models(undisturbed):
     assert not any(name.startswith("packs/") for name in files)  # the resume state goes when its runs are done
 
 
-@pytest.mark.parametrize(("event", "step"), [("advanced", 1), ("evaluated", 10), ("advanced", 12), ("evaluated", 20)])
+@pytest.mark.parametrize(
+    ("event", "step"),
+    [
+        ("advanced", 12),
+        *(pytest.param(*at, marks=pytest.mark.slow) for at in (("advanced", 1), ("evaluated", 10), ("evaluated", 20))),
+    ],
+)
 def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, undisturbed, event, step):
     with pytest.raises(KeyboardInterrupt):
         study(watcher=interrupting(event, step))
@@ -90,6 +97,7 @@ def test_a_finished_study_trains_nothing(study, interrupting, finished, undistur
     assert stored(folder) == undisturbed[1]
 
 
+@pytest.mark.slow
 def test_added_arms_and_seeds_train_alone(study, text, finished):
     more = text.replace("seeds: 2", "seeds: 3") + "  no-ffn: {model.ffn: none}\n"
     before = stored(finished)
@@ -131,6 +139,7 @@ def test_a_diverged_run_is_an_outcome(study, text):
     assert outcome.results["arms"][0]["diverged"] == 0
 
 
+@pytest.mark.slow
 def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     """The program of one structure cannot be built: its runs fail, the others are trained, and a rerun heals."""
     from taetpu.train.step import train_step
@@ -174,13 +183,10 @@ def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text, finished
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]
 
 
-def test_an_arm_whose_data_changed_is_refused_before_anything_is_trained(study, text, tmp_path, interrupting):
+def test_an_arm_whose_data_changed_is_refused_before_anything_is_trained(study, tmp_path, interrupting):
     words = "the cat sat on the mat and ate the rat "
-    base = (
-        text.split("  task:")[0]
-        + "  task: {kind: text, source: a.txt, seq_len: 16, val: 0.2}\n"
-        + text.split("eval_size: 32}\n")[1]
-    )
+    task = "{kind: text, source: a.txt, seq_len: 8, val: 0.2}"
+    base = re.sub(r"task: .*", f"task: {task}", TINY) + "arms:\n  low-lr: {train.optimizer.lr: 1e-4}\n"
     (tmp_path / "a.txt").write_text(words * 20)
     _, folder = study(base)
     before = stored(folder)

@@ -69,6 +69,7 @@ def said(mode: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_every_fault_is_told_at_once_though_half_of_them_show_in_training_alone():
     found = failing(Faulty(faults=FAULTS, trained=True))
     assert set(found) == set(FAULTS)

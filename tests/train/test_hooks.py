@@ -72,6 +72,7 @@ def parameters(run) -> dict[str, np.ndarray]:
     return {name: np.asarray(a) for name, a in named_parameters(run.state.model).items()}
 
 
+@pytest.mark.slow
 def test_a_batch_hook_changes_what_is_learned_from(trainer, make, text):
     task, source = text
     plain, hooked = (trainer([make(task, hooks=hooks)], source) for hooks in ([], ["test-weightless"]))
@@ -83,6 +84,7 @@ def test_a_batch_hook_changes_what_is_learned_from(trainer, make, text):
     np.testing.assert_array_equal(*totals)  # evaluation knows no hooks
 
 
+@pytest.mark.slow
 def test_a_loss_hook_counts_once_however_the_batch_is_cut(trainer, make, text):
     task, source = text
     hooks = {"test-penalty": {"strength": 0.05}}
@@ -97,6 +99,7 @@ def test_a_loss_hook_counts_once_however_the_batch_is_cut(trainer, make, text):
     assert max(np.abs(moved[0][name] - moved[2][name]).max() for name in moved[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_hooks_draw_anew_for_each_step_run_and_hook(trainer, make, text):
     """Two runs of one config on two seeds, and two hooks of one kind, get other noise; the same run gets the same."""
     task, source = text

@@ -42,6 +42,7 @@ def test_cutting_dispatches_elsewhere_changes_no_bit(trainer, configs, text):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_bits_in_a_pack_of_any_width(trainer, configs, text):
     """Runs of one device take turns, so what is trained beside a run does not touch it."""
     live = active(configs[2]) | active(configs[3])
@@ -56,6 +57,7 @@ def test_a_run_is_the_same_bits_in_a_pack_of_any_width(trainer, configs, text):
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_batch_divided_over_two_devices_is_the_same_step(trainer, make, text, accumulate):
     config = make(text[0], batch_size=8, accumulate=accumulate)

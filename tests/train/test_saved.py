@@ -2,11 +2,11 @@
 
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.data.tokenizers import from_json
 from taetpu.nn.lm import named_parameters
@@ -27,7 +27,7 @@ def test_what_is_read_computes_what_was_written(draw, make, text, tmp_path):
         (tmp_path / "model" / name).write_bytes(data)
     opened = open_run(tmp_path)
     tokens = jnp.arange(8)[None]
-    forward = jax.jit(lambda m, x: m(x))
+    forward = jit_once(lambda m, x: m(x))
     np.testing.assert_array_equal(forward(model, tokens), forward(opened.model, tokens))
     assert opened.tokenizer is not None
     assert opened.tokenizer.decode(opened.tokenizer.encode("the cat")) == "the cat"

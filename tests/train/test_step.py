@@ -14,6 +14,7 @@ def test_accumulation_is_the_same_update(trainer, make, text):
     np.testing.assert_allclose(whole.advance(6)["train/loss"], parts.advance(6)["train/loss"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulation_weighs_positions_not_parts(trainer, make):
     """Parts of a copy batch hold different numbers of answers; each answer must count the same."""
     config = make()
@@ -33,6 +34,7 @@ def test_arms_of_one_seed_see_the_same_batches_and_start(trainer, make, text):
         np.testing.assert_array_equal(a[name], b[name])
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_anew_each_step_and_off_in_evaluation(trainer, make, text):
     task, source = text
     run = trainer([make(task, {"dropout": 0.5}), make(task, {"dropout": 0.1})], source, seeds=[1, 1])

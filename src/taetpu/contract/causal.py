@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.config import components
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import active, bind, split
@@ -41,5 +42,5 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
         moved = [a + NUDGE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]
         return join(jax.tree.unflatten(form, moved), rest)(tokens)
 
-    logits = np.asarray(jax.jit(predict)(jnp.int32(0), tokens))[:, :half]
+    logits = np.asarray(jit_once(predict)(jnp.int32(0), tokens))[:, :half]
     return bool(np.abs(logits[0] - logits[1]).max() > VISIBLE * np.abs(logits).max())

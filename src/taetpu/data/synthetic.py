@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 from pydantic import Field, PositiveInt
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named, root_key
@@ -177,7 +178,7 @@ class SyntheticSource:
     def _evaluation_sets(self) -> dict[str, Split]:
         """Both are drawn as one batch, from a name that no training key has."""
         size = self._task.eval_size
-        batch = jax.jit(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
+        batch = jit_once(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
         val, test = (
             Split(*(np.asarray(part)[half] for part in batch), num_bytes=None)
             for half in (slice(size), slice(size, None))

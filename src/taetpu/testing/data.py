@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.batches import Batch
 from taetpu.data.tokenizers import from_json
 from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, jit, same, told
+from taetpu.testing.tiny import BATCH, same, told
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n\nZwölf Boxkämpfer jagen Viktor, 1234567890 times.\n" * 3
 
@@ -79,7 +80,7 @@ def batch(component: Any, source: Any) -> str:
     at = (source, "batch")
     windows, keys = jnp.asarray(source.rows(3, 0, 2, BATCH)), jnp.stack([root_key(0), root_key(1)])
     arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
-    draw = jit(lambda w, k: source.batch(arrays, w, k))
+    draw = jit_once(lambda w, k: source.batch(arrays, w, k))
     found = [draw(w, k) for w, k in zip(windows, keys, strict=True)]
     expected = [f"({BATCH}, {source.seq_len}) {kind}" for kind in ("int32", "int32", "float32")]
     for name, seen, asked in zip(Batch._fields, map(told, found[0]), expected, strict=True):
@@ -87,10 +88,10 @@ def batch(component: Any, source: Any) -> str:
             raise Unmet(f"{name} of a batch are {seen}, expected {asked}", at=at)
     for one in found:
         _in_vocabulary(one, source, at)
-    again = jit(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
+    again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
     if not same(found[0], again):
         raise Unmet("two batches of the same rows and key differ", at=at, remedy="draw from `key` alone")
-    packed = jit(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
+    packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
     if not same(packed, jax.tree.map(lambda *a: jnp.stack(a), *found)):
         raise Unmet("two runs in one program read other batches than each by itself", at=at)
     return "shapes, and a function of rows and key"

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch
@@ -14,7 +15,7 @@ from taetpu.nn.parts import trainable
 from taetpu.optim.hooks import METHODS, Moment, acts
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, SEQ, VOCAB, finite, form, jit, plain, same, stacked, tokens
+from taetpu.testing.tiny import BATCH, SEQ, VOCAB, finite, form, plain, same, stacked, tokens
 from taetpu.testing.training import STEPS, Numbers, changed, reads, taken
 
 
@@ -73,7 +74,7 @@ def hook_form(component: Any, method: str, call: Any, numbers: Numbers, given: t
 
 def hook_repeats(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], found: list) -> str:
     """The same key gives the same, compiled anew; tokens stay in the vocabulary."""
-    first, again = (jit(partial(call))(numbers, *given) for _ in range(2))  # partial: jit would know `call` again
+    first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # partial: jit would know `call` again
     if not same(first, again):
         remedy = "draw from now.key, and from named(now.key, 'NAME') where several things are drawn"
         raise Unmet(f"two calls of {method} with one key differ", at=(component, method), remedy=remedy)
@@ -92,6 +93,6 @@ def hook_repeats(component: Any, method: str, call: Any, numbers: Numbers, given
 
 def hook_packs(component: Any, method: str, call: Any, numbers: Numbers, given: Any, first: Any) -> str:
     """Two runs in one program get what each gets by itself."""
-    second = jit(call)(numbers, *given[1])
-    packed = jit(jax.vmap(call, (None, 0, 0, 0, 0)))(numbers, *stacked(*given))
+    second = jit_once(call)(numbers, *given[1])
+    packed = jit_once(jax.vmap(call, (None, 0, 0, 0, 0)))(numbers, *stacked(*given))
     return agreed(component, packed, stacked(first, second), method)

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
 from taetpu.core.sites import capture
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.testing.models import agreed
 from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, HOST, SEQ, jit, stacked, tokens
+from taetpu.testing.tiny import BATCH, HOST, SEQ, stacked, tokens
 from taetpu.testing.training import STEPS
 from taetpu.train.step import TrainState, init_state, observe, train_step
 
@@ -27,7 +28,7 @@ class TinyRun:
         self.config: ResolvedConfig = load(RunConfig, data).resolve()
         self.source = self.config.task.prepare(None)
         self.rows = jnp.asarray(self.source.rows(0, 0, 1, BATCH)[0])
-        self.begin = jit(partial(init_state, self.config, self.source))
+        self.begin = jit_once(partial(init_state, self.config, self.source))
         self.shapes = jax.eval_shape(self.begin, jnp.int32(0))
         self.text = self.program()
 
@@ -40,7 +41,7 @@ class TinyRun:
                 state, self.config, self.source, self.source.arrays, self.rows, seed, steps=STEPS, dtype=jnp.float32
             )[0]
 
-        return jit(step).lower(jnp.int32(0)).as_text()
+        return jit_once(step).lower(jnp.int32(0)).as_text()
 
     def look(self, component: Any, state: TrainState, seed: Any) -> dict[str, jax.Array]:
         """What a metric measures of a run's next step; a `UserError` where the model lacks one of its sites."""
@@ -80,11 +81,11 @@ def values(component: Any, run: TinyRun, look: Any) -> str:
 def packs(component: Any, run: TinyRun, look: Any) -> str:
     """Runs in one program are measured as each is by itself."""
     seeds = jnp.arange(2)
-    states, compiled = [run.begin(seed) for seed in seeds], jit(look)
+    states, compiled = [run.begin(seed) for seed in seeds], jit_once(look)
     alone = [compiled(*one) for one in zip(states, seeds, strict=True)]
     if wrong := [name for name, value in alone[0].items() if np.isnan(np.asarray(value))]:
         raise Unmet(f"{wrong[0]} is not a number on a fresh model", at=(component, "measure"))
-    return agreed(component, jit(jax.vmap(look))(stacked(*states), seeds), stacked(*alone), "measure")
+    return agreed(component, jit_once(jax.vmap(look))(stacked(*states), seeds), stacked(*alone), "measure")
 
 
 def training(component: Any, run: TinyRun) -> str:

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.traced import active, split
 from taetpu.nn.lm import LM, named_parameters
 from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, jit, plain, same, stacked, tokens
+from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, plain, same, stacked, tokens
 from taetpu.testing.tried import MODES, Tried, computed
 
 OWN = {
@@ -192,7 +193,7 @@ def packs(component: Any, tried: Tried) -> str:
     """Two runs in one program compute what each does by itself."""
     batches = jnp.stack([tried.batch, (tried.batch + 4) % VOCAB])
     keys = jnp.stack([tried.key, root_key(6)])
-    packed = jit(jax.vmap(together))(stacked(*tried.models), batches, keys)
+    packed = jit_once(jax.vmap(together))(stacked(*tried.models), batches, keys)
     alone = stacked(*(_alone(tried, *args) for args in zip(tried.models, batches, keys, strict=True)))
     return agreed(component, packed, alone)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.parts import Context, trainable
@@ -25,7 +26,6 @@ from taetpu.testing.tiny import (
     dims,
     distance,
     finite,
-    jit,
     like,
     same,
     told,
@@ -215,7 +215,7 @@ def compiled(module: Any, part: Part) -> str:
     """The compiled call gives what the plain one does."""
     given = tuple(map(like, part.arguments(BATCH, SEQ, jnp.float32)))
     plain = part.call(module, given, context())
-    found = jit(lambda m, g, c: part.call(m, g, Context(c[0], c[1], c[2])))(
+    found = jit_once(lambda m, g, c: part.call(m, g, Context(c[0], c[1], c[2])))(
         module, given, (context().tokens, context().positions, context().layer)
     )
     apart = distance(found, plain)

@@ -1,6 +1,5 @@
 """What components are tried in: tiny sizes, inputs that cover them, models, and when two results are the same."""
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.config import Component
 from taetpu.core.keys import Key, root_key
 from taetpu.core.loading import component, load
@@ -30,12 +30,6 @@ HOST = {
     "init": "fan-in",
     "bias": True,
 }
-
-
-def jit(fn: Callable[..., Any]) -> Any:
-    """Compiled without optimisation, where that can be said: in half the time."""
-    cheap = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(fn, compiler_options=cheap if jax.default_backend() == "cpu" else None)
 
 
 def dims() -> Dims:
@@ -81,7 +75,7 @@ class Host:
         config.check(VOCAB, SEQ)
         self.structure, numbers = split(config, active(config))
         self.numbers = {path: np.asarray(value, np.float32) for path, value in numbers.items()}
-        self.build = jit(self.drawn)
+        self.build = jit_once(self.drawn)
 
     def drawn(self, numbers: dict[str, Any], seed: Any) -> LM:
         """The model of a seed."""

@@ -9,12 +9,13 @@ import numpy as np
 import optax
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.traced import active, bind, split
 from taetpu.nn.lm import matrices
 from taetpu.nn.parts import trainable
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import form, jit, plain, stacked, told
+from taetpu.testing.tiny import form, plain, stacked, told
 
 STEPS = 20
 Numbers = dict[str, Any]
@@ -99,7 +100,7 @@ def updates(component: Any, rule: Rule, checks: Checks) -> str:
     if jax.tree.structure(after) != jax.tree.structure(begun) or form(after) != form(begun):
         raise Unmet(changed("the state after a step", form(begun), form(after)), at=at)
     given = (0.1, rule.params, begun, rule.params)
-    first, again = (jit(partial(rule.update)).lower(rule.numbers, *given).as_text() for _ in range(2))
+    first, again = (jit_once(partial(rule.update)).lower(rule.numbers, *given).as_text() for _ in range(2))
     if first != again:
         remedy = "draw nothing with numpy or random, and keep nothing between calls"
         raise Unmet("two calls of the same update compute different things", at=at, remedy=remedy)
@@ -116,7 +117,7 @@ def changed(what: str, expected: dict[str, str], seen: dict[str, str]) -> str:
 
 def descends(component: Any, rule: Rule, found: list[Any]) -> str:
     """Some steps at its own learning rate bring a quadratic down."""
-    run = jit(rule.descend)
+    run = jit_once(rule.descend)
     found += [run(rule.numbers, scale) for scale in (1.0, 0.5)]
     before, after = float(rule.loss(rule.params)), float(found[0][1])
     if not after < before:
@@ -131,7 +132,9 @@ def descends(component: Any, rule: Rule, found: list[Any]) -> str:
 def packed_descent(component: Any, rule: Rule, found: list[Any]) -> str:
     """Two runs in one program descend as each does by itself."""
     numbers = {path: jnp.stack([jnp.asarray(value)] * 2) for path, value in rule.numbers.items()}
-    return agreed(component, jit(jax.vmap(rule.descend))(numbers, jnp.array([1.0, 0.5])), stacked(*found), "transform")
+    return agreed(
+        component, jit_once(jax.vmap(rule.descend))(numbers, jnp.array([1.0, 0.5])), stacked(*found), "transform"
+    )
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def rates(component: Any, checks: Checks) -> str:
         seen = jax.eval_shape(lambda: rate(numbers, jnp.float32(0.1), jnp.int32(0), steps))  # noqa: B023
         if told(seen) != "() float32":
             raise Unmet(f"the rate of a step is {told(seen)}, expected () float32", at=at)
-        every = jit(jax.vmap(lambda n, p, s: rate(n, p, s, steps), (None, None, 0)))  # noqa: B023
+        every = jit_once(jax.vmap(lambda n, p, s: rate(n, p, s, steps), (None, None, 0)))  # noqa: B023
         found = np.asarray(every(numbers, jnp.float32(0.1), jnp.arange(steps)))
         wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
         if len(wrong):

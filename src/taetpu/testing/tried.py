@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.sites import capture
 from taetpu.nn.lm import LM, named_parameters, with_parameters
 from taetpu.nn.parts import Context, join, trainable
 from taetpu.nn.stack import Stack
 from taetpu.optim.loss import totals
-from taetpu.testing.tiny import Host, jit, tokens
+from taetpu.testing.tiny import Host, tokens
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
 
@@ -83,7 +84,7 @@ class Tried:
     def __init__(self, host: Host):
         self.host, self.start = host, host.model(0)
         self.models = [shaken(self.start, 0), shaken(host.model(1), 1)]
-        self.run = jit(computed)
+        self.run = jit_once(computed)
         self.batch, self.key = jnp.asarray(tokens()), root_key(5)
         self.first = self.run(self.models[0], self.batch, self.key)
 

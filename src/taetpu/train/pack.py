@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.keys import named, root_key
@@ -87,21 +88,25 @@ class Program:
         shared: Sequence[int] = (),
         donate: Sequence[int] = (),
         divided: Sequence[int] = (),
+        once: bool = False,
     ) -> Any:
         """`fn` mapped over runs and compiled; the arguments numbered in `shared` and `divided` have no run axis.
 
-        Of what is `divided`, each device that shares a run gets a part of the second axis.
+        Of what is `divided`, each device that shares a run gets a part of the second axis. What is called `once` takes
+        longer to compile well than to run.
         """
+
+        platform = self.mesh.devices.flat[0].platform
 
         def mapped(*args: Any) -> Any:
             axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
             specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
-            cpu = self.mesh.devices.flat[0].platform == "cpu"
-            f = in_turn(fn, axes, bool(donate)) if cpu else jax.vmap(fn, in_axes=axes)
+            f = in_turn(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
         # Said outright, because on one device jax may call it unsharded, and would then compile for both.
-        return jax.jit(mapped, donate_argnums=tuple(donate), out_shardings=NamedSharding(self.mesh, RUNS))
+        form: dict[str, Any] = {"donate_argnums": tuple(donate), "out_shardings": NamedSharding(self.mesh, RUNS)}
+        return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
 
     def place(self, tree: Any) -> Any:
         """Put host arrays with a leading run axis on the pack's devices."""
@@ -114,7 +119,7 @@ class Program:
         def first(numbers: Any, seed: Any) -> TrainState:
             return unrolled(init_state(bind(self.structure, numbers), self.source, seed), self.unroll)
 
-        return self.over_runs(first)
+        return self.over_runs(first, once=True)
 
     @cached_property
     def advance(self) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
