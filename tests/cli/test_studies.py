@@ -24,6 +24,11 @@ def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
     assert len(study.arms) > 4
 
 
+def test_a_new_study_may_be_named_by_its_file(taetpu, here):
+    assert "wrote my-idea.yaml and my-idea.py" in taetpu("new", "my-idea.yaml")[1]
+    assert load_study(here / "my-idea.yaml").name == "my-idea"
+
+
 def test_the_written_study_is_planned_as_it_stands_and_planning_writes_nothing(taetpu, here, contents):
     taetpu("new", "my-idea")
     before = contents(here)

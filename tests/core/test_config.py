@@ -48,11 +48,11 @@ REFUSED = {
     ),
     "out of range": (
         {"path": "a", "inner": {"rate": 1.5}},
-        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate",
+        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate\n  remedy: e.g. 0.0, the default",
     ),
     "negative": (
         {"path": "a", "inner": {"size": -1}},
-        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size",
+        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size\n  remedy: e.g. 3, the default",
     ),
     "not a mapping": (
         {"path": "a", "inner": 3},

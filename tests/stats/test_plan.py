@@ -1,5 +1,7 @@
 """The analysis plan: frozen, hashed, and which look a number of seeds is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,3 +78,12 @@ def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[
         wrong |= stats.norm.sf(reached / np.sqrt(look)) < least
     assert plan.alpha - 0.015 < wrong.mean() < plan.alpha + 0.003
     assert Plan("loss", "min", (), (), (5,)).overall_one_sided(0.03, 5) == pytest.approx(0.03)
+
+
+def test_a_look_leaves_what_it_may_spend_and_a_study_without_looks_everything() -> None:
+    """Two equal looks at 5 %: 0.3 % at the first, 4.9 % at the last (Lan and DeMets 1983)."""
+    looked = replace(PLAN, looks=(4, 8))
+    assert looked.strictest(1, 4) == pytest.approx(0.00305, abs=1e-5)
+    assert looked.strictest(1, 8) == pytest.approx(0.0490, abs=1e-4)
+    assert looked.strictest(6, 4) < looked.strictest(1, 4)
+    assert replace(PLAN, looks=(5,)).strictest(3, 5) == pytest.approx(PLAN.alpha)

@@ -47,6 +47,7 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
+    name = name.removesuffix(".yaml")
     check_name(name, "study", ())
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes

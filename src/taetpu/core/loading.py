@@ -5,6 +5,8 @@ from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from taetpu.core.config import Component, Config, config_of, slot_of
 from taetpu.core.errors import UserError, Where, suggest
@@ -157,5 +159,17 @@ def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserEr
     remedy = RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # of a list; what to put in it, its description says
         message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
+    bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in ("ge", "gt", "le", "lt")}
+    if remedy is None and where and bounds:
+        remedy = _instead(cls.model_fields[str(where[0])], bounds)
     given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
     return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where), remedy=remedy)
+
+
+def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
+    """What may stand in the place of what is out of bounds: the default if there is one, or what is just within."""
+    if field.default is not None and field.default is not PydanticUndefined:
+        return f"e.g. {field.default}, the default"
+    if "gt" in bounds:
+        return f"e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}"
+    return f"at least {bounds['ge']}" if "ge" in bounds else f"at most {bounds.get('le', bounds.get('lt'))}"

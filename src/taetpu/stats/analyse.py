@@ -194,7 +194,8 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
     """
     values = table.values(group.baseline)
     known = group.fit.residual_sd
-    design = Design(max(1, compared), plan.alpha, df_a_seed=len(group.arms) or None)
+    arms = max(1, compared)
+    design = Design(arms, plan.strictest(arms, len(values)), df_a_seed=len(group.arms) or None)
     return {"sd": sd(values), "seeds": len(values), "resolves": design.resolves(known, len(values)) if known else None}
 
 

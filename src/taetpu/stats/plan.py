@@ -62,6 +62,15 @@ class Plan:
         """The same of a p that counts one side only, as that of a claim of equivalence does."""
         return self.overall(min(1.0, 2 * p), seeds) / 2
 
+    def strictest(self, arms: int, seeds: int) -> float:
+        """What Holm's strictest test at so many seeds leaves of `alpha`, with the planned looks counted.
+
+        As the error rate over `arms` arms of a study with this look alone that tests each arm at the same level.
+        """
+        look = self.look(seeds)
+        shares = [number / self.looks[-1] for number in self.looks]
+        return self.alpha if look is None else arms * looks.nominal(self.alpha / arms, shares, look)
+
     def error_rate(self, seeds: int) -> float:
         """The chance of a false verdict by the time of a look at so many seeds: `alpha`, unless nobody planned it.
 

@@ -7,6 +7,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.design import Study
 from taetpu.stats.power import POWER, Design
 from taetpu.store.study import StudyFolder
+from taetpu.study.freeze import analysis_plan
 
 LEAST = 2
 """The fewest seeds that show any noise."""
@@ -45,8 +46,9 @@ def resolution(
     found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return found
-    design, seeds = Design(arms, study.measure.alpha, df_a_seed=together or None), len(study.seeds)
-    in_sd = design.resolves(1.0, seeds)
+    plan, seeds = analysis_plan(study), len(study.seeds)
+    in_sd = Design(arms, plan.strictest(arms, seeds), df_a_seed=together or None).resolves(1.0, seeds)
+    design = Design(arms, plan.alpha, df_a_seed=together or None)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
         least = design.resolves(1.0, LEAST)  # what lies far beyond it has no power that could be computed
