@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, inspect, results, studies
+from taetpu.cli import checks, inspect, live, plots, results, studies
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -51,6 +51,8 @@ app.command()(results.status)
 app.command("list")(results.list_studies)
 app.command()(results.report)
 app.command()(checks.check)
+app.command()(plots.plot)
+app.command()(live.ui)
 
 
 def main() -> None:

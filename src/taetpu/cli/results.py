@@ -160,6 +160,9 @@ def report(
     verify: Annotated[
         bool, typer.Option(help="Write nothing: compute everything anew from the raw metrics, and name what differs.")
     ] = False,
+    figures: Annotated[
+        str, typer.Option(metavar="pdf|svg|png", help="Also write every chart as a file, below report/figures.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Analyse what is there and write report and results.json.
@@ -177,7 +180,7 @@ def report(
         verify_study(study, as_json)
         return
     results = analyse(study)
-    written = build(study)
+    written = build(study, figures)
     if as_json:
         show_json(results)
     else:
@@ -197,3 +200,5 @@ def show(results: dict[str, Any], written: dict[str, str]) -> None:
     typer.echo(table_text(results))
     notice(results["departures"])
     typer.echo(f"\nreport: {written['html']}")
+    if "figures" in written:
+        typer.echo(f"figures: {written['figures']}")

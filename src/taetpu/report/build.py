@@ -1,12 +1,17 @@
 """Build a study's report from what its folder holds, and put it there."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.report.charts import Spec
+from taetpu.report.csvs import arms_csv, runs_csv
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
-from taetpu.report.page import Background, Facts, Sample, html
+from taetpu.report.latex import latex
+from taetpu.report.page import Background, Facts, Sample, drawings, html
+from taetpu.report.plot import FIGURES, figure
 from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
 from taetpu.store.runs import RunFolder
@@ -15,11 +20,16 @@ from taetpu.store.study import StudyFolder
 SAMPLE_CHARACTERS = 600
 
 
-def build(folder: StudyFolder) -> dict[str, str]:
-    """Write `report/index.html` and `report/report.md` from the stored results, metrics and samples.
+def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
+    """Write the report from the stored results, metrics and samples: `report/index.html`, `report.md`, and for papers
+    `verdicts.tex`, `arms.csv` and `runs.csv`.
+
+    Args:
+        figures: `pdf`, `svg` or `png`: also write each chart as a file of its own.
 
     Returns:
-        where each can be opened: `{"html": ..., "markdown": ...}`.
+        where each can be opened: `{"html": ..., "markdown": ..., "latex": ..., "arms": ..., "runs": ...}`, and under
+        `figures` the folder.
 
     Raises:
         UserError: there are no results yet, or a stored file is damaged.
@@ -29,10 +39,40 @@ def build(folder: StudyFolder) -> dict[str, str]:
         remedy = "run the study first: `taetpu run STUDY`"
         raise UserError(f"study {folder.name!r} has no results to report", file=folder.where, remedy=remedy)
     beside = background(folder, results)
-    return {
+    written = {
         "html": folder.write_report("index.html", html(results, beside).encode()),
         "markdown": folder.write_report("report.md", markdown(results, beside.costs).encode()),
+        "latex": folder.write_report("verdicts.tex", latex(results).encode()),
+        "arms": folder.write_report("arms.csv", arms_csv(results).encode()),
+        "runs": folder.write_report("runs.csv", runs_csv(results).encode()),
     }
+    if figures:
+        if figures not in FIGURES:
+            raise UserError(f"{figures!r} is no format for figures", path=("figures",), remedy=", ".join(FIGURES))
+        for name, spec in _charts(results, beside):
+            place = folder.write_report(f"figures/{name}.{figures}", figure(spec, f".{figures}"))
+            written["figures"] = place.rpartition("/")[0]
+    return written
+
+
+def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
+    """Every chart of the report with a name for its file, the data filled in as the page's script does."""
+    drawn = drawings(results, beside.curves)
+    for name, spec in drawn["charts"].items():
+        if spec is not None:
+            yield _file_name(name), spec
+    for found, curve in zip(beside.curves, drawn["curves"], strict=True):
+        for arm, points in curve["arms"].items():
+            low, high = curve["ranges"][arm]
+            baseline = curve["arms"].get(drawn["baselines"].get(arm), [])
+            values = {"colour": drawn["colours"][drawn["verdicts"][arm]], "low": low, "high": high}
+            params = [{"name": name, "value": value} for name, value in values.items()]
+            data = {"datasets": {"arm": points, "baseline": baseline}, "params": params}
+            yield _file_name(f"{found.metric} {arm}"), {**curve["spec"], **data}
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", title)
 
 
 def background(folder: StudyFolder, results: Results) -> Background:

@@ -1,0 +1,68 @@
+"""The verdict table for a paper: LaTeX, for the package booktabs."""
+
+from taetpu.report import words
+from taetpu.report.terms import Results
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def latex(results: Results) -> str:
+    r"""A `table` with caption and label, to be included with `\input`; it needs `\usepackage{booktabs}`."""
+    columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
+    rows = [
+        [escaped(r.arm), escaped(r.change), *map(figure, (r.mean, r.effect, r.interval, r.p)), escaped(_verdict(r))]
+        for r in words.rows(results)
+    ]
+    body = [f"  {' & '.join(row)} \\\\" for row in rows]
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{escaped(caption(results))}}}",
+        rf"  \label{{tab:{results['study']}}}",
+        r"  \begin{tabular}{llrrrrl}",
+        r"  \toprule",
+        f"  {' & '.join(columns)} \\\\",
+        r"  \midrule",
+        *body,
+        r"  \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def caption(results: Results) -> str:
+    """What a reader needs to know of the table, with all that speaks against trusting it."""
+    better = "lower" if results["direction"] == "min" else "higher"
+    seeds = len(results["seeds"])
+    text = (
+        f"{words.headline(results)} {words.metric(results['primary'])}, {better} is better; effects are arm minus "
+        f"baseline over {seeds} seed{'' if seeds == 1 else 's'}."
+    )
+    return " ".join([text, *words.notices(results)])
+
+
+def _verdict(row: words.Row) -> str:
+    return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
+
+
+def figure(text: str) -> str:
+    """A figure, or a range of two, with a minus sign that is one."""
+    if text == "-":
+        return "--"
+    if text.startswith("<"):
+        return f"$<{text[1:]}$"
+    return " to ".join(f"${part}$" for part in text.split(" to "))
+
+
+def escaped(text: str) -> str:
+    """Text that LaTeX sets as it is written."""
+    return "".join(_SPECIAL.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")

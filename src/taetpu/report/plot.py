@@ -1,0 +1,254 @@
+"""Any metric of any runs, drawn: over training, or its last value over a setting."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import vl_convert
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.report import words
+from taetpu.report.charts import THEMES, Spec, chart
+from taetpu.report.curves import thinned
+from taetpu.store.metrics import Series
+from taetpu.store.runs import RunFolder
+from taetpu.store.settings import differing, settings
+from taetpu.store.study import StudyFolder
+
+AXES = ("steps", "samples", "tokens", "flops", "time")
+VARIED = "varied"
+"""The x that stands for every setting in which runs differ, a panel each."""
+MOST_LINES, TEN = 20, 10
+WIDTH, HEIGHT = 520, 320
+RASTER_SCALE = 2.0
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    ".svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
+    ".pdf": lambda spec: bytes(vl_convert.vegalite_to_pdf(spec)),
+    ".png": lambda spec: bytes(vl_convert.vegalite_to_png(spec, scale=RASTER_SCALE)),
+    ".json": lambda spec: spec.encode(),
+    ".html": lambda spec: vl_convert.vegalite_to_html(spec, bundle=True).encode(),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, with what it is called and how it was set.
+
+    Attributes:
+        named: of an arm of the study, not of one that tuning tried on the way.
+    """
+
+    study: str
+    folder: RunFolder
+    named: bool
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return settings(self.folder.config()["config"])
+
+    @cached_property
+    def series(self) -> Mapping[str, Series]:
+        return self.folder.metrics()
+
+
+def plot(
+    studies: Sequence[StudyFolder], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
+) -> alt.TopLevelMixin:
+    """A chart of a metric.
+
+    Args:
+        studies: whose runs are drawn on one axis.
+        x: one of `AXES`, for curves over training; a setting such as `model.dim`, for the last values over it, whatever
+            else differs; or `varied`, for a panel of that kind for each setting in which the runs differ.
+        by: what a line is, `arm`, `study`, `run`, or the value of a setting. Lines are means over runs, with a band
+            from the lowest to the highest.
+        arms: those to draw; all if empty.
+
+    Raises:
+        UserError: no run has the metric, or the setting; there would be too many lines.
+    """
+    runs = [
+        Run(study.name, run, run.arm in named)
+        for study in studies
+        for named in [study.read_study()["arms"]]
+        for run in study.runs()
+        if not arms or run.arm in arms
+    ]
+    if unknown := [arm for arm in arms if arm not in {run.folder.arm for run in runs}]:
+        known = sorted({run.arm for study in studies for run in study.runs()})
+        raise UserError(f"no run is of arm {unknown[0]!r}", path=("arm",), remedy=suggest(unknown[0], known))
+    measured = [run for run in runs if metric in run.series]
+    if not measured:
+        names = sorted({name for run in runs for name in run.series})
+        raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
+    if x in AXES:
+        named = [run for run in measured if run.named] or measured
+        return _dressed(_curves(named, metric, x, by, _naming(named, by, len(studies) > 1)))
+    if x == VARIED:
+        paths = differing([run.settings for run in measured])
+        if not paths:
+            raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
+        return _dressed(alt.vconcat(*(_marginal(measured, metric, path) for path in paths)))
+    _check_setting(measured, x, "x", AXES)
+    return _dressed(_marginal(measured, metric, x))
+
+
+FIGURES = ("pdf", "svg", "png")
+"""Formats for the report's own charts."""
+
+
+def save(drawn: alt.TopLevelMixin, file: Path) -> None:
+    """Write a chart in the format that the file's name says, in light colours.
+
+    Raises:
+        UserError: the name says none of `FORMATS`, or the file cannot be written.
+    """
+    if file.suffix not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UserError(f"{file.suffix or file.name!r} is no format for a chart", file=file, remedy=f"one of {known}")
+    data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="another place with -o") from None
+
+
+def figure(spec: Spec, suffix: str) -> bytes:
+    """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
+    sized = {**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": {**THEMES["light"], "background": "white"}}
+    return FORMATS[suffix](json.dumps(sized))
+
+
+# --- what is a line ------------------------------------------------------------------------------------------------
+
+
+def _naming(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
+    """What the line that a run belongs to is called."""
+    named: dict[str, Callable[[Run], str]] = {
+        "arm": lambda run: f"{run.study}: {run.folder.arm}" if several else run.folder.arm,
+        "study": lambda run: run.study,
+        "run": lambda run: f"{run.study}: {run.folder.arm} {run.folder.seed}",
+    }
+    if by not in named:
+        _check_setting(runs, by, "by", tuple(named))
+    name = named.get(by, lambda run: f"{by.rpartition('.')[2]} {run.settings.get(by, '-')}")
+    if (lines := len({name(run) for run in runs})) > MOST_LINES:
+        problem = f"{lines} lines are more than can be told apart"
+        raise UserError(
+            problem, path=("by",), remedy=f"at most {MOST_LINES}: --by a setting, or --arm for some of them"
+        )
+    return name
+
+
+def _check_setting(runs: Sequence[Run], path: str, option: str, others: Sequence[str]) -> None:
+    known = {setting for run in runs for setting in run.settings}
+    if path not in known:
+        raise UserError(f"no run has a setting {path!r}", path=(option,), remedy=suggest(path, [*others, *known]))
+
+
+# --- curves --------------------------------------------------------------------------------------------------------
+
+
+def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[Run], str]) -> alt.LayerChart:
+    lines: dict[str, list[Run]] = {}
+    for run in runs:
+        lines.setdefault(name(run), []).append(run)
+    rows = [{"line": line, **point} for line, own in lines.items() for point in _over_runs(own, metric, x)]
+    titles = {"time": "seconds of training, of the whole pack", "flops": "training FLOPs"}
+    across = alt.X("x:Q", title=titles.get(x, x), axis=alt.Axis(format="~s" if x != "time" else ",.4~r", grid=False))
+    scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN else "tableau20")
+    title = None if by in ("arm", "study", "run") else by
+    legend = alt.Legend(labelLimit=300, symbolOpacity=1, symbolType="stroke")
+    colour = alt.Color("line:N", title=title, sort=list(lines), legend=legend, scale=scheme)
+    up = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False))
+    base = chart(rows).encode(x=across, color=colour)
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=words.metric(metric)), y2="high:Q")
+    line = base.mark_line(strokeWidth=1.8).encode(y=up, tooltip=["line:N", "x:Q", "mean:Q", "low:Q", "high:Q"])
+    return alt.layer(band, line).properties(width=WIDTH, height=HEIGHT)
+
+
+def _over_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
+    """Mean, lowest and highest over runs at each step; where each lies on the axis is the mean over runs, too."""
+    at: dict[int, list[tuple[float, float]]] = {}
+    for run in runs:
+        series = run.series[metric]
+        places = _along(run, series.step, x)
+        for step, place, value in zip(series.step.tolist(), places.tolist(), series.value.tolist(), strict=True):
+            if np.isfinite(value) and np.isfinite(place):
+                at.setdefault(step, []).append((place, value))
+    steps = np.array(sorted(at))
+    points = []
+    for step in steps[thinned(len(steps))].tolist() if len(steps) else []:
+        places, values = zip(*at[step], strict=True)
+        mean = sum(values) / len(values)
+        points.append({"x": sum(places) / len(places), "mean": mean, "low": min(values), "high": max(values)})
+    return points
+
+
+def _along(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
+    """Steps on another axis; between the points at which it was noted, in proportion."""
+    if x == "steps":
+        return steps.astype(float)
+    if x == "samples":
+        return steps * float(run.settings.get("train.batch_size", np.nan))
+    noted = run.folder.times().get("seconds") if x == "time" else run.series.get(x)
+    if noted is None or not len(noted.step):
+        return np.full(len(steps), np.nan)
+    value = _elapsed(noted.value) if x == "time" else noted.value
+    return np.interp(steps, np.r_[0, noted.step], np.r_[0.0, value], right=np.nan)
+
+
+def _elapsed(seconds: np.ndarray) -> np.ndarray:
+    """Seconds since the start; what is noted begins anew with each process that the run was trained in."""
+    since = np.diff(seconds, prepend=0.0)
+    return np.cumsum(np.where(since < 0, seconds, since))
+
+
+# --- over a setting ------------------------------------------------------------------------------------------------
+
+
+def _marginal(runs: Sequence[Run], metric: str, path: str) -> alt.LayerChart:
+    """The last value of each run over one of its settings, and their mean at each value, whatever else differs."""
+    rows = [
+        {"setting": run.settings.get(path), "value": float(value), "arm": run.folder.arm, "seed": run.folder.seed}
+        for run in runs
+        if np.isfinite(value := run.series[metric].value[-1])
+    ]
+    numeric = all(type(row["setting"]) in (int, float) for row in rows)
+    rows = rows if numeric else [{**row, "setting": _text(row["setting"])} for row in rows]
+    values = list(dict.fromkeys(row["setting"] for row in rows))
+    axis = alt.Axis(values=sorted(values), format="~g", grid=False) if numeric else alt.Axis(labelAngle=0, grid=False)
+    scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale(values)) if numeric else alt.Undefined
+    across = alt.X("setting:Q" if numeric else "setting:N", title=path, axis=axis, scale=scale)
+    means = [
+        {"setting": value, "mean": float(np.mean([row["value"] for row in rows if row["setting"] == value]))}
+        for value in values
+    ]
+    title = words.metric(metric)
+    dots = chart(rows).mark_circle(size=30, opacity=0.45).encode(
+        x=across, y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)), tooltip=["arm:N", "seed:N", "value:Q"]
+    )  # fmt: skip
+    mean = chart(means).encode(x=across, y=alt.Y("mean:Q", title=title), tooltip=["mean:Q"])
+    line = [mean.mark_line(strokeWidth=1.2, color="#8a9099")] if numeric else []
+    drawn = alt.layer(dots, *line, mean.mark_tick(orient="horizontal", thickness=3, size=26, color="#d5562f"))
+    return drawn.properties(width=WIDTH, height=HEIGHT)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def _scale(values: Sequence[float]) -> str:
+    return "log" if min(values) > 0 and max(values) >= 8 * min(values) else "linear"
+
+
+def _dressed(drawn: Any) -> Any:
+    config = {key: value for key, value in THEMES["light"].items() if key != "background"}
+    return drawn.configure(**config, background="white")

@@ -1,0 +1,55 @@
+"""The settings of runs as flat tables of dotted paths, and which of them differ."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Settings = Mapping[str, Any]
+"""By dotted path; what all layers share stands without their numbers, as a study file would write it."""
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's config (`RunFolder.config()["config"]`) as one flat table: `{"model.dim": 64, "model.norm.kind": "rms"}`.
+
+    A setting that layers do not share stands under each layer's number: `model.layers.1.ffn.kind`.
+    """
+    model = dict(config.get("model", {}))
+    layers = [dict(_flat(layer)) for layer in model.pop("layers", [])]
+    found = dict(_flat({**config, "model": {**model, "num_layers": len(layers)}}))
+    for path in dict.fromkeys(path for layer in layers for path in layer):
+        values = [layer.get(path) for layer in layers]
+        if all(value == values[0] for value in values):
+            found[f"model.{path}"] = values[0]
+        else:
+            found |= {f"model.layers.{i}.{path}": value for i, value in enumerate(values)}
+    return found
+
+
+def differing(tables: Sequence[Settings]) -> list[str]:
+    """The paths whose values are not the same in all tables, in the order in which they first stand there.
+
+    A field of a component is compared where the component's kind is the same: others come and go with the kind.
+    """
+    paths = dict.fromkeys(path for table in tables for path in table)
+    return [path for path in paths if any(_differ(path, group) for group in _alike(path, tables))]
+
+
+def _differ(path: str, tables: Sequence[Settings]) -> bool:
+    return any(table.get(path) != tables[0].get(path) for table in tables[1:])
+
+
+def _alike(path: str, tables: Sequence[Settings]) -> Iterable[Sequence[Settings]]:
+    """The tables in groups whose components above this path are of the same kinds."""
+    parts = path.split(".")
+    kinds = [f"{'.'.join(parts[:i])}.kind" for i in range(1, len(parts))]
+    groups: dict[tuple[Any, ...], list[Settings]] = {}
+    for table in tables:
+        groups.setdefault(tuple(table.get(kind) for kind in kinds if kind != path), []).append(table)
+    return groups.values()
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,191 @@
+"""What happens in a study, as numbered messages, told apart from what a page already has.
+
+A page is a fold over messages. One that connects anew gets a single `state`; one that was cut off says which message it
+had last, and gets those since. Numbers begin with a name for this server's life: a page that outlived its server gets
+a `state`, which replaces all it has, so that no point is lost or there twice.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from taetpu.core.errors import UserError
+from taetpu.report import words
+from taetpu.stats.analyse import results
+from taetpu.store import metrics
+from taetpu.store.documents import finite
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+
+KEPT = 2000
+"""Messages that are kept for pages that come back."""
+MOST_POINTS = 1000
+"""Of a series in a `state`; longer ones are thinned to the least and the most of each stretch."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that happened. `kind` is one of `state, study, run, points, cut, effects, problem`."""
+
+    number: int
+    kind: str
+    data: Mapping[str, Any]
+
+
+@dataclass
+class RunState:
+    """A run as far as it was told: where it stands, and its series as (steps, values)."""
+
+    arm: str
+    seed: int
+    status: str = "started"
+    segments: set[str] = field(default_factory=set)
+    series: dict[str, tuple[list[int], list[float | None]]] = field(default_factory=dict)
+
+    def cut(self, step: int) -> None:
+        """Forget what lies behind a step."""
+        for steps, values in self.series.values():
+            keep = int(np.searchsorted(steps, step, side="right"))
+            del steps[keep:], values[keep:]
+
+
+class Feed:
+    """The messages of one study."""
+
+    def __init__(self, folder: StudyFolder):
+        self.folder, self.life = folder, secrets.token_hex(4)
+        self.messages: list[Message] = []
+        self.number = 0
+        self.study: dict[str, Any] = {}
+        self.runs: dict[str, RunState] = {}
+        self.effects: dict[str, Any] = {}
+        self._ended = -1
+        self._problem = ""
+
+    # What is told.
+
+    def since(self, cursor: str | None) -> list[Message]:
+        """What a page with this cursor lacks: nothing, some messages, or a `state`."""
+        life, _, number = (cursor or "").partition("-")
+        oldest = self.messages[0].number - 1 if self.messages else self.number
+        if life == self.life and number.isdecimal() and oldest <= int(number) <= self.number:
+            return [message for message in self.messages if message.number > int(number)]
+        return [Message(self.number, "state", self.state())]
+
+    def cursor(self, message: Message) -> str:
+        """What a page says that has this message, to go on from it."""
+        return f"{self.life}-{message.number}"
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, in one piece."""
+        runs = {
+            key: {
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.status,
+                "series": {name: thinned(*series) for name, series in run.series.items()},
+            }
+            for key, run in self.runs.items()
+        }
+        return {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
+
+    # What is read.
+
+    def poll(self) -> int:
+        """Read what is new in the store; how many messages that came to."""
+        before = self.number
+        try:
+            self._read()
+            self._tell_problem("")
+        except UserError as error:  # a file that is being written, or is damaged: said, and tried again
+            self._tell_problem(str(error))
+        del self.messages[:-KEPT]
+        return self.number - before
+
+    def _read(self) -> None:
+        frozen = self.folder.read_study()
+        study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
+        study["primary"] = frozen["measure"]["primary"]
+        if study != self.study:
+            self.study = study
+            self._tell("study", study)
+        for run in self.folder.runs():
+            self._read_run(run)
+        ended = sum(run.status == "done" for run in self.runs.values())
+        if ended != self._ended:
+            self._ended = ended
+            self.effects = _effects(self.folder)
+            self._tell("effects", self.effects)
+
+    def _read_run(self, run: RunFolder) -> None:
+        key = run.key.partition("/")[2]
+        known = self.runs.get(key)
+        if known is None:
+            known = self.runs[key] = RunState(run.arm, run.seed)
+            self._tell("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
+        elif known.status == "done":
+            return
+        status = run.status()  # before the metrics: what is done has them all
+        for message in _news(run, known):
+            self._tell(message[0], {"run": key, **message[1]})
+        if status != known.status:
+            known.status = status
+            self._tell("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": status})
+
+    def _tell_problem(self, text: str) -> None:
+        if text != self._problem:
+            self._problem = text
+            self._tell("problem", {"text": text})
+
+    def _tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.number += 1
+        self.messages.append(Message(self.number, kind, data))
+
+
+def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the segments of a run that are new. A run that went on from a checkpoint has lost some."""
+    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.bounds)
+    if known.segments - set(keys):
+        known.segments &= set(keys)
+        step = max((metrics.bounds(key)[1] for key in known.segments), default=0)
+        known.cut(step)
+        yield "cut", {"step": step}
+    for key in keys:
+        if key in known.segments:
+            continue
+        found = metrics.from_segment(run.store.read(key), run.store.where(key))
+        known.segments.add(key)
+        new = {name: (s.step.tolist(), finite(s.value.tolist())) for name, s in found.items()}
+        for name, (steps, values) in new.items():
+            own = known.series.setdefault(name, ([], []))
+            own[0].extend(steps)
+            own[1].extend(values)
+        yield "points", {"series": new}
+
+
+def _effects(folder: StudyFolder) -> dict[str, Any]:
+    """The effects so far, in the report's words."""
+    found = results(folder)
+    rows = [{**vars(row), "done": _done(arm)} for row, arm in zip(words.rows(found), found["arms"], strict=True)]
+    return finite({"headline": words.headline(found), "notices": words.notices(found), "rows": rows})
+
+
+def _done(arm: Mapping[str, Any]) -> str:
+    return f"{sum(run['outcome'] != 'unfinished' for run in arm['runs'])}/{len(arm['runs'])}"
+
+
+def thinned(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
+    """At most `MOST_POINTS` points: of each stretch of steps the least and the most, in order."""
+    if len(steps) <= MOST_POINTS:
+        return steps, values
+    known = np.array([np.nan if value is None else value for value in values])
+    kept: set[int] = {0, len(steps) - 1}
+    for stretch in np.array_split(np.arange(len(steps)), MOST_POINTS // 2 - 1):
+        inside = known[stretch]
+        if np.isfinite(inside).any():
+            kept |= {int(stretch[np.nanargmin(inside)]), int(stretch[np.nanargmax(inside)])}
+    order = sorted(kept)
+    return [steps[i] for i in order], [values[i] for i in order]

@@ -1,0 +1,71 @@
+"""What the pages show besides the stream: the studies under a root, their runs side by side, and one run."""
+
+from typing import Any
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.store.index import find_studies, studies
+from taetpu.store.runs import RunFolder
+from taetpu.store.settings import differing, settings
+from taetpu.store.study import StudyFolder
+from taetpu.ui.feed import thinned
+
+SAMPLES = 20
+"""Of a run, at most so many are shown: the last."""
+
+
+class Root:
+    """A study's folder, or a root of many."""
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def study(self, name: str) -> StudyFolder:
+        """The study of this name. Raises `UserError` where there is none."""
+        found = {study.name: study for study in find_studies(self.place)}
+        if name not in found:
+            raise UserError(f"no study {name!r} is stored here", file=self.place, remedy=suggest(name, found))
+        return found[name]
+
+    def studies(self) -> list[dict[str, Any]]:
+        """A row for each study: how far it has come, and what it found."""
+        rows = []
+        for entry in studies(self.place):
+            row = {"study": entry.name, "arms": entry.arms, "seeds": entry.seeds, "done": entry.done}
+            rows.append({**row, "runs": entry.total, "changed": entry.changed.isoformat(), "problem": entry.problem})
+        return rows
+
+    def runs(self) -> dict[str, Any]:
+        """All runs of all studies: the settings in which any differ, and a row for each."""
+        found = [(study.name, run) for study in find_studies(self.place) for run in study.runs()]
+        tables = [settings(run.config()["config"]) for _, run in found]
+        columns = differing(tables)
+        rows = [
+            {**_about(study, run), "settings": {path: table.get(path) for path in columns}}
+            for (study, run), table in zip(found, tables, strict=True)
+        ]
+        return {"columns": columns, "rows": rows}
+
+    def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
+        """One run: its settings, samples, result and series. Raises `UserError` where there is none."""
+        own = self.study(study).runs()
+        found = next((one for one in own if one.arm == arm and f"{one.seed}-{one.id}" == run), None)
+        if found is None:
+            raise UserError(
+                f"study {study!r} has no run {arm}/{run}", remedy="the study's page lists those that it has"
+            )
+        samples = found.samples()
+        return {
+            **_about(study, found),
+            "settings": settings(found.config()["config"]),
+            "samples": {str(step): samples[step] for step in sorted(samples)[-SAMPLES:]},
+            "result": found.result(),
+            "series": {name: thinned(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())},
+        }
+
+
+def _about(study: str, run: RunFolder) -> dict[str, Any]:
+    result = run.result()
+    facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}", "status": run.status()}
+    if result is None:
+        return {**facts, "steps": None, "metrics": {}}
+    return {**facts, "status": result["outcome"], "steps": result["steps"], "metrics": result["metrics"]}

@@ -1,0 +1,302 @@
+// The live page. What it shows is a fold over the server's messages; what page it is follows from its address.
+
+const main = document.getElementById("main");
+const link = document.getElementById("link");
+const MOST_POINTS = 400; // of a drawn line
+const REDRAW = 1000; // milliseconds between two drawings of a chart
+const POLL = 2000;
+
+// --- small parts ---
+
+function h(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child != null));
+  return node;
+}
+
+const url = (...parts) => parts.map(encodeURIComponent).join("/");
+const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(5))) : value == null ? "-" : typeof value === "object" ? JSON.stringify(value) : String(value));
+const figure = (value) => typeof value === "number";
+
+async function fetched(path) {
+  const answer = await fetch(path);
+  const data = await answer.json();
+  if (!answer.ok) throw new Error(data.problem ?? `the server answered ${answer.status}`);
+  return data;
+}
+
+function show(title, ...children) {
+  document.title = `${title} - taetpu`;
+  main.replaceChildren(h("h1", {}, title), ...children);
+}
+
+// A table that can be searched and sorted. `columns` are {name, cell(row), value(row)}; the first heads its row.
+function table(caption, columns) {
+  const body = h("tbody");
+  const state = { rows: [], sort: null, down: false, wanted: "" };
+  const heads = columns.map((column) => h("th", { scope: "col", class: column.figure ? "n" : null },
+    h("button", { type: "button", onclick: () => { state.down = state.sort === column && !state.down; state.sort = column; draw(); } }, column.name)));
+  const search = h("input", { type: "search", oninput: () => { state.wanted = search.value.toLowerCase(); draw(); } });
+  const count = h("span", { class: "soft", role: "status" });
+  const order = (a, b) => {
+    const [x, y] = [a, b].map(state.sort.value);
+    if (x == null || y == null) return (x == null) - (y == null);
+    return (state.down ? -1 : 1) * (figure(x) && figure(y) ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+  };
+  function draw() {
+    const words = state.wanted.split(/\s+/);
+    const text = (row) => columns.map((column) => short(column.value(row))).join(" ").toLowerCase();
+    let rows = state.rows.filter((row) => words.every((word) => text(row).includes(word)));
+    if (state.sort) rows = [...rows].sort(order);
+    heads.forEach((head, i) => head.setAttribute("aria-sort", columns[i] !== state.sort ? "none" : state.down ? "descending" : "ascending"));
+    count.textContent = rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`;
+    body.replaceChildren(...rows.map((row) => h("tr", {}, columns.map((column, i) =>
+      h(i ? "td" : "th", i ? { class: column.figure ? "n" : null } : { scope: "row" }, (column.cell ?? ((r) => short(column.value(r))))(row))))));
+  }
+  return {
+    node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count),
+      h("div", { class: "wide" }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body))),
+    fill(rows) { state.rows = rows; draw(); },
+  };
+}
+
+// --- charts ---
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function look() {
+  const [text, grid] = dark.matches ? ["#c9ced6", "#2c3138"] : ["#3d434b", "#e4e7eb"];
+  const axis = { labelColor: text, titleColor: text, gridColor: grid, tickColor: grid, domainColor: grid, titleFontWeight: "normal" };
+  return { background: null, font: "system-ui, sans-serif", view: { stroke: null }, axis, legend: { labelColor: text, titleColor: text, labelLimit: 220 } };
+}
+
+// Lines that can be zoomed by wheel and dragged; `update(rows, metric)` with rows of {step, value, line}.
+function chart(label) {
+  const place = h("div", { class: "chart", role: "img", "aria-label": label });
+  let view = null, latest = [], metric = "", timer = null, drawn = "";
+  const spec = (title) => ({
+    width: "container", height: 320, autosize: { type: "fit-x", contains: "padding" }, data: { name: "points" },
+    params: [{ name: "zoom", select: "interval", bind: "scales" }, { name: "picked", select: { type: "point", fields: ["line"] }, bind: "legend" }],
+    mark: { type: "line", strokeWidth: 1.8, clip: true, point: false },
+    encoding: {
+      x: { field: "step", type: "quantitative", axis: { grid: false, tickCount: 8 } },
+      y: { field: "value", type: "quantitative", title, scale: { zero: false } },
+      color: { field: "line", type: "nominal", title: null, sort: null, scale: { scheme: "tableau20" } },
+      opacity: { condition: { param: "picked", value: 1 }, value: 0.15 },
+      tooltip: [{ field: "line" }, { field: "step" }, { field: "value", format: ".4f" }],
+    },
+  });
+  async function draw() {
+    timer = null;
+    if (!latest.length) return;
+    const wanted = `${metric} ${dark.matches}`;
+    if (drawn !== wanted) { // another metric or other colours: another chart; new points alone keep the zoom
+      drawn = wanted;
+      // `ast` has Vega interpret expressions, which the page's security policy asks for.
+      view = (await vegaEmbed(place, { ...spec(metric), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
+    } else if (view) {
+      await view.data("points", latest).runAsync();
+    }
+  }
+  const soon = () => { timer ??= setTimeout(draw, drawn ? REDRAW : 0); };
+  dark.addEventListener("change", soon);
+  return { node: place, update(rows, name) { latest = rows; if (name !== metric) { metric = name; clearTimeout(timer); timer = null; draw(); } else soon(); } };
+}
+
+// Means over runs at every step that any of them has, thinned to what a chart has pixels for.
+function line(name, runs) {
+  const at = new Map();
+  for (const [steps, values] of runs) steps.forEach((step, i) => {
+    if (values[i] == null) return;
+    const here = at.get(step) ?? [0, 0];
+    at.set(step, [here[0] + values[i], here[1] + 1]);
+  });
+  const steps = [...at.keys()].sort((a, b) => a - b);
+  const every = Math.max(1, Math.ceil(steps.length / MOST_POINTS));
+  return steps.filter((_, i) => i % every === 0 || i === steps.length - 1).map((step) => ({ line: name, step, value: at.get(step)[0] / at.get(step)[1] }));
+}
+
+// --- the stream ---
+
+const GONE = "the server is gone; this page goes on when it is back";
+
+// Calls `hear(kind, data)` for each message; goes on by itself after a cut, by polling where streams do not come through.
+function listen(study, hear) {
+  let cursor = null, failures = 0, polling = false;
+  const take = (id, kind, data) => { cursor = id; hear(kind, data); };
+  const source = new EventSource(`/events/study/${url(study)}`);
+  for (const kind of ["state", "study", "run", "points", "cut", "effects", "problem"])
+    source.addEventListener(kind, (event) => { failures = 0; link.textContent = ""; take(event.lastEventId, kind, JSON.parse(event.data)); });
+  source.onopen = () => { link.textContent = ""; failures = 0; };
+  source.onerror = () => {
+    link.textContent = GONE;
+    if (source.readyState === EventSource.CLOSED || ++failures >= 3) { source.close(); if (!polling) { polling = true; poll(); } }
+  };
+  async function poll() {
+    try {
+      for (const { id, kind, data } of await fetched(`/data/study/${url(study)}?since=${encodeURIComponent(cursor ?? "")}`)) take(id, kind, data);
+      link.textContent = "";
+    } catch { link.textContent = GONE; }
+    setTimeout(poll, POLL);
+  }
+}
+
+// The state of a study after one more message.
+export function fold(state, kind, data) {
+  if (kind === "state") return structuredClone(data);
+  if (kind === "study") state.study = data;
+  if (kind === "effects") state.effects = data;
+  if (kind === "problem") state.problem = data.text;
+  const run = data.run && (state.runs[data.run] ??= { series: {} });
+  if (kind === "run") Object.assign(run, { arm: data.arm, seed: data.seed, status: data.status });
+  if (kind === "points") for (const [name, [steps, values]] of Object.entries(data.series)) {
+    const own = (run.series[name] ??= [[], []]);
+    own[0].push(...steps);
+    own[1].push(...values);
+  }
+  if (kind === "cut") for (const own of Object.values(run.series)) {
+    const keep = own[0].filter((step) => step <= data.step).length;
+    own[0].length = own[1].length = keep;
+  }
+  return state;
+}
+
+// --- pages ---
+
+async function studies() {
+  const rows = table("Studies", [
+    { name: "study", value: (r) => r.study, cell: (r) => h("a", { href: `/study/${url(r.study)}` }, r.study) },
+    { name: "arms", value: (r) => r.arms, figure: true },
+    { name: "seeds", value: (r) => r.seeds, figure: true },
+    { name: "runs", value: (r) => r.done / (r.runs || 1), cell: (r) => [h("progress", { max: r.runs || 1, value: r.done, "aria-label": `runs of ${r.study}` }), ` ${r.done}/${r.runs}`] },
+    { name: "changed", value: (r) => r.changed, cell: (r) => new Date(r.changed).toLocaleString() },
+    { name: "problem", value: (r) => r.problem, cell: (r) => r.problem ?? "" },
+  ]);
+  show("Studies", rows.node);
+  const refresh = async () => {
+    try { rows.fill(await fetched("/data/studies")); link.textContent = ""; } catch (error) { link.textContent = error.message; }
+    setTimeout(refresh, 5000);
+  };
+  await refresh();
+}
+
+const last = (runs, metric) => {
+  const values = runs.map((run) => run.series[metric]?.[1].at(-1)).filter((value) => value != null);
+  return values.length ? values.reduce((a, b) => a + b) / values.length : null;
+};
+const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) => steps.at(-1) ?? 0));
+
+function study(name) {
+  let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
+  let timer = null, metric = null;
+  const head = h("div"), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
+  const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
+  const wanted = h("input", { type: "search", oninput: () => draw() });
+  const curves = chart(`Curves of ${name}; the table has the last values`);
+  const arms = table("Arms", [
+    { name: "arm", value: (r) => r.arm, cell: (r) => h("span", {}, r.arm, r.change ? h("div", { class: "soft" }, r.change) : null) },
+    { name: "ended", value: (r) => r.done },
+    { name: "step", value: (r) => r.step, figure: true },
+    { name: "train/loss", value: (r) => r.train, figure: true },
+    { name: "val/loss", value: (r) => r.val, figure: true },
+    { name: "effect", value: (r) => (r.effect === "-" ? null : Number(r.effect)), cell: (r) => r.effect, figure: true },
+    { name: "95 % interval", value: (r) => r.interval, figure: true },
+    { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.verdict) },
+  ]);
+  const runs = table("Runs", [
+    { name: "run", value: (r) => r.key, cell: (r) => h("a", { href: `/run/${url(name)}/${r.key.replace(/^runs\//, "").split("/").map(encodeURIComponent).join("/")}` }, `${r.arm}, seed ${r.seed}`) },
+    { name: "status", value: (r) => r.status },
+    { name: "step", value: (r) => reached(r), figure: true },
+    { name: "train/loss", value: (r) => last([r], "train/loss"), figure: true },
+    { name: "val/loss", value: (r) => last([r], "val/loss"), figure: true },
+  ]);
+  show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
+    h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Wheel zooms, dragging moves, a double click resets; the legend picks lines.")),
+    curves.node, h("h2", {}, "Runs"), runs.node);
+
+  function draw() {
+    timer = null;
+    const all = Object.entries(state.runs).map(([key, run]) => ({ key, ...run }));
+    const metrics = [...new Set(all.flatMap((run) => Object.keys(run.series)))].sort();
+    metric ??= metrics.includes(state.study.primary) ? state.study.primary : metrics.includes("train/loss") ? "train/loss" : null;
+    if (picked.dataset.of !== metrics.join()) {
+      picked.dataset.of = metrics.join();
+      picked.replaceChildren(...metrics.map((one) => h("option", { value: one, selected: one === metric }, one)));
+    }
+    const ended = all.filter((run) => run.status === "done").length;
+    const total = state.study.arms.length * state.study.seeds.length;
+    head.replaceChildren(...[h("p", {}, state.effects.headline ?? ""), h("p", { class: "soft" }, h("progress", { max: total || 1, value: ended, "aria-label": "runs that have ended" }), ` ${ended} of ${total} runs have ended`),
+      ...(state.effects.notices ?? []).map((text) => h("p", { class: "notice" }, text)), state.problem ? h("p", { class: "notice" }, state.problem) : null].filter(Boolean));
+    const told = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
+    arms.fill(state.study.arms.map((arm) => {
+      const own = all.filter((run) => run.arm === arm);
+      const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", done: `0/${state.study.seeds.length}` };
+      return { ...none, ...told[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), val: last(own, "val/loss") };
+    }));
+    runs.fill(all);
+    const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
+    const groups = Map.groupBy ? Map.groupBy(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`)) : grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`));
+    if (metric) curves.update([...groups].flatMap(([label, own]) => line(label, own.map((run) => run.series[metric]))), metric);
+  }
+  listen(name, (kind, data) => { state = fold(state, kind, data); timer ??= setTimeout(draw, 100); });
+}
+
+function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  return groups;
+}
+
+async function oneRun(studyName, arm, run) {
+  const found = await fetched(`/data/run/${url(studyName, arm, run)}`);
+  const names = Object.keys(found.series);
+  const curves = chart(`Curves of ${arm}, seed ${found.seed}`);
+  const picked = h("select", { onchange: () => draw() }, names.map((name) => h("option", { value: name, selected: name === "train/loss" }, name)));
+  const draw = () => picked.value && curves.update(line(arm, [found.series[picked.value]]), picked.value);
+  const facts = (data) => h("dl", {}, Object.entries(data).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, short(value))]));
+  show(`${arm}, seed ${found.seed}`, h("p", { class: "soft" }, "of ", h("a", { href: `/study/${url(studyName)}` }, studyName), `: ${found.status}${found.steps ? ` after ${found.steps} steps` : ""}`),
+    h("h2", {}, "Curves"), h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node,
+    h("h2", {}, "Last values"), facts(found.metrics),
+    ...(Object.keys(found.samples).length ? [h("h2", {}, "Samples"), ...Object.entries(found.samples).reverse().map(([step, text], i) => h("details", { open: i === 0 }, h("summary", {}, `step ${step}`), h("pre", {}, text)))] : []),
+    h("h2", {}, "Settings"), facts(found.settings));
+  draw();
+}
+
+async function allRuns() {
+  const { columns, rows } = await fetched("/data/runs");
+  const chosen = new Set();
+  const curves = chart("Curves of the chosen runs");
+  const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
+  const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === "val/loss" }, name)));
+  const beside = h("div");
+  const details = new Map();
+  const key = (row) => `${row.study}/${row.arm}/${row.run}`;
+  async function compare() {
+    const own = rows.filter((row) => chosen.has(key(row)));
+    for (const row of own) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
+    const differ = columns.filter((path) => own.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(own[0].settings[path])));
+    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : h("div", { class: "wide" }, h("table", {}, h("caption", {}, "Settings that differ"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), own.map((row) => h("th", { scope: "col" }, `${row.study}: ${row.arm} ${row.seed}`)))),
+      h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), own.map((row) => h("td", {}, short(row.settings[path])))))))));
+    curves.update(own.flatMap((row) => line(`${row.study}: ${row.arm} ${row.seed}`, [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
+  }
+  const list = table("Runs", [
+    { name: "run", value: (r) => key(r), cell: (r) => h("span", {}, h("input", { type: "checkbox", "aria-label": `compare ${key(r)}`, checked: chosen.has(key(r)), onchange: (e) => { e.target.checked ? chosen.add(key(r)) : chosen.delete(key(r)); compare(); } }), " ", h("a", { href: `/run/${url(r.study, r.arm, r.run)}` }, `${r.arm}, seed ${r.seed}`)) },
+    { name: "study", value: (r) => r.study, cell: (r) => h("a", { href: `/study/${url(r.study)}` }, r.study) },
+    { name: "status", value: (r) => r.status },
+    ...["val/loss", "val/accuracy"].filter((name) => metrics.includes(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
+    ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
+  ]);
+  show("Runs", h("h2", {}, "Compared"), beside, h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node, list.node);
+  list.fill(rows);
+  await compare();
+}
+
+const [, page, ...rest] = location.pathname.split("/").map(decodeURIComponent);
+const open = { "": studies, study, run: oneRun, runs: allRuns }[page];
+Promise.resolve().then(() => open(...rest)).catch((error) => show("Not there", h("p", { class: "notice" }, error.message)));

@@ -1,0 +1,178 @@
+"""A page that folds the messages of a feed has what the store has, however often it or the server was cut off."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.ui.conftest import Growing
+
+from taetpu.ui.feed import KEPT, MOST_POINTS, Feed, thinned
+
+
+class Page:
+    """What the browser does: `fold` in live.js."""
+
+    def __init__(self):
+        self.cursor, self.state, self.doubled = None, {"runs": {}, "effects": {}, "study": {}}, 0
+
+    def take(self, feed: Feed) -> list[str]:
+        messages = feed.since(self.cursor)
+        for message in messages:
+            self.fold(message.kind, message.data)
+            self.cursor = feed.cursor(message)
+        return [message.kind for message in messages]
+
+    def fold(self, kind, data) -> None:
+        if kind == "state":
+            self.state = {
+                **data,
+                "runs": {key: {**run, "series": _copy(run["series"])} for key, run in data["runs"].items()},
+            }
+            return
+        if kind in ("study", "effects"):
+            self.state[kind] = data
+            return
+        run = self.state["runs"].setdefault(data.get("run"), {"series": {}})
+        if kind == "run":
+            run.update({name: data[name] for name in ("arm", "seed", "status")})
+        for name, (steps, values) in data.get("series", {}).items():
+            own = run["series"].setdefault(name, ([], []))
+            own[0].extend(steps)
+            own[1].extend(values)
+        if kind == "cut":
+            for steps, values in run["series"].values():
+                keep = sum(step <= data["step"] for step in steps)
+                del steps[keep:], values[keep:]
+
+    def steps(self, arm: str, seed: int) -> list[int]:
+        return self.state["runs"][f"runs/{arm}/{seed}-{seed:08x}"]["series"]["train/loss"][0]
+
+
+def _copy(series):
+    return {name: (list(steps), list(values)) for name, (steps, values) in series.items()}
+
+
+def test_what_is_stored_is_told_once(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    growing.train("baseline", 0, 0, 20)
+    feed.poll()
+    assert page.take(feed) == ["state"]
+    assert page.steps("baseline", 0) == [10, 20]
+    assert feed.poll() == 0
+    assert page.take(feed) == []
+    growing.train("baseline", 0, 20, 40)
+    growing.train("other", 1, 0, 10)
+    feed.poll()
+    assert page.take(feed) == ["points", "run", "points"]
+    assert (page.steps("baseline", 0), page.steps("other", 1)) == ([10, 20, 30, 40], [10])
+
+
+def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    for seed in (0, 1):
+        for arm in ("baseline", "other"):
+            growing.train(arm, seed, 0, 20)
+    feed.poll()
+    page.take(feed)
+    for arm, seed, loss in (("baseline", 0, 1.0), ("other", 0, 1.5), ("baseline", 1, 1.1)):
+        growing.finish(arm, seed, loss)
+    feed.poll()
+    page.take(feed)
+    other = page.state["effects"]["rows"][1]
+    assert (other["effect"], other["verdict"], other["done"]) == ("+0.5000", "interim", "1/2")
+    growing.finish("other", 1, 1.6)
+    feed.poll()
+    assert page.take(feed) == ["run", "effects"]
+    assert page.state["effects"]["rows"][1]["verdict"] != "interim"
+    assert {run["status"] for run in page.state["runs"].values()} == {"done"}
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_takes_back_what_it_lost(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    growing.train("baseline", 0, 0, 20)
+    growing.train("baseline", 0, 20, 40)
+    feed.poll()
+    page.take(feed)
+    growing.run("baseline", 0).truncate(20)
+    growing.train("baseline", 0, 20, 30)
+    feed.poll()
+    assert page.take(feed) == ["cut", "points"]
+    assert page.steps("baseline", 0) == [10, 20, 30]
+    fresh = Page()
+    fresh.take(feed)
+    assert fresh.steps("baseline", 0) == [10, 20, 30]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(["train", "take", "server", "page", "cut"]), max_size=25))
+def test_whatever_is_cut_off_no_point_is_lost_or_there_twice(tmp_path_factory, events: list[str]) -> None:
+    growing = Growing(tmp_path_factory.mktemp("study"))
+    growing.train("baseline", 0, 0, 10)
+    feed, page, reached = Feed(growing.folder), Page(), 10
+    for event in events:
+        if event == "train":
+            growing.train("baseline", 0, reached, reached + 20)
+            reached += 20
+        elif event == "cut" and reached > 10:
+            reached = 10
+            growing.run("baseline", 0).truncate(10)
+        elif event == "server":
+            feed = Feed(growing.folder)
+        elif event == "page":
+            page = Page()
+        feed.poll()
+        if event == "take":
+            page.take(feed)
+    feed.poll()
+    page.take(feed)
+    assert page.steps("baseline", 0) == list(range(10, reached + 1, 10))
+
+
+def test_a_page_that_was_away_for_too_long_gets_all_anew(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    growing.train("baseline", 0, 0, 10)
+    feed.poll()
+    page.take(feed)
+    for number in range(KEPT + 1):
+        feed._tell("problem", {"text": str(number)})
+    growing.train("baseline", 0, 10, 20)
+    feed.poll()
+    assert page.take(feed) == ["state"]
+    assert page.steps("baseline", 0) == [10, 20]
+
+
+def test_a_damaged_file_is_said_and_does_not_stop_the_others(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    growing.train("baseline", 0, 0, 10)
+    feed.poll()
+    page.take(feed)
+    key = f"{growing.run('baseline', 0).key}/metrics/10-20.json"
+    growing.folder.store.write(key, b"half a li")
+    feed.poll()
+    (message,) = feed.since(page.cursor)
+    assert message.kind == "problem"
+    assert "damaged" in message.data["text"]
+    growing.folder.store.delete(key)
+    growing.train("baseline", 0, 10, 20)
+    feed.poll()
+    page.take(feed)
+    assert page.steps("baseline", 0) == [10, 20]
+
+
+@pytest.mark.parametrize("length", [1, MOST_POINTS, MOST_POINTS + 1, 25_000])
+def test_thinning_keeps_ends_extremes_and_order(length: int) -> None:
+    values = np.random.default_rng(length).normal(size=length)
+    steps, kept = thinned(list(range(length)), values.tolist())
+    assert len(steps) <= MOST_POINTS
+    assert (steps[0], steps[-1]) == (0, length - 1)
+    assert steps == sorted(set(steps))
+    assert (min(kept), max(kept)) == (values.min(), values.max())
+    assert kept == values[steps].tolist()
+
+
+def test_thinning_leaves_out_what_is_no_number() -> None:
+    values: list[float | None] = [None] * 5000
+    values[2500] = 3.0
+    steps, kept = thinned(list(range(5000)), values)
+    assert 3.0 in kept
+    assert len(steps) <= 3
