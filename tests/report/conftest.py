@@ -2,6 +2,8 @@
 
 import zlib
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,15 @@ BASE = {
 ENVIRONMENT = {"device": "cpu", "platform": "cpu", "python": "3.11.2", "versions": {"taetpu": "0.1.0", "jax": "0.10.2"}}
 
 
+def changed(diff: Mapping[str, Any]) -> dict[str, Any]:
+    """The baseline with an arm's change."""
+    config = deepcopy(BASE)
+    for path, value in diff.items():
+        *inside, name = path.split(".")
+        reduce(lambda part, key: part[key], inside, config)[name] = value
+    return config
+
+
 @pytest.fixture
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
     """A function that stores and analyses a study."""
@@ -60,20 +71,20 @@ def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
         plan = Plan("val/loss", "min", tuple(arms), tuple(range(seeds)), (seeds,), equivalence)
         folder.write_study({**study, "seeds": list(range(seeds)), "roles": {}, "design": {}, "plan": plan.frozen()})
         shared = rng.normal(0, 0.012, seeds)
-        for i, (arm, (_, effect)) in enumerate(arms.items()):
+        for i, (arm, (diff, effect)) in enumerate(arms.items()):
             for seed in range(seeds):
                 diverged = effect is None and seed != 1
                 offset = (0.3 if effect is None else effect) + shared[seed] + rng.normal(0, 0.006)
-                _write_run(folder, arm, seed, offset, diverged, steps, rng, 106_432 + 997 * i, sample)
+                _write_run(folder, arm, diff, seed, offset, diverged, steps, rng, 106_432 + 997 * i, sample)
         analyse(folder)
         return folder
 
     return stored
 
 
-def _write_run(folder, arm, seed, offset, diverged, steps, rng, params, sample) -> None:
+def _write_run(folder, arm, diff, seed, offset, diverged, steps, rng, params, sample) -> None:
     run = folder.run(arm, seed, f"{zlib.crc32(arm.encode()) // 16 + seed:08x}")
-    run.start({"arm": arm, "seed": seed})
+    run.start({"arm": arm, "seed": seed, "config": changed(diff)})
     step = np.arange(1, steps + 1)
     train = 1.9 + offset + 2.3 * np.exp(-step / (0.12 * steps)) + rng.normal(0, 0.02, steps)
     evals = np.unique(np.linspace(0, steps, 21).round().astype(int))[1:]

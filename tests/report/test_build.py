@@ -11,6 +11,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.report import words
+from taetpu.report.arms import details
 from taetpu.report.build import build
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -72,7 +73,9 @@ def test_page_shows_the_results(store_study) -> None:
 def test_page_loads_nothing_from_elsewhere(store_study) -> None:
     text, page = page_of(store_study())
     loading = [value for _, attrs in page.tags for name, value in attrs.items() if name in ("src", "href", "srcset")]
-    assert loading == []
+    ids = {attrs.get("id") for _, attrs in page.tags}
+    assert loading
+    assert all(value.startswith("#") and value[1:] in ids for value in loading)
     style = text[text.index("<style>") : text.index("</style>")]
     assert "url(" not in style
     assert "@import" not in style
@@ -116,7 +119,23 @@ def test_samples_and_origin_are_shown(store_study) -> None:
     text, _ = page_of(store_study(sample="ROMEO: wherefore"))
     assert "ROMEO: wherefore" in text
     assert "<dt>versions.jax</dt><dd>0.10.2</dd>" in text
-    assert "<dt>model.mixer.num_heads</dt><dd>4</dd>" in text
+    assert '<th scope="row">model.mixer.num_heads</th><td>4</td>' in text
+
+
+def test_every_arm_has_its_part(store_study) -> None:
+    """What differs from the baseline, and each run with its difference on the same seed."""
+    folder = store_study()
+    parts = {part.name: part for part in details(folder, folder.read_results())}
+    assert parts["layernorm"].change.rows == [("model.norm.kind", "rms", "layer")]
+    assert ("model.dim", "64") in parts["baseline"].change.rows
+    arms = {arm["name"]: arm for arm in folder.read_results()["arms"]}
+    for (seed, outcome, value, difference), run in zip(parts["nope"].runs.rows, arms["nope"]["runs"], strict=True):
+        base = arms["baseline"]["runs"][run["seed"]]["value"]
+        assert (int(seed), outcome) == (run["seed"], "finished")
+        assert float(value) == pytest.approx(run["value"], abs=1e-3)
+        assert float(difference) == pytest.approx(run["value"] - base, abs=1e-3)
+    lost = [row for row in parts["no-norm"].runs.rows if row[1] != "finished"]
+    assert [row[1:] for row in lost] == [("diverged at step 133", "-", "-")] * 2
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

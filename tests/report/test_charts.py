@@ -8,8 +8,18 @@ import vl_convert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.report import charts
-from taetpu.report.curves import POINTS, over_seeds, read_curves, thinned, vertical_range
+from taetpu.report import charts, lines
+from taetpu.report.curves import (
+    POINTS,
+    SEED_POINTS,
+    differences,
+    over_seeds,
+    read_curves,
+    rows,
+    seed_lines,
+    thinned,
+    vertical_range,
+)
 from taetpu.store.metrics import Series
 
 
@@ -28,27 +38,41 @@ def test_thinning_keeps_first_and_last(length: int, points: int) -> None:
 
 def test_curve_is_mean_and_range_over_seeds() -> None:
     found = over_seeds([series([1, 2, 3], [3.0, 2.0, 1.0]), series([1, 2, 3], [5.0, np.nan, 2.0]), series([2], [4.0])])
-    assert found == [
-        {"step": 1, "mean": 4.0, "low": 3.0, "high": 5.0},
-        {"step": 2, "mean": 3.0, "low": 2.0, "high": 4.0},
-        {"step": 3, "mean": 1.5, "low": 1.0, "high": 2.0},
-    ]
+    assert found == {"step": [1, 2, 3], "mean": [4.0, 3.0, 1.5], "low": [3.0, 2.0, 1.0], "high": [5.0, 4.0, 2.0]}
+    assert rows(found)[1] == {"step": 2, "mean": 3.0, "low": 2.0, "high": 4.0}
+
+
+def test_the_lines_of_seeds_are_theirs_alone() -> None:
+    found = seed_lines({3: series([1, 2, 3], [3.0, np.nan, 1.0]), 7: series(np.arange(1, 1001), np.arange(1000.0))})
+    assert found["seed"] == [3, 3, *[7] * SEED_POINTS]
+    assert (found["step"][:3], found["value"][:3]) == ([1, 3, 1], [3.0, 1.0, 0.0])
+    assert found["step"][-1] == 1000
+
+
+def test_differences_are_of_the_same_seed_at_the_same_step() -> None:
+    """The noise that a seed gives both falls out; what only one of the two has is left out."""
+    ours = {0: series([1, 2, 3], [1.0, 2.0, 3.0]), 1: series([1, 2, 3], [11.0, 12.0, 13.0]), 2: series([1], [7.0])}
+    theirs = {1: series([2, 3, 4], [11.5, 12.5, 1.0]), 0: series([1, 2, 3], [0.5, 1.5, np.nan])}
+    found = over_seeds(differences(ours, theirs))
+    assert found == {"step": [1, 2, 3], "mean": [0.5] * 3, "low": [0.5] * 3, "high": [0.5] * 3}
+    assert differences(ours, {}) == []
 
 
 def test_curve_of_nothing_finite_is_empty() -> None:
-    assert over_seeds([series([1, 2], [np.nan, np.inf])]) == []
+    assert rows(over_seeds([series([1, 2], [np.nan, np.inf])])) == []
 
 
 def test_long_curves_are_thinned() -> None:
     found = over_seeds([series(np.arange(1, 10_001), np.arange(10_000.0))])
-    assert len(found) == POINTS
-    assert (found[0]["step"], found[-1]["step"]) == (1, 10_000)
+    assert len(found["step"]) == POINTS
+    assert (found["step"][0], found["step"][-1]) == (1, 10_000)
 
 
 def test_vertical_range_leaves_out_the_start() -> None:
     line = over_seeds([series([1, 100, 1000], [100.0, 2.0, 1.0])])
-    low, high = vertical_range([line, []])
+    low, high = vertical_range([line, {"step": [], "mean": []}])
     assert 0.9 < low < 1 < high < 2
+    assert vertical_range([line], also=[-3.0])[0] < -3
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -61,10 +85,20 @@ def test_specs_draw(store_study, seeds: int) -> None:
     assert "NaN" not in svg
     curves = read_curves(folder, results)
     assert [found.metric for found in curves] == ["val/loss", "train/loss"]
-    data = {"arm": curves[0].arms["nope"], "baseline": curves[0].arms["baseline"]}
-    svg = vl_convert.vegalite_to_svg({**charts.curve(curves[0]), "width": 300, "datasets": data})
+    found = curves[0]
+    data = {"arm": found.arms["nope"], "baseline": found.arms["baseline"], "seeds": found.seeds["nope"]}
+    svg = vl_convert.vegalite_to_svg(
+        {**lines.filled(lines.curve("val/loss"), data, "#123456", found.ranges["nope"]), "width": 300}
+    )
     assert "val/loss (nats per token)" in svg
     assert "NaN" not in svg
+    assert svg.count('stroke="#123456"') == seeds + 1  # each seed and their mean
+    line, bounds = found.differences["nope"], found.difference_ranges["nope"]
+    svg = vl_convert.vegalite_to_svg(
+        {**lines.filled(lines.difference("val/loss"), {"arm": line}, "#123456", bounds), "width": 300}
+    )
+    assert svg.count('stroke="#123456"') == 1
+    assert bounds[0] <= min(line["low"][-1], 0) <= max(line["high"][-1], 0) <= bounds[1]
 
 
 def test_one_huge_effect_does_not_flatten_the_rest(store_study) -> None:

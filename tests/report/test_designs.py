@@ -49,11 +49,11 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
         assert f"\n## {part.title}\n" in text
         assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
     assert max(map(len, table_text(results).splitlines())) <= COLUMNS
-    for spec in panels.panels(results).values():
+    for spec in panels.panels(results, {}).values():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
         assert "NaN" not in svg
     asked = [name for part in parts(results, {}) for _, name in part.charts]
-    assert asked == list(panels.panels(results))
+    assert asked == list(panels.panels(results, {}))
 
 
 def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:

@@ -5,19 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.report import arms
 from taetpu.report.charts import Spec
 from taetpu.report.csvs import arms_csv, runs_csv
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
 from taetpu.report.latex import latex
-from taetpu.report.page import Background, Facts, Sample, drawings, html
+from taetpu.report.lines import filled
+from taetpu.report.page import Background, Facts, drawings, html
 from taetpu.report.plot import FIGURES, figure
 from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
-from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-
-SAMPLE_CHARACTERS = 600
 
 
 def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
@@ -57,18 +56,21 @@ def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
 def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
     """Every chart of the report with a name for its file, the data filled in as the page's script does."""
-    drawn = drawings(results, beside.curves)
+    drawn = drawings(results, beside)
     for name, spec in drawn["charts"].items():
         if spec is not None:
             yield _file_name(name), spec
-    for found, curve in zip(beside.curves, drawn["curves"], strict=True):
-        for arm, points in curve["arms"].items():
-            low, high = curve["ranges"][arm]
-            baseline = curve["arms"].get(drawn["baselines"].get(arm), [])
-            values = {"colour": drawn["colours"][drawn["verdicts"][arm]], "low": low, "high": high}
-            params = [{"name": name, "value": value} for name, value in values.items()]
-            data = {"datasets": {"arm": points, "baseline": baseline}, "params": params}
-            yield _file_name(f"{found.metric} {arm}"), {**curve["spec"], **data}
+    for found in drawn["curves"]:
+        for arm in found["arms"]:
+            colour = drawn["colours"][drawn["verdicts"][arm]]
+            data = {name: found[name].get(arm, {}) for name in ("arms", "seeds")}
+            baseline = found["arms"].get(drawn["baselines"].get(arm), {})
+            lines = {"arm": data["arms"], "seeds": data["seeds"], "baseline": baseline}
+            yield _file_name(f"{found['metric']} {arm}"), filled(found["curve"], lines, colour, found["ranges"][arm])
+        for arm, line in found["differences"].items():
+            bounds, colour = found["difference_ranges"][arm], drawn["colours"][drawn["verdicts"][arm]]
+            name = _file_name(f"{found['metric']} difference {arm}")
+            yield name, filled(found["difference"], {"arm": line}, colour, bounds)
 
 
 def _file_name(title: str) -> str:
@@ -82,21 +84,9 @@ def background(folder: StudyFolder, results: Results) -> Background:
     return Background(
         costs=costs(folder, results),
         curves=read_curves(folder, results),
-        samples=list(_samples(ended)),
+        arms=arms.details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
-        baseline=[(path, str(value)) for path, value in _flat(folder.read_study()["base"])],
     )
-
-
-def _samples(runs: list[RunFolder]) -> Iterator[Sample]:
-    """The last sample of each arm's first run that has any."""
-    seen = set()
-    for run in runs:
-        samples = {} if run.arm in seen else run.samples()
-        if samples:
-            seen.add(run.arm)
-            step = max(samples)
-            yield Sample(run.arm, run.seed, step, samples[step][:SAMPLE_CHARACTERS])
 
 
 def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:

@@ -8,7 +8,6 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import words
-from taetpu.report.curves import Curves
 
 Spec = dict[str, Any]
 
@@ -22,6 +21,7 @@ SHAPES = {
     "inconclusive": "circle",
     "interim": "circle",
     "single seed": "circle",
+    "baseline": "circle",
 }
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
@@ -45,6 +45,7 @@ def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
             "note": {"color": faint, "fontSize": 12},
             "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
             "baseline-band": {"color": faint},
+            "front": {"color": faint, "strokeWidth": 1, "strokeDash": [3, 3]},
             "arm-line": {"strokeWidth": 2},
         },
     }
@@ -175,30 +176,6 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
     below, above = min(values) < -inner, max(values) > inner
     signed = {sign * tick for tick in ticks for sign, used in ((-1, below), (1, above)) if used}
     return alt.Scale(type="symlog", constant=inner, padding=8, nice=False), sorted(signed)
-
-
-def curve(curves: Curves) -> Spec:
-    """One arm's learning curve with the baseline's, without its data.
-
-    `datasets.arm`, `datasets.baseline` and the values of the parameters `colour`, `low` and `high` (the vertical range)
-    are filled in where it is drawn, so that the baseline's points are stored once.
-    """
-    thousands = "datum.value < 1000 ? datum.value : datum.value / 1000 + 'k'"
-    x = alt.X("step:Q", axis=alt.Axis(tickCount=4, labelExpr=thousands, grid=False), title="step")
-    scale = alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False)
-    title, axis = words.metric(curves.metric), alt.Axis(tickCount=4, domain=False, ticks=False)
-    mean, low = (alt.Y(f"{name}:Q", scale=scale, axis=axis, title=title) for name in ("mean", "low"))
-    tooltip = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
-    arm, baseline = alt.Chart(alt.NamedData("arm")), alt.Chart(alt.NamedData("baseline"))
-    layers = [
-        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
-        arm.mark_area(opacity=0.25, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),
-        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(x=x, y=mean, tooltip=tooltip),
-        baseline.mark_line(clip=True, style="baseline-line").encode(x=x, y=mean, tooltip=tooltip),
-    ]
-    colour = alt.param("colour", value=COLOURS["inconclusive"])
-    bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
-    return spec(alt.layer(*layers).add_params(colour, *bounds).properties(height=150))
 
 
 def spec(chart: Any) -> Spec:

@@ -1,4 +1,4 @@
-"""Learning curves as data to draw: each arm's mean over its seeds, with the lowest and the highest seed."""
+"""Learning curves as data to draw: each arm's mean over its seeds, every seed, and the difference from the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,37 @@ from taetpu.store.study import StudyFolder
 
 POINTS = 300
 """At most this many a line: more than a chart has pixels for."""
+SEED_POINTS = 100
+"""At most this many of a single seed's line, which is thin and one of several."""
 
 EARLY = 0.2
 """Share of the training that may run off a chart's edge: the first steps would flatten all that follows."""
 
-Points = list[dict[str, float]]
-"""`{"step", "mean", "low", "high"}` in step order."""
+Columns = dict[str, list[float]]
+"""A table by columns, a third of the bytes that it takes by rows: `step` with `mean`, `low` and `high`, or with `value`
+and `seed`.
+"""
+BySeed = Mapping[int, Series]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One metric over the training, for every arm that has any of it."""
+    """One metric over the training, for every arm that has any of it.
+
+    Attributes:
+        arms: mean, lowest and highest over seeds.
+        seeds: each seed's own line.
+        differences: arm minus baseline on the same seed, over seeds; of arms that are compared.
+        ranges: the vertical range in which to show each arm beside the baseline.
+        difference_ranges: that of its difference.
+    """
 
     metric: str
-    arms: dict[str, Points]
+    arms: dict[str, Columns]
+    seeds: dict[str, Columns]
+    differences: dict[str, Columns]
     ranges: dict[str, tuple[float, float]]
-    """The vertical range in which to show each arm beside the baseline."""
+    difference_ranges: dict[str, tuple[float, float]]
 
 
 def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
@@ -37,7 +52,7 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
         UserError: a file of metrics is damaged.
     """
     metrics = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    found: dict[str, dict[str, list[Series]]] = {metric: {} for metric in metrics}
+    found: dict[str, dict[str, dict[int, Series]]] = {metric: {} for metric in metrics}
     for arm in results["arms"]:
         for run in arm["runs"]:
             if run["id"] is None:
@@ -45,28 +60,67 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
             series = folder.run(arm["name"], run["seed"], run["id"]).metrics()
             for metric in metrics:
                 if metric in series:
-                    found[metric].setdefault(arm["name"], []).append(series[metric])
-    against = {arm["name"]: arm["against"] or arm["name"] for arm in results["arms"]}
+                    found[metric].setdefault(arm["name"], {})[run["seed"]] = series[metric]
+    against = {arm["name"]: arm["against"] for arm in results["arms"]}
     return [_curves(metric, arms, against) for metric, arms in found.items() if arms]
 
 
-def _curves(metric: str, arms: Mapping[str, Sequence[Series]], against: Mapping[str, str]) -> Curves:
-    lines = {arm: over_seeds(runs) for arm, runs in arms.items()}
-    both = {arm: [line, lines.get(against[arm], [])] for arm, line in lines.items()}
-    return Curves(metric, lines, {arm: vertical_range(pair) for arm, pair in both.items()})
+def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
+    lines = {arm: over_seeds(list(runs.values())) for arm, runs in arms.items()}
+    shown = {arm: [line, lines.get(against[arm] or arm, _NONE)] for arm, line in lines.items()}
+    paired = {arm: differences(runs, arms.get(against[arm] or "", {})) for arm, runs in arms.items()}
+    differ = {arm: over_seeds(runs) for arm, runs in paired.items() if runs}
+    return Curves(
+        metric,
+        arms=lines,
+        seeds={arm: seed_lines(runs) for arm, runs in arms.items()},
+        differences=differ,
+        ranges={arm: vertical_range(pair) for arm, pair in shown.items()},
+        difference_ranges={arm: vertical_range([line], ("low", "high"), also=[0.0]) for arm, line in differ.items()},
+    )
 
 
-def over_seeds(runs: Sequence[Series]) -> Points:
+_NONE: Columns = {"step": [], "mean": []}
+
+
+def over_seeds(runs: Sequence[Series]) -> Columns:
     """Mean, lowest and highest over runs, at each step for which any has a finite value; thinned to `POINTS`."""
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
     steps = steps[thinned(len(steps))]
-    points = []
-    values = [dict(zip(run.step.tolist(), run.value.tolist(), strict=True)) for run in runs]
-    for step in steps.tolist():
-        here = [row[step] for row in values if np.isfinite(row.get(step, np.nan))]
-        mean = sum(here) / len(here)
-        points.append({"step": step, "mean": _short(mean), "low": _short(min(here)), "high": _short(max(here))})
-    return points
+    values = np.full((len(runs), len(steps)), np.nan)
+    for own, run in zip(values, runs, strict=True):
+        _, here, there = np.intersect1d(steps, run.step, return_indices=True)
+        own[here] = np.where(np.isfinite(run.value[there]), run.value[there], np.nan)
+    table = {"mean": np.nanmean(values, 0), "low": np.nanmin(values, 0), "high": np.nanmax(values, 0)}
+    return {"step": steps.tolist(), **{name: list(map(_short, column.tolist())) for name, column in table.items()}}
+
+
+def seed_lines(runs: BySeed) -> Columns:
+    """The runs one after another, each thinned to `SEED_POINTS`."""
+    found: Columns = {"step": [], "value": [], "seed": []}
+    for seed, run in runs.items():
+        finite = np.flatnonzero(np.isfinite(run.value))
+        kept = finite[thinned(len(finite), SEED_POINTS)]
+        found["step"] += run.step[kept].tolist()
+        found["value"] += map(_short, run.value[kept].tolist())
+        found["seed"] += [seed] * len(kept)
+    return found
+
+
+def differences(runs: BySeed, base: BySeed) -> list[Series]:
+    """Each run minus the baseline's of the same seed, at the steps that both have."""
+    found = []
+    for seed in runs.keys() & base.keys():
+        steps, ours, theirs = np.intersect1d(runs[seed].step, base[seed].step, return_indices=True)
+        difference = runs[seed].value[ours] - base[seed].value[theirs]
+        if np.isfinite(difference).any():
+            found.append(Series(steps, difference))
+    return found
+
+
+def rows(columns: Columns) -> list[dict[str, float]]:
+    """The table by rows, as Vega wants it."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def thinned(length: int, points: int = POINTS) -> NDArray[np.int64]:
@@ -74,10 +128,18 @@ def thinned(length: int, points: int = POINTS) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(np.int64))
 
 
-def vertical_range(lines: Sequence[Points]) -> tuple[float, float]:
-    """From the lowest to the highest mean after the first `EARLY` share of the training, with a little room."""
-    last = max((line[-1]["step"] for line in lines if line), default=0)
-    late = [point["mean"] for line in lines for point in line if point["step"] >= EARLY * last] or [0.0]
+def vertical_range(
+    lines: Sequence[Columns], columns: Sequence[str] = ("mean",), also: Sequence[float] = ()
+) -> tuple[float, float]:
+    """From the lowest to the highest value after the first `EARLY` share of the training, with a little room.
+
+    Args:
+        columns: whose values must be seen.
+        also: further values that must.
+    """
+    last = max((line["step"][-1] for line in lines if line["step"]), default=0)
+    points = [point for line in lines for name in columns for point in zip(line["step"], line[name], strict=True)]
+    late = [*also, *(value for step, value in points if step >= EARLY * last)] or [0.0]
     low, high = min(late), max(late)
     room = 0.06 * (high - low) or 0.01 * abs(high) or 1.0
     return _short(low - room), _short(high + room)

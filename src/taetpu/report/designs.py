@@ -106,7 +106,14 @@ def _factorial(found: Mapping[str, Any]) -> Section:
             f"This is {found['fraction']} of the full design, of resolution {found['resolution']}: the product of "
             f"{constant} is the same in every cell, which makes the aliases in the table."
         )
-    return Section("Factors and how they change each other", lead, tables, notes=notes)
+    drawn = [rung for rung, entry in scales.items() if factors.effects(entry["terms"])]
+    charts = [(rung or "Pairs; on the diagonal each factor alone", interactions_of(rung)) for rung in drawn]
+    return Section("Factors and how they change each other", lead, tables, charts, notes)
+
+
+def interactions_of(rung: str) -> str:
+    """Under which name the heatmap of a scale (`""` without a ladder) is asked for."""
+    return f"interactions {rung}"
 
 
 def _terms(rung: str, entry: Mapping[str, Any], several: bool) -> Table:

@@ -24,6 +24,11 @@ def full_title(term: Term) -> str:
     return " or ".join([title(term), *aliases(term)])
 
 
+def effects(terms: Sequence[Term]) -> list[Term]:
+    """The terms of one factor or two that come to one number; a factor of three levels has none."""
+    return [term for term in terms if len(term["factors"]) < 3 and term["effect"] is not None]
+
+
 def clear(terms: Sequence[Term], alpha: float) -> list[Term]:
     """The terms that are told from nothing, corrected for their number."""
     return [term for term in terms if term["p_holm"] is not None and term["p_holm"] < alpha]

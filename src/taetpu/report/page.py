@@ -17,7 +17,8 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, panels, parts, words
+from taetpu.report import charts, lines, panels, parts, words
+from taetpu.report.arms import ArmDetails
 from taetpu.report.curves import Curves
 from taetpu.report.terms import Costs, Results
 
@@ -26,25 +27,13 @@ Facts = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A text that a run made."""
-
-    arm: str
-    seed: int
-    step: int
-    text: str
-
-
-@dataclass(frozen=True)
 class Background:
     """What a report shows beside the results."""
 
     costs: Costs = field(default_factory=dict)
     curves: Sequence[Curves] = ()
-    samples: Sequence[Sample] = ()
+    arms: Sequence[ArmDetails] = ()
     provenance: Facts = ()
-    baseline: Facts = ()
-    """The baseline's settings."""
 
 
 def html(results: Results, background: Background) -> str:
@@ -61,15 +50,18 @@ def html(results: Results, background: Background) -> str:
         vega=Markup(vega),
         script=Markup(script),
         hashes=" ".join(map(_hash, (vega, script))),
-        data=Markup(_embedded(drawings(results, background.curves))),
+        data=Markup(_embedded(drawings(results, background))),
     )
 
 
-def drawings(results: Results, curves: Sequence[Curves]) -> dict[str, Any]:
+def drawings(results: Results, background: Background) -> dict[str, Any]:
     """All that the page's script draws from: specs, curves by metric and arm, colours."""
     return {
-        "charts": {"forest": charts.forest(results), **panels.panels(results)},
-        "curves": [{"spec": charts.curve(found), "arms": found.arms, "ranges": found.ranges} for found in curves],
+        "charts": {
+            "forest": charts.forest(results),
+            **panels.panels(results, background.costs),
+        },
+        "curves": lines.drawings(background.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
         "colours": charts.COLOURS,

@@ -1,28 +1,80 @@
 """Small charts, a panel for each arm: its effect over scales, and its curve over what was tuned."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
-from taetpu.report import words
+from taetpu.report import factors, words
 from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, shape_by_verdict, spec
-from taetpu.report.designs import curve_path
-from taetpu.report.terms import Results
+from taetpu.report.designs import curve_path, interactions_of
+from taetpu.report.frontier import frontiers
+from taetpu.report.terms import Costs, Results
+from taetpu.stats import numbers
 
-HEIGHT = 150
+HEIGHT, TALL = 150, 230
+CELL = 48
+"""Height of a row of the heatmap."""
 WIDE = 10
 """Values whose largest is so many times the least are drawn over their logarithm."""
 
 
-def panels(results: Results) -> dict[str, Spec]:
+def panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Every panel by the name under which sections ask for it."""
-    found = {}
+    costs = frontiers(results, measured)
+    found = {title: tradeoff(points, title, results["primary"]) for title, points in costs.items()}
     if "ladder" in results["designs"]:
         found |= {f"ladder {arm}": climbed(results, arm) for arm in results["designs"]["ladder"]["arms"]}
     if results["tuning"] and curve_path(results["tuning"]):
         found |= {f"tuning {arm}": tuned(results, arm) for arm in results["tuning"]["arms"]}
+    for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
+        if known := factors.effects(entry["terms"]):
+            found[interactions_of(rung)] = interactions(known, results["direction"])
     return found
+
+
+def interactions(terms: Sequence[factors.Term], direction: str) -> Spec:
+    """A square for each pair of factors, in the colour of how the one changes the other's effect; each factor's own
+    effect lies on the diagonal.
+    """
+    cells = [
+        {"one": one, "other": other, "effect": term["effect"], "text": numbers.effect(term["effect"], term["ci95"])}
+        for term in terms
+        for one, other in {(term["factors"][0], term["factors"][-1]), (term["factors"][-1], term["factors"][0])}
+    ]
+    names = list(dict.fromkeys(term["factors"][0] for term in terms if len(term["factors"]) == 1))
+    most = max((abs(cell["effect"]) for cell in cells), default=1.0) or 1.0
+    least, greatest = ("better", "worse") if direction == "min" else ("worse", "better")
+    colours = alt.Scale(
+        domain=[-most, 0, most], range=[COLOURS[least], "#f4f5f6", COLOURS[greatest]], interpolate="rgb"
+    )
+    axis = alt.Axis(ticks=False, domain=False, labelAngle=0, labelLimit=120)
+    base = chart(cells).encode(
+        x=alt.X("one:N", sort=names, title=None, axis=axis), y=alt.Y("other:N", sort=names, title=None, axis=axis)
+    )
+    squares = base.mark_rect(stroke="white", strokeWidth=2).encode(
+        color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["one:N", "other:N", "text:N"]
+    )
+    text = base.mark_text(color="#1d2126", fontSize=12).encode(text="text:N")
+    return spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
+
+
+def tradeoff(points: list[dict[str, Any]], title: str, metric: str) -> Spec:
+    """Every arm's mean over what it costs. The arms that no other beats in both are named and joined."""
+    x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
+              axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
+    axis = alt.Axis(tickCount=5, domain=False, ticks=False)
+    y = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
+    base = chart(points).encode(x=x, y=y)
+    best = base.transform_filter("datum.front")
+    tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"), "verdict:N"]
+    dots = base.mark_point(filled=True, size=80, opacity=0.9)
+    layers = [
+        best.mark_line(interpolate="step-after", style="front"),
+        dots.encode(color=by_verdict(), shape=shape_by_verdict(), tooltip=tip),
+        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note", limit=150).encode(text="arm:N"),
+    ]
+    return spec(alt.layer(*layers).properties(height=TALL))
 
 
 def climbed(results: Results, arm: str) -> Spec:

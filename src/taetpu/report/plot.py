@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
@@ -154,7 +154,7 @@ def _check_setting(runs: Sequence[Run], path: str, option: str, others: Sequence
 # --- curves --------------------------------------------------------------------------------------------------------
 
 
-def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[Run], str]) -> alt.LayerChart:
+def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[Run], str]) -> Any:
     lines: dict[str, list[Run]] = {}
     for run in runs:
         lines.setdefault(name(run), []).append(run)
@@ -212,7 +212,7 @@ def _elapsed(seconds: np.ndarray) -> np.ndarray:
 # --- over a setting ------------------------------------------------------------------------------------------------
 
 
-def _marginal(runs: Sequence[Run], metric: str, path: str) -> alt.LayerChart:
+def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     """The last value of each run over one of its settings, and their mean at each value, whatever else differs."""
     rows = [
         {"setting": run.settings.get(path), "value": float(value), "arm": run.folder.arm, "seed": run.folder.seed}
@@ -245,7 +245,7 @@ def _text(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _scale(values: Sequence[float]) -> str:
+def _scale(values: Sequence[float]) -> Literal["log", "linear"]:
     return "log" if min(values) > 0 and max(values) >= 8 * min(values) else "linear"
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.report import words
+from taetpu.report.frontier import frontiers, notes
 from taetpu.report.terms import MATCHED, Costs, Results, baseline_of, matches
 from taetpu.stats import numbers
 
@@ -63,7 +64,9 @@ def costs(results: Results, measured: Costs) -> Section:
     )
     kept = [i for i in range(len(columns)) if i < 2 or any(row[i] != "-" for row in rows)]
     table = Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
-    return Section("What each effect costs", lead, [table])
+    costs = frontiers(results, measured)
+    charts = [(f"{results['primary']} over {title}", title) for title in costs]
+    return Section("What each effect costs", lead, [table], charts, notes(costs))
 
 
 def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
@@ -213,18 +216,18 @@ def plan(results: Results) -> Section:
     looks = words.joined([str(number) for number in frozen["looks"]])
     better = "less" if results["direction"] == "min" else "more"
     first = f"{words.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
-    notes = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
+    said = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
     if frozen["error_rate"] > alpha:
-        notes.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
+        said.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
     if frozen["equivalence"] is not None:
         small = f"{frozen['equivalence']:g}"
-        notes.append(
+        said.append(
             f"A difference below {small} does not matter; equivalent means shown to be smaller, at {alpha:.0%}."
         )
     else:
-        notes.append("No difference was named as too small to matter, so nothing can be called equivalent.")
+        said.append("No difference was named as too small to matter, so nothing can be called equivalent.")
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
-        notes.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
-    notes.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
-    return Section("What was decided before the first run", notes=notes)
+        said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
+    said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
+    return Section("What was decided before the first run", notes=said)

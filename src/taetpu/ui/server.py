@@ -199,7 +199,7 @@ def _script(text: str) -> Response:
 @cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
-    return vl_convert.javascript_bundle()
+    return vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
 
 
 @cache

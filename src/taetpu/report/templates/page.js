@@ -1,27 +1,51 @@
-// Draws the charts from the data in the page, in the colours of the reader's light or dark setting.
+// Draws the charts from the data in the page, in the colours of the reader's light or dark setting: each when it comes
+// near the part that is seen, and all of them before the page is printed.
 const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const drawn = new Map();
+
+function rows(columns) {
+  const names = Object.keys(columns ?? {});
+  return names.length ? columns[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]]))) : [];
+}
 
 function spec(place) {
-  if (place.dataset.chart !== "curve") return data.charts[place.dataset.chart];
-  const { metric, arm } = place.dataset;
-  const { spec, arms, ranges } = data.curves[metric];
-  const baseline = arms[data.baselines[arm]] ?? [];
-  const [low, high] = ranges[arm];
+  const { chart, metric, arm } = place.dataset;
+  if (metric === undefined) return data.charts[chart];
+  const found = data.curves[metric];
+  const difference = chart === "difference";
+  const [low, high] = (difference ? found.difference_ranges : found.ranges)[arm];
   const values = { colour: data.colours[data.verdicts[arm] ?? "baseline"], low, high };
   const params = Object.entries(values).map(([name, value]) => ({ name, value }));
-  return { ...spec, datasets: { arm: arms[arm], baseline }, params };
+  const columns = difference
+    ? { arm: found.differences[arm] }
+    : { arm: found.arms[arm], baseline: found.arms[data.baselines[arm]], seeds: found.seeds[arm] };
+  const datasets = Object.fromEntries(Object.entries(columns).map(([name, table]) => [name, rows(table)]));
+  return { ...found[chart], datasets, params };
 }
 
-async function draw() {
-  const theme = dark.matches ? data.themes.dark : data.themes.light;
-  const narrow = innerWidth < 600;
-  const config = { ...theme, axisY: { labelLimit: narrow ? 110 : 240 } };
-  for (const place of document.querySelectorAll("[data-chart]")) {
-    // `ast` has Vega interpret expressions, which the page's security policy asks for.
-    await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
-  }
+function draw(place, theme = dark.matches ? "dark" : "light") {
+  if (drawn.get(place) === theme) return Promise.resolve();
+  drawn.set(place, theme);
+  const config = { ...data.themes[theme], axisY: { labelLimit: innerWidth < 600 ? 110 : 240 } };
+  // `ast` has Vega interpret expressions, which the page's security policy asks for.
+  return vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
 }
 
-dark.addEventListener("change", draw);
-draw();
+const places = [...document.querySelectorAll("[data-chart]")];
+const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => isIntersecting && draw(target)), { rootMargin: "400px" });
+places.forEach((place) => near.observe(place));
+dark.addEventListener("change", () => [...drawn.keys()].forEach((place) => draw(place)));
+
+// Paper is light, and has no folds.
+const shown = () => places.filter((place) => place.offsetWidth);
+addEventListener("beforeprint", () => shown().forEach((place) => draw(place, "light")));
+addEventListener("afterprint", () => shown().forEach((place) => draw(place)));
+
+// A link to an arm opens its part.
+function unfold() {
+  const part = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (part?.tagName === "DETAILS") part.open = true;
+}
+addEventListener("hashchange", unfold);
+unfold();

@@ -1,0 +1,121 @@
+"""Arm by arm: what differs from the baseline, what each of its runs came to, and what it wrote."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.report import words
+from taetpu.report.sections import Table
+from taetpu.report.terms import Results, baseline_of
+from taetpu.stats import numbers
+from taetpu.store.runs import RunFolder
+from taetpu.store.settings import differing, settings
+from taetpu.store.study import StudyFolder
+
+SAMPLE_CHARACTERS = 600
+MOST_VALUE = 60
+"""Characters of a setting's value."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text that a run made."""
+
+    seed: int
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ArmDetails:
+    """An arm's own part of the report.
+
+    Attributes:
+        anchor: what links to it are to; an identifier.
+        change: settings that differ from those of what it is compared with; of the baseline, all settings.
+        runs: a line for each seed.
+    """
+
+    name: str
+    anchor: str
+    against: str | None
+    verdict: str
+    evidence: str
+    change: Table
+    runs: Table
+    sample: Sample | None
+
+
+def anchor(results: Results, arm: str) -> str:
+    """Where an arm's part of the page begins. Its number, for a name may hold anything."""
+    return f"arm-{[found['name'] for found in results['arms']].index(arm)}"
+
+
+def details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
+    """Every arm of a study."""
+    folders = {
+        arm["name"]: [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
+        for arm in results["arms"]
+    }
+    configs = {name: settings(runs[0].config()["config"]) for name, runs in folders.items() if runs}
+    return [_details(arm, results, folders, configs) for arm in results["arms"]]
+
+
+def _details(
+    arm: Mapping[str, Any],
+    results: Results,
+    folders: Mapping[str, Sequence[RunFolder]],
+    configs: Mapping[str, Mapping[str, Any]],
+) -> ArmDetails:
+    base, name = baseline_of(results, arm), arm["name"]
+    return ArmDetails(
+        name,
+        anchor(results, name),
+        arm["against"],
+        words.standing(arm),
+        arm["evidence"],
+        change=_change(configs.get(name, {}), configs.get(base["name"], {}), alone=arm is base),
+        runs=_runs(arm, base, folders[name], results),
+        sample=_sample(folders[name]),
+    )
+
+
+def _change(ours: Mapping[str, Any], theirs: Mapping[str, Any], alone: bool) -> Table:
+    if alone:
+        return Table(("setting", "value"), [(path, _value(value)) for path, value in ours.items()], left=2)
+    paths = differing([theirs, ours]) if ours and theirs else []
+    lines = [(path, _value(theirs.get(path)), _value(ours.get(path))) for path in paths]
+    return Table(("setting", "baseline", "this arm"), lines, left=3)
+
+
+def _value(value: Any) -> str:
+    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
+
+
+def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
+    """Each run's outcome and value, and by how much that lies from the baseline's on the same seed."""
+    places = numbers.decimals(results["model"]["residual_sd"], arm["mean"] or 0)
+    theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
+    ended = {run.seed: run.result() or {} for run in runs}
+    lines = []
+    for run in arm["runs"]:
+        result, other = ended.get(run["seed"], {}), theirs.get(run["seed"])
+        outcome = run["outcome"]
+        if result.get("diverged_at") is not None:
+            outcome = f"{outcome} at step {result['diverged_at']}"
+        both = run["value"] is not None and other is not None
+        difference = numbers.number(run["value"] - other if both else None, places, sign=True)
+        lines.append((str(run["seed"]), outcome, numbers.number(run["value"], places), difference))
+    columns = ("seed", "outcome", results["primary"], "minus baseline")
+    kept = 4 if arm is not base else 3
+    return Table(columns[:kept], [line[:kept] for line in lines], left=2)
+
+
+def _sample(runs: Sequence[RunFolder]) -> Sample | None:
+    """The last sample of the first run that has any."""
+    for run in runs:
+        if samples := run.samples():
+            step = max(samples)
+            return Sample(run.seed, step, samples[step][:SAMPLE_CHARACTERS])
+    return None

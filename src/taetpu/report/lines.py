@@ -1,0 +1,95 @@
+"""Charts over training: an arm's curve with the baseline's, and the difference of the two.
+
+The specs hold no data. `datasets` and the values of the parameters `colour`, `low` and `high` (the vertical range) are
+filled in where a chart is drawn (`filled`, and `page.js`), so that a page has one spec and each line once.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from taetpu.report import words
+from taetpu.report.charts import COLOURS, Spec, chart, spec
+from taetpu.report.curves import Columns, Curves, rows
+
+HEIGHT = 150
+
+
+def curve(metric: str) -> Spec:
+    """One arm's learning curve with the baseline's: means with bands over seeds, and the arm's single seeds.
+
+    Datasets: `arm`, `baseline`, `seeds`.
+    """
+    arm, baseline, seeds = (alt.Chart(alt.NamedData(name)) for name in ("arm", "baseline", "seeds"))
+    x, (y, low, single) = _x(), (_y(field, words.metric(metric)) for field in ("mean", "low", "value"))
+    layers = [
+        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
+        arm.mark_area(opacity=0.2, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),
+        seeds.mark_line(clip=True, strokeWidth=0.7, opacity=0.5, stroke=alt.expr("colour")).encode(
+            x=x, y=single, detail="seed:N"
+        ),
+        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(x=x, y=y, tooltip=_tooltip()),
+        baseline.mark_line(clip=True, style="baseline-line").encode(x=x, y=y, tooltip=_tooltip()),
+    ]
+    return _open(alt.layer(*layers))
+
+
+def difference(metric: str) -> Spec:
+    """One arm minus the baseline on the same seed over training: mean and band over seeds. Dataset: `arm`."""
+    arm, title = alt.Chart(alt.NamedData("arm")), "arm minus baseline"
+    layers = [
+        chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
+        arm.mark_area(opacity=0.25, clip=True, fill=alt.expr("colour")).encode(
+            x=_x(), y=_y("low", title), y2=alt.Y2("high:Q")
+        ),
+        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(
+            x=_x(), y=_y("mean", title), tooltip=_tooltip()
+        ),
+    ]
+    return _open(alt.layer(*layers))
+
+
+def filled(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
+    """A spec with its data, as the page's script fills it."""
+    values = {"colour": colour, "low": bounds[0], "high": bounds[1]}
+    params = [{"name": name, "value": value} for name, value in values.items()]
+    return {**blank, "datasets": {name: rows(columns) for name, columns in datasets.items()}, "params": params}
+
+
+def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
+    """What the page's script draws of each metric: for every arm the datasets and the ranges of both charts."""
+    return [
+        {
+            "metric": found.metric,
+            "curve": curve(found.metric),
+            "difference": difference(found.metric),
+            "arms": found.arms,
+            "seeds": found.seeds,
+            "differences": found.differences,
+            "ranges": found.ranges,
+            "difference_ranges": found.difference_ranges,
+        }
+        for found in curves
+    ]
+
+
+def _x() -> alt.X:
+    thousands = "datum.value < 1000 ? datum.value : datum.value / 1000 + 'k'"
+    return alt.X("step:Q", axis=alt.Axis(tickCount=4, labelExpr=thousands, grid=False), title="step")
+
+
+def _y(field: str, title: str) -> alt.Y:
+    scale = alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False)
+    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=4, domain=False, ticks=False), title=title)
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
+
+
+def _open(layered: alt.LayerChart) -> Spec:
+    """The spec with its parameters, which have no values yet."""
+    colour = alt.param("colour", value=COLOURS["inconclusive"])
+    bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
+    return spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

@@ -1,0 +1,45 @@
+"""Quality against cost: nobody on the front is beaten, and everybody else is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taetpu.report.frontier import front, frontiers, notes
+
+POINTS = st.lists(st.tuples(st.integers(1, 9), st.integers(-9, 9)), min_size=1)
+
+
+@given(POINTS, st.booleans())
+def test_the_front_is_what_no_point_beats(points, lower: bool) -> None:
+    sign = 1 if lower else -1
+
+    def beaten(i: int) -> bool:
+        cost, quality = points[i]
+        return any((c <= cost and sign * q < sign * quality) or (c < cost and q == quality) for c, q in points)
+
+    kept = front(points, lower)
+    assert not any(map(beaten, kept))
+    assert {points[i] for i in kept} == {points[i] for i in range(len(points)) if not beaten(i)}
+    assert [points[i][0] for i in kept] == sorted({points[i][0] for i in kept})
+
+
+def test_costs_that_all_arms_share_are_left_out(store_study) -> None:
+    results = store_study().read_results()
+    for arm, flops in zip(results["arms"], (100.0, 100.05, 100.0), strict=False):
+        arm["flops"] = flops
+    for arm in results["arms"]:
+        arm["flops"], arm["params"] = 100.0, 1000.0
+    assert frontiers(results, {}) == {}
+    results["arms"][1]["params"] = 900.0
+    found = frontiers(results, {})
+    assert list(found) == ["parameters"]
+    assert [point["arm"] for point in found["parameters"]] == [arm["name"] for arm in results["arms"]]
+    timed = {arm["name"]: {"train_seconds": 1.0 + i} for i, arm in enumerate(results["arms"])}
+    assert list(frontiers(results, timed)) == ["parameters", "seconds of training"]
+
+
+def test_the_front_in_words(store_study) -> None:
+    results = store_study({"baseline": ({}, 0.0), "cheap": ({}, 0.3), "dear": ({}, 0.1)}).read_results()
+    for arm, flops in zip(results["arms"], (100.0, 50.0, 200.0), strict=True):
+        arm["flops"], arm["params"] = flops, 10.0
+    said = "Nothing with as few training FLOPs or fewer has a better mean than cheap and baseline."
+    assert notes(frontiers(results, {})) == [said]
