@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taetpu.cli.results import AsJson
+from taetpu.cli.options import AsJson
 from taetpu.cli.tables import filled, say, show_json
 
 if TYPE_CHECKING:

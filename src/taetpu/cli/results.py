@@ -4,15 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli.options import AsJson, Root
 from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
     from taetpu.store.metrics import Series
     from taetpu.store.study import StudyFolder
-
-Root = Annotated[str | None, typer.Option("--root", help="Where studies live; else TAETPU_ROOT, else ./runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def list_studies(root: Root = None, as_json: AsJson = False) -> None:

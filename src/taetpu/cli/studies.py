@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
-from taetpu.cli.results import AsJson, Root, show
+from taetpu.cli.options import AsJson, Root
+from taetpu.cli.results import show
 from taetpu.cli.tables import say, show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
