@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from taetpu.cli.results import Root
+from taetpu.cli.options import Root
 
 
 def ui(
