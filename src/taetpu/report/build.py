@@ -64,7 +64,7 @@ def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
         for arm in found["arms"]:
             colour = drawn["colours"][drawn["verdicts"][arm]]
             data = {name: found[name].get(arm, {}) for name in ("arms", "seeds")}
-            baseline = found["arms"].get(drawn["baselines"].get(arm), {})
+            baseline = found["arms"].get(drawn["baselines"].get(arm, arm), {})
             lines = {"arm": data["arms"], "seeds": data["seeds"], "baseline": baseline}
             yield _file_name(f"{found['metric']} {arm}"), filled(found["curve"], lines, colour, found["ranges"][arm])
         for arm, line in found["differences"].items():

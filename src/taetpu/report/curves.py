@@ -62,18 +62,20 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
                 if metric in series:
                     found[metric].setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
-    return [_curves(metric, arms, against) for metric, arms in found.items() if arms]
+    curves = [_curves(metric, arms, against) for metric, arms in found.items()]
+    return [each for each in curves if each.arms]
 
 
 def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
-    lines = {arm: over_seeds(list(runs.values())) for arm, runs in arms.items()}
+    every = {arm: over_seeds(list(runs.values())) for arm, runs in arms.items()}
+    lines = {arm: line for arm, line in every.items() if line["step"]}
     shown = {arm: [line, lines.get(against[arm] or arm, _NONE)] for arm, line in lines.items()}
     paired = {arm: differences(runs, arms.get(against[arm] or "", {})) for arm, runs in arms.items()}
     differ = {arm: over_seeds(runs) for arm, runs in paired.items() if runs}
     return Curves(
         metric,
         arms=lines,
-        seeds={arm: seed_lines(runs) for arm, runs in arms.items()},
+        seeds={arm: seed_lines(arms[arm]) for arm in lines},
         differences=differ,
         ranges={arm: vertical_range(pair) for arm, pair in shown.items()},
         difference_ranges={arm: vertical_range([line], ("low", "high"), also=[0.0]) for arm, line in differ.items()},

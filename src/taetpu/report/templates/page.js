@@ -19,17 +19,18 @@ function spec(place) {
   const params = Object.entries(values).map(([name, value]) => ({ name, value }));
   const columns = difference
     ? { arm: found.differences[arm] }
-    : { arm: found.arms[arm], baseline: found.arms[data.baselines[arm]], seeds: found.seeds[arm] };
+    : { arm: found.arms[arm], baseline: found.arms[data.baselines[arm] ?? arm], seeds: found.seeds[arm] };
   const datasets = Object.fromEntries(Object.entries(columns).map(([name, table]) => [name, rows(table)]));
   return { ...found[chart], datasets, params };
 }
 
-function draw(place, theme = dark.matches ? "dark" : "light") {
-  if (drawn.get(place) === theme) return Promise.resolve();
+async function draw(place, theme = dark.matches ? "dark" : "light") {
+  if (drawn.get(place) === theme) return;
   drawn.set(place, theme);
   const config = { ...data.themes[theme], axisY: { labelLimit: innerWidth < 600 ? 110 : 240 } };
   // `ast` has Vega interpret expressions, which the page's security policy asks for.
-  return vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
+  await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
+  place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place says what it is, the tables say the rest
 }
 
 const places = [...document.querySelectorAll("[data-chart]")];
@@ -38,7 +39,7 @@ places.forEach((place) => near.observe(place));
 dark.addEventListener("change", () => [...drawn.keys()].forEach((place) => draw(place)));
 
 // Paper is light, and has no folds.
-const shown = () => places.filter((place) => place.offsetWidth);
+const shown = () => places.filter((place) => place.checkVisibility());
 addEventListener("beforeprint", () => shown().forEach((place) => draw(place, "light")));
 addEventListener("afterprint", () => shown().forEach((place) => draw(place)));
 
