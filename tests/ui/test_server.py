@@ -2,39 +2,17 @@
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("starlette")
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 
-from taetpu.ui import server as module  # noqa: E402
-from taetpu.ui.pages import Root  # noqa: E402
-from taetpu.ui.server import COOKIE, Server  # noqa: E402
+from tests.ui.served import TOKEN, serving
 
-TOKEN = "secret"
-
-
-@contextmanager
-def serving(root, port: int = 0) -> Iterator[int]:
-    """A server at a port of 127.0.0.1; 0 is a free one."""
-    config = uvicorn.Config(
-        Server(Root(str(root)), TOKEN, period=0.05).app(), port=port, log_level="error", timeout_graceful_shutdown=1
-    )
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    try:
-        while not running.started:
-            assert thread.is_alive()
-        yield running.servers[0].sockets[0].getsockname()[1]
-    finally:
-        running.should_exit = True
-        thread.join(10)
-
+from taetpu.ui import server as module
+from taetpu.ui.server import COOKIE
 
 OPEN: list[http.client.HTTPConnection | http.client.HTTPResponse] = []
 

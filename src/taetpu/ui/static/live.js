@@ -60,7 +60,7 @@ function table(caption, columns) {
   }
   return {
     node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count),
-      h("div", { class: "wide" }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body))),
+      h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body))),
     fill(rows) { state.rows = rows; draw(); },
   };
 }
@@ -243,7 +243,7 @@ function study(name) {
     const groups = Map.groupBy ? Map.groupBy(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`)) : grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`));
     if (metric) curves.update([...groups].flatMap(([label, own]) => line(label, own.map((run) => run.series[metric]))), metric);
   }
-  listen(name, (kind, data) => { state = fold(state, kind, data); timer ??= setTimeout(draw, 100); });
+  listen(name, (kind, data) => { main.state = state = fold(state, kind, data); timer ??= setTimeout(draw, 100); });
 }
 
 function grouped(items, key) {
@@ -280,7 +280,7 @@ async function allRuns() {
     const own = rows.filter((row) => chosen.has(key(row)));
     for (const row of own) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
     const differ = columns.filter((path) => own.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(own[0].settings[path])));
-    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : h("div", { class: "wide" }, h("table", {}, h("caption", {}, "Settings that differ"),
+    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), own.map((row) => h("th", { scope: "col" }, `${row.study}: ${row.arm} ${row.seed}`)))),
       h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), own.map((row) => h("td", {}, short(row.settings[path])))))))));
     curves.update(own.flatMap((row) => line(`${row.study}: ${row.arm} ${row.seed}`, [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
