@@ -146,7 +146,7 @@ class LocalStore:
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
         top = self._path(prefix) if prefix else self.root
         with disk.explained("list", top):
-            return sorted(path.relative_to(self.root).as_posix() for path in _files(top, depth)) if top.exists() else []
+            return sorted(_files(str(top), prefix, depth)) if top.exists() else []
 
     def delete(self, prefix: str) -> None:
         path = self._path(prefix)
@@ -197,18 +197,21 @@ class LocalStore:
         return self.root.joinpath(*(check_name(part, "key part") for part in key.split("/")))
 
 
-def _files(top: Path, depth: int | None) -> Iterator[Path]:
-    """Files below `top` without dot files, as an error rather than an omission where a folder cannot be read."""
+def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
+    """The keys of files below the folder of a key, without dot files; a folder that cannot be read is an error rather
+    than an omission. Without `Path`, which would take most of the time of who watches many runs.
+    """
     if depth is not None and depth < 1:
         return
     with os.scandir(top) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
+            below = f"{key}/{entry.name}" if key else entry.name
             if entry.is_dir():
-                yield from _files(Path(entry.path), None if depth is None else depth - 1)
+                yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
-                yield Path(entry.path)
+                yield below
 
 
 def _this_process() -> dict[str, str | int]:

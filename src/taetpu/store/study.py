@@ -68,6 +68,10 @@ class StudyFolder:
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
         return from_yaml(data, self.store.where(key))
 
+    def frozen_at(self) -> float:
+        """When what `read_study` gives was last written, in seconds since 1970. Raises `NotStored`."""
+        return self.store.modified(f"{self.name}/study.yaml")
+
     def write_plan(self, data: Any) -> None:
         """Store how the runs are packed, in place of an earlier plan."""
         self._write("plan.json", data)

@@ -62,7 +62,7 @@ class Feed:
         self.study: dict[str, Any] = {}
         self.runs: dict[str, RunState] = {}
         self.effects: dict[str, Any] = {}
-        self._ended = -1
+        self._ended, self._frozen_at = -1, -1.0
         self._problem = ""
 
     # What is told.
@@ -106,12 +106,11 @@ class Feed:
         return self.number - before
 
     def _read(self) -> None:
-        frozen = self.folder.read_study()
-        study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
-        study["primary"] = frozen["measure"]["primary"]
-        if study != self.study:
-            self.study = study
-            self._tell("study", study)
+        if (frozen_at := self.folder.frozen_at()) != self._frozen_at:
+            frozen = self.folder.read_study()
+            study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
+            self.study, self._frozen_at = {**study, "primary": frozen["measure"]["primary"]}, frozen_at
+            self._tell("study", self.study)
         for run in self.folder.runs():
             self._read_run(run)
         ended = sum(run.status == "done" for run in self.runs.values())

@@ -29,7 +29,7 @@ from taetpu.ui.feed import Feed, Message
 COOKIE = "taetpu"
 HEARTBEAT = 15.0
 """Seconds after which an idle stream says that it is still there."""
-PERIOD = 1.0
+PERIOD = 2.0
 """Seconds between two looks at the store, while anybody watches."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "

@@ -3,7 +3,7 @@
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 const MOST_POINTS = 400; // of a drawn line
-const REDRAW = 1000; // milliseconds between two drawings of a chart
+const REDRAW = 2000; // milliseconds between two drawings of a chart
 const POLL = 2000;
 
 // --- small parts ---

@@ -1,0 +1,30 @@
+"""A large study, 100 runs of 10,000 points: its report keeps the budgets of its building, size and opening."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.browsers import chromium, opened  # noqa: F401
+
+from taetpu.report.build import build
+
+ARMS = {"baseline": ({}, 0.0), **{f"arm{i}": ({"model.dim": 8 * i}, 0.002 * i) for i in range(1, 20)}}
+BUILD, BYTES, FIRST_VIEW = 10.0, 5_000_000, 2.0
+
+
+@pytest.mark.slow
+def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:  # noqa: F811
+    folder = store_study(ARMS, seeds=5, steps=10_000)
+    assert sum(run.metrics()["train/loss"].step.size for run in folder.runs()) == 1_000_000
+    began = time.monotonic()
+    written = build(folder)
+    took, size = time.monotonic() - began, Path(written["html"]).stat().st_size
+    began = time.monotonic()
+    page = opened(Path(written["html"]).as_uri())
+    page.locator("[data-chart=forest]").scroll_into_view_if_needed()
+    page.wait_for_selector("[data-chart=forest] svg")
+    seen = time.monotonic() - began
+    print(f"built in {took:.1f} s, {size / 1e6:.2f} MB, first view after {seen:.2f} s")
+    assert took < BUILD
+    assert size < BYTES
+    assert seen < FIRST_VIEW
