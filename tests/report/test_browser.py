@@ -48,6 +48,7 @@ def _values(data, part) -> list[dict]:
     return found.get("values") or data["charts"]["forest"].get("datasets", {}).get(found.get("name"), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
 def test_everything_is_drawn_fits_and_can_be_read_by_all(report, opened, width: int, scheme: str) -> None:  # noqa: F811
     page = opened(report[1], width, scheme)
@@ -70,6 +71,7 @@ def test_by_keyboard_from_a_verdict_to_its_arm(report, opened) -> None:  # noqa:
     assert page.locator("#arm-1").get_by_role("columnheader", name="minus baseline").is_visible()
 
 
+@pytest.mark.slow
 def test_paper_is_light_and_has_every_chart(report, opened) -> None:  # noqa: F811
     page = opened(report[1], scheme="dark")
     page.wait_for_selector("[data-chart=forest] svg")
@@ -80,6 +82,7 @@ def test_paper_is_light_and_has_every_chart(report, opened) -> None:  # noqa: F8
     assert len(page.pdf()) > 20_000
 
 
+@pytest.mark.slow
 def test_colours_follow_the_readers_setting(report, opened) -> None:  # noqa: F811
     page = opened(report[1], scheme="light")
     label = "[data-chart=forest] svg text"

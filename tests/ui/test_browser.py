@@ -35,6 +35,7 @@ def wait_until_shown(page, growing) -> None:
     until(page, f"JSON.stringify({held}.sort((a, b) => a - b)) === '{json.dumps(stored, separators=(',', ':'))}'")
 
 
+@pytest.mark.slow
 def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, opened) -> None:  # noqa: F811
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
@@ -68,6 +69,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growi
     page.faults.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "dark"), (PHONE, "light")])
 def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width: int, scheme: str) -> None:  # noqa: F811
     for arm in ("baseline", "other"):
@@ -85,6 +87,7 @@ def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width
             page.context.close()
 
 
+@pytest.mark.slow
 def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, opened) -> None:  # noqa: F811
     for seed, loss in ((0, 0.5), (1, 0.2)):
         for arm in ("baseline", "other"):
