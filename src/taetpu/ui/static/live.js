@@ -79,14 +79,17 @@ function look() {
 function chart(label) {
   const place = h("div", { class: "chart", role: "img", "aria-label": label });
   let view = null, latest = [], metric = "", timer = null, drawn = "";
-  const spec = (title) => ({
+  const spec = (title, lines) => ({
     width: "container", height: 320, autosize: { type: "fit-x", contains: "padding" }, data: { name: "points" },
     params: [{ name: "zoom", select: "interval", bind: "scales" }, { name: "picked", select: { type: "point", fields: ["line"] }, bind: "legend" }],
     mark: { type: "line", strokeWidth: 1.8, clip: true, point: false },
     encoding: {
       x: { field: "step", type: "quantitative", axis: { grid: false, tickCount: 8 } },
       y: { field: "value", type: "quantitative", title, scale: { zero: false } },
-      color: { field: "line", type: "nominal", title: null, sort: null, scale: { scheme: "tableau20" } },
+      color: {
+        field: "line", type: "nominal", title: null, sort: null, scale: { scheme: lines > 10 ? "tableau20" : "tableau10" },
+        legend: innerWidth < 600 ? { orient: "bottom", columns: 2 } : {},
+      },
       opacity: { condition: { param: "picked", value: 1 }, value: 0.15 },
       tooltip: [{ field: "line" }, { field: "step" }, { field: "value", format: ".4f" }],
     },
@@ -94,11 +97,12 @@ function chart(label) {
   async function draw() {
     timer = null;
     if (!latest.length) return;
-    const wanted = `${metric} ${dark.matches}`;
+    const lines = new Set(latest.map((row) => row.line)).size;
+    const wanted = `${metric} ${dark.matches} ${lines > 10}`;
     if (drawn !== wanted) { // another metric or other colours: another chart; new points alone keep the zoom
       drawn = wanted;
       // `ast` has Vega interpret expressions, which the page's security policy asks for.
-      view = (await vegaEmbed(place, { ...spec(metric), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
+      view = (await vegaEmbed(place, { ...spec(metric, lines), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
     } else if (view) {
       await view.data("points", latest).runAsync();
     }
@@ -194,7 +198,7 @@ const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) 
 function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
   let timer = null, metric = null;
-  const head = h("div"), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
+  const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
   const curves = chart(`Curves of ${name}; the table has the last values`);
