@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-COMMANDS = ("new", "plan", "run", "demo", "status", "list", "report", "check", "catalog")
+COMMANDS = ("new", "plan", "plot", "run", "demo", "status", "ui", "list", "report", "check", "catalog")
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
 
 

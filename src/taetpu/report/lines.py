@@ -88,7 +88,7 @@ def _tooltip() -> list[alt.Tooltip]:
     return [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
 
 
-def _open(layered: alt.LayerChart) -> Spec:
+def _open(layered: Any) -> Spec:
     """The spec with its parameters, which have no values yet."""
     colour = alt.param("colour", value=COLOURS["inconclusive"])
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
