@@ -12,7 +12,9 @@ def ui(
     root: Root = None,
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes a free one.")] = 8765,
 ) -> None:
-    """Watch studies in a browser: progress, curves as they come, effects so far. Reads the store, and nothing else.
+    """The live page: studies in a browser, as they train.
+
+    Shows progress, curves as they come and effects so far. Reads the store, and nothing else.
 
     Example: taetpu ui runs
     """
