@@ -10,10 +10,10 @@ from taetpu.report.charts import Spec
 from taetpu.report.csvs import arms_csv, runs_csv
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
+from taetpu.report.files import FIGURES, figure
 from taetpu.report.latex import latex
 from taetpu.report.lines import filled
 from taetpu.report.page import Background, Facts, drawings, html
-from taetpu.report.plot import FIGURES, figure
 from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
 from taetpu.store.study import StudyFolder

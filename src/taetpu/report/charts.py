@@ -55,6 +55,8 @@ THEMES = {
     "light": _theme(text="#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3"),
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
+EITHER = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
+"""For an SVG that stands inside a page, light or dark: it takes the colour of the text around it."""
 
 
 def forest(results: Mapping[str, Any]) -> Spec | None:
