@@ -70,7 +70,7 @@ def test_the_collection_is_dated_and_no_pair_stands_in_it_twice() -> None:
 @pytest.mark.parametrize(
     ("slot", "old", "new", "found"),
     [
-        ("norm", "layer", "rms", "no clear difference"),
+        ("norm", "layer", "rms", "mixed"),
         ("ffn", "gelu-erf", "swiglu", "better"),
         ("ffn", "swiglu", "relu", "worse"),
         ("ffn", "none", "relu", "better"),
