@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
+    from taetpu.study.plots import plot
     from taetpu.study.run import run
     from taetpu.train.saved import open_run
 
@@ -22,6 +23,7 @@ __all__ = [
     "load_folder",
     "load_study",
     "open_run",
+    "plot",
     "read_metrics",
     "register",
     "run",
@@ -34,6 +36,7 @@ _HOMES = {
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
+    "study.plots": ("plot",),
     "study.run": ("run",),
     "train.saved": ("open_run",),
 }

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.report.plot import plot, save
+from taetpu.report.files import save
+from taetpu.report.plot import plot
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 

@@ -30,8 +30,8 @@ def plot(
     Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
     """
     from taetpu.core.errors import UserError
+    from taetpu.report.files import save
     from taetpu.report.plot import plot as drawn
-    from taetpu.report.plot import save
     from taetpu.store.index import find_studies
 
     studies = []

@@ -44,13 +44,15 @@ def _entry(entry: "StudyEntry") -> dict[str, Any]:
 
 def status(
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until all is done; Ctrl-C ends it.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """How far each arm of a study has come, with its losses and effect.
 
     An unfinished study gets no verdict here, but the effects of the runs that have ended.
 
-    Example: taetpu status runs/quickstart
+    Example: taetpu status runs/quickstart --watch
     """
     from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
@@ -60,6 +62,9 @@ def status(
     studies = find_studies(place)
     if folder and not studies:
         raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
+    if watch and studies:
+        _watch(place, every, as_json)
+        return
     found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
     if as_json:
         show_json(found)
@@ -70,6 +75,16 @@ def status(
         _show_status(found[study.name])
         if "problem" not in found[study.name][0]:
             notice(_departures(study))
+
+
+def _watch(place: str, every: float, as_json: bool) -> None:
+    from taetpu.core.errors import UserError
+
+    if as_json:
+        raise UserError("--watch shows, and --json prints once", path=("--json",), remedy="leave one of them out")
+    from taetpu.cli.watch import watch
+
+    watch(place, every)
 
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:

@@ -10,10 +10,11 @@ from taetpu.report.charts import Spec
 from taetpu.report.csvs import arms_csv, runs_csv
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
+from taetpu.report.files import FIGURES, figure
 from taetpu.report.latex import latex
 from taetpu.report.lines import filled
 from taetpu.report.page import Background, Facts, drawings, html
-from taetpu.report.plot import FIGURES, figure
+from taetpu.report.priors import priors
 from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
 from taetpu.store.study import StudyFolder
@@ -40,7 +41,7 @@ def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     beside = background(folder, results)
     written = {
         "html": folder.write_report("index.html", html(results, beside).encode()),
-        "markdown": folder.write_report("report.md", markdown(results, beside.costs).encode()),
+        "markdown": folder.write_report("report.md", markdown(results, beside.costs, beside.priors).encode()),
         "latex": folder.write_report("verdicts.tex", latex(results).encode()),
         "arms": folder.write_report("arms.csv", arms_csv(results).encode()),
         "runs": folder.write_report("runs.csv", runs_csv(results).encode()),
@@ -86,6 +87,7 @@ def background(folder: StudyFolder, results: Results) -> Background:
         curves=read_curves(folder, results),
         arms=arms.details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
+        priors=priors(results, folder.read_study().get("base", {})),
     )
 
 

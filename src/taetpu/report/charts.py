@@ -8,6 +8,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import words
+from taetpu.report.priors import NONE, Priors
 
 Spec = dict[str, Any]
 
@@ -25,6 +26,7 @@ SHAPES = {
 }
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
+TOLD = {"arm": "arm", "found": "elsewhere", "what": "what", "sources": "source"}
 WIDE_RANGE = 30
 """Effects this many times the typical half interval need a scale that is logarithmic outside the noise."""
 
@@ -55,10 +57,14 @@ THEMES = {
     "light": _theme(text="#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3"),
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
+EITHER = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
+"""For an SVG that stands inside a page, light or dark: it takes the colour of the text around it."""
 
 
-def forest(results: Mapping[str, Any]) -> Spec | None:
-    """Every arm's effect with its interval and its seeds, and the baseline's noise. None for a baseline alone."""
+def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
+    """Every arm's effect with its interval and its seeds, the baseline's noise, and at the right what others found.
+    None for a baseline alone.
+    """
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
@@ -72,6 +78,7 @@ def forest(results: Mapping[str, Any]) -> Spec | None:
     y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
     layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y)]
+    layers += _elsewhere([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
     return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
 
@@ -109,6 +116,23 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
     note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
     return [*intervals, point.encode(x=x, shape=shape_by_verdict(), tooltip=["arm:N", "evidence:N"]), note]
+
+
+def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
+    """Beside the plot, what others found of an arm's change, with an arrow to where that would lie in it."""
+    if not arms:
+        return []
+    better, worse = ("\u2190", "\u2192") if direction == "min" else ("\u2192", "\u2190")
+    says = {"better": f"{better} better", "worse": f"{worse} worse", "mixed": "\u00b1 mixed"}
+    rows = [
+        {"arm": arm["name"], "says": says.get(priors[arm["name"]].found, "\u2248 alike"), **vars(priors[arm["name"]])}
+        for arm in arms
+    ]
+    told = [alt.Tooltip(f"{name}:N", title=title) for name, title in TOLD.items()]
+    beside = {"align": "left", "dx": 10, "style": "note", "clip": False}
+    found = chart(rows).mark_text(**beside).encode(y=y, x=alt.value("width"), text="says:N", tooltip=told)
+    head = chart([{}]).mark_text(**beside, text="elsewhere").encode(x=alt.value("width"), y=alt.value(-6))
+    return [found, head]
 
 
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:

@@ -5,6 +5,7 @@ import textwrap
 
 from taetpu.report import designs, words
 from taetpu.report.parts import parts
+from taetpu.report.priors import NONE, Priors
 from taetpu.report.sections import Section, Table
 from taetpu.report.terms import Costs, Results
 
@@ -12,7 +13,7 @@ COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 
 
-def markdown(results: Results, costs: Costs) -> str:
+def markdown(results: Results, costs: Costs, priors: Priors = NONE) -> str:
     """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
     direction = "lower" if results["direction"] == "min" else "higher"
     lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
@@ -29,7 +30,7 @@ def markdown(results: Results, costs: Costs) -> str:
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
-    for section in parts(results, costs):
+    for section in parts(results, costs, priors):
         lines += _section(section)
     trained = [f"Trained {'; '.join(words.packing(results))}."] if words.packing(results) else []
     lines += ["", *map(escaped, [*trained, *filter(None, [words.reused(results)])])]

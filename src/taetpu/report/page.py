@@ -20,6 +20,7 @@ from markupsafe import Markup
 from taetpu.report import charts, lines, panels, parts, words
 from taetpu.report.arms import ArmDetails
 from taetpu.report.curves import Curves
+from taetpu.report.priors import Priors
 from taetpu.report.terms import Costs, Results
 
 Facts = Sequence[tuple[str, str]]
@@ -34,6 +35,7 @@ class Background:
     curves: Sequence[Curves] = ()
     arms: Sequence[ArmDetails] = ()
     provenance: Facts = ()
+    priors: Priors = field(default_factory=dict)
 
 
 def html(results: Results, background: Background) -> str:
@@ -43,7 +45,7 @@ def html(results: Results, background: Background) -> str:
         results=results,
         rows=words.rows(results, background.costs),
         words=words,
-        sections=parts.parts(results, background.costs),
+        sections=parts.parts(results, background.costs, background.priors),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
@@ -58,7 +60,7 @@ def drawings(results: Results, background: Background) -> dict[str, Any]:
     """All that the page's script draws from: specs, curves by metric and arm, colours."""
     return {
         "charts": {
-            "forest": charts.forest(results),
+            "forest": charts.forest(results, background.priors),
             **panels.panels(results, background.costs),
         },
         "curves": lines.drawings(background.curves),

@@ -1,20 +1,18 @@
 """Any metric of any runs, drawn: over training, or its last value over a setting."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
 import numpy as np
-import vl_convert
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import words
-from taetpu.report.charts import THEMES, Spec, chart
+from taetpu.report.charts import THEMES, chart
 from taetpu.report.curves import thinned
+from taetpu.report.files import WIDTH
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing, settings
@@ -24,15 +22,7 @@ AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
 """The x that stands for every setting in which runs differ, a panel each."""
 MOST_LINES, TEN = 20, 10
-WIDTH, HEIGHT = 520, 320
-RASTER_SCALE = 2.0
-FORMATS: dict[str, Callable[[str], bytes]] = {
-    ".svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
-    ".pdf": lambda spec: bytes(vl_convert.vegalite_to_pdf(spec)),
-    ".png": lambda spec: bytes(vl_convert.vegalite_to_png(spec, scale=RASTER_SCALE)),
-    ".json": lambda spec: spec.encode(),
-    ".html": lambda spec: vl_convert.vegalite_to_html(spec, bundle=True).encode(),
-}
+HEIGHT = 320
 
 
 @dataclass(frozen=True)
@@ -96,32 +86,6 @@ def plot(
         return _dressed(alt.vconcat(*(_marginal(measured, metric, path) for path in paths)))
     _check_setting(measured, x, "x", AXES)
     return _dressed(_marginal(measured, metric, x))
-
-
-FIGURES = ("pdf", "svg", "png")
-"""Formats for the report's own charts."""
-
-
-def save(drawn: alt.TopLevelMixin, file: Path) -> None:
-    """Write a chart in the format that the file's name says, in light colours.
-
-    Raises:
-        UserError: the name says none of `FORMATS`, or the file cannot be written.
-    """
-    if file.suffix not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise UserError(f"{file.suffix or file.name!r} is no format for a chart", file=file, remedy=f"one of {known}")
-    data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="another place with -o") from None
-
-
-def figure(spec: Spec, suffix: str) -> bytes:
-    """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
-    sized = {**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": {**THEMES["light"], "background": "white"}}
-    return FORMATS[suffix](json.dumps(sized))
 
 
 # --- what is a line ------------------------------------------------------------------------------------------------

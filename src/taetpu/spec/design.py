@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.html import paragraph, table
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin
 from taetpu.data.batches import Source
@@ -113,6 +114,12 @@ class Study:
     design: dict[str, Any] = field(default_factory=dict)
     match: tuple[str, ...] = ()
     tune: Tuning | None = None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the arms with their changes."""
+        said = f"{len(self.arms)} arms, {len(self.seeds)} seeds; {self.measure.primary} decides"
+        rows = [(arm.name, arm.change) for arm in self.arms]
+        return paragraph(said, strong=self.name) + table(("arm", "change"), rows, left=2)
 
     @cached_property
     def sources(self) -> Sources:

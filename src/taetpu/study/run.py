@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.report.build import build
+from taetpu.report.notebook import html
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
 from taetpu.spec.schema import MAX_SEED
@@ -34,12 +35,19 @@ class Outcome:
         report: where it can be opened.
         failed: the packs that raised.
         refuted: what is wrong with reused runs that came out otherwise when they were trained again.
+        folder: the study's, as `taetpu.plot` takes it.
     """
 
     results: dict[str, Any]
     report: dict[str, str]
     failed: list[Failure]
     refuted: list[str] = field(default_factory=list)
+    folder: str = ""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
+        return html(self.results, self.report, [*failed, *self.refuted])
 
     @property
     def whole(self) -> bool:
@@ -150,7 +158,7 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
     audit = Audit(study, folder, watcher, options.packing)
     refuted = audit.prove(sample(taken, options.audit), taken)
     results = analyse(folder)
-    return Outcome(results, build(folder), failed, refuted)
+    return Outcome(results, build(folder), failed, refuted, folder.where)
 
 
 def obtained(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,51 @@ from safetensors.numpy import save as save_tensors
 
 from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
+from taetpu.core.html import folded, paragraph, table
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.data.tokenizers import Tokenizer, from_json
 from taetpu.nn.lm import LM, LMConfig, build, named_parameters, with_parameters
+from taetpu.store.settings import settings
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model with what is needed to use it. `tokenizer` is None where the tokens are not text."""
+    """A model with what is needed to use it. `tokenizer` is None where the tokens are not text.
+
+    Attributes:
+        folder: of the run that trained it, where it was opened from there.
+    """
 
     model: LM
     config: LMConfig
     vocab_size: int
     seq_len: int
     tokenizer: Tokenizer | None
+    folder: Path | None = None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run it comes from, what it came to, and how it was set."""
+        about, result = (self._stored(name) for name in ("config.json", "result.json"))
+        came = result.get("outcome", "not done")
+        run = f"seed {about['seed']}: {came}, {self.folder}" if about else "a model of no run"
+        table_of = settings(about["config"] if about else {"model": to_data(self.config)})
+        metrics = sorted(result.get("metrics", {}).items())
+        return "".join(
+            [
+                paragraph(run, strong=about.get("arm", "")),
+                table(("metric", "value"), metrics) if metrics else "",
+                folded("settings", table(("setting", "value"), table_of.items(), left=2)),
+            ]
+        )
+
+    def _stored(self, name: str) -> dict[str, Any]:
+        file = self.folder / name if self.folder else None
+        return json.loads(file.read_bytes()) if file and file.is_file() else {}
 
 
 def to_files(
@@ -92,7 +118,8 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
         load_plugins(files)
     run = Path(folder)
     stored = {file.name: file.read_bytes() for file in (run / "model").glob("*")}
-    return from_files(stored, str(run / "model"), run.absolute().parent.parent.parent / "plugins")
+    saved = from_files(stored, str(run / "model"), run.absolute().parent.parent.parent / "plugins")
+    return replace(saved, folder=run)
 
 
 def _check_plugins(digests: Iterable[str], where: str, copies: Path | None) -> None:

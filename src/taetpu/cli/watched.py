@@ -1,0 +1,224 @@
+"""What `taetpu status --watch` knows of a study: how far it has come and what came of it, read as it is stored."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from taetpu.core.errors import UserError
+from taetpu.store import metrics
+from taetpu.store.index import find_studies
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.ui.feed import Feed, RunState
+
+
+@dataclass(frozen=True)
+class ArmView:
+    """One arm: means over its runs, its effect so far.
+
+    Attributes:
+        step: that all its runs have reached.
+        said: its verdict; before there is one the interval of its effect.
+        curve: its mean validation loss over training.
+    """
+
+    name: str
+    done: int
+    seeds: int
+    step: int
+    losses: dict[str, float]
+    effect: str = ""
+    said: str = ""
+    curve: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class PackView:
+    """A pack that has begun and is not done. `steps` is None where it is told in epochs, `rate` before it is known."""
+
+    number: int
+    of: int
+    runs: int
+    step: int
+    steps: int | None
+    rate: float | None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds."""
+        return (self.steps - self.step) / self.rate if self.steps and self.rate else None
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """A study at one moment. `tried` is the number of runs beside its own, which tuning made."""
+
+    name: str
+    arms: Sequence[ArmView] = ()
+    packs: Sequence[PackView] = ()
+    headline: str = ""
+    interim: bool = True
+    tried: int = 0
+    departures: Sequence[str] = ()
+    problem: str = ""
+    ended: bool = False
+
+    @cached_property
+    def done(self) -> int:
+        return sum(arm.done for arm in self.arms)
+
+    @cached_property
+    def total(self) -> int:
+        return sum(arm.seeds for arm in self.arms)
+
+
+@dataclass
+class Watched:
+    """The studies at a place, each with its feed: what was read once is not read again."""
+
+    place: str
+    feeds: dict[str, Feed] = field(default_factory=dict)
+    views: dict[str, StudyView] = field(default_factory=dict)
+
+    def look(self) -> bool:
+        """Read what is new; was there anything?"""
+        folders = {folder.name: folder for folder in find_studies(self.place)}
+        news = list(folders) != list(self.views)
+        self.feeds = {name: self.feeds.get(name) or Feed(folder) for name, folder in folders.items()}
+        views: dict[str, StudyView] = {}
+        for name, feed in self.feeds.items():
+            view = _look(feed, self.views.get(name))
+            news, views[name] = news or view is not self.views.get(name), view
+        self.views = views
+        return news
+
+    @property
+    def ended(self) -> bool:
+        """Is everything done?"""
+        return all(view.ended for view in self.views.values())
+
+
+def _look(feed: Feed, before: StudyView | None) -> StudyView:
+    """The study now; `before` where nothing is new."""
+    try:
+        new = feed.poll()
+        if before is not None and not new:
+            return before
+        return _view(feed)
+    except UserError as error:
+        problem = str(error)
+    except (KeyError, TypeError):
+        problem = f"{feed.folder.where}/study.yaml is not that of a study"
+    return before if before is not None and before.problem == problem else StudyView(feed.folder.name, problem=problem)
+
+
+def _view(feed: Feed) -> StudyView:
+    told = [message.data["text"] for message in feed.messages if message.kind == "problem"]
+    if not feed.study or (told and told[-1]):
+        return StudyView(feed.folder.name, problem=told[-1] if told else "")
+    rows = {row["arm"]: row for row in feed.effects.get("rows", ())}
+    own = [run for run in feed.runs.values() if run.arm in feed.study["arms"] and run.seed in feed.study["seeds"]]
+    arms = [_arm(name, own, len(feed.study["seeds"]), rows.get(name, {})) for name in feed.study["arms"]]
+    all_done = all(arm.done >= arm.seeds for arm in arms)
+    return StudyView(
+        name=feed.folder.name,
+        arms=arms,
+        packs=_packs(feed),
+        headline=feed.effects.get("headline", ""),
+        interim=any(row["verdict"] == "interim" for row in rows.values()),
+        tried=len(feed.runs) - len(own),
+        departures=_departures(feed.folder),
+        ended=all_done and _nothing_comes(feed.folder),
+    )
+
+
+def _nothing_comes(folder: StudyFolder) -> bool:
+    """Of a study whose runs are done: no arms are added any more, as tuning does."""
+    return not folder.read_study().get("design", {}).get("tune") or folder.read_results() is not None
+
+
+def _departures(folder: StudyFolder) -> list[str]:
+    from taetpu.stats.plan import read_plan
+    from taetpu.stats.planned import departures
+    from taetpu.stats.stored import read_study
+
+    frozen = read_study(folder)
+    return departures(frozen, read_plan(frozen, folder.where))
+
+
+# --- an arm ----------------------------------------------------------------------------------------------------------
+
+
+def _arm(name: str, runs: Iterable[RunState], seeds: int, row: dict[str, Any]) -> ArmView:
+    own = [run for run in runs if run.arm == name]
+    losses = {loss: value for loss in ("train/loss", "val/loss") if (value := _last(own, loss)) is not None}
+    known = row.get("effect", "-") != "-"
+    return ArmView(
+        name=name,
+        done=sum(run.status == "done" for run in own),
+        seeds=seeds,
+        step=min(map(_step, own), default=0),
+        losses=losses,
+        effect=row["effect"] if known else "",
+        said=(row["interval"] if row["verdict"] == "interim" else row["verdict"]) if known else "",
+        curve=_curve(own),
+    )
+
+
+def _step(run: RunState) -> int:
+    steps, _ = run.series.get("train/loss", ((), ()))
+    return steps[-1] if steps else 0
+
+
+def _last(own: Sequence[RunState], name: str) -> float | None:
+    """The mean of the runs' last values; NaN where one has none that is finite."""
+    values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
+    return float(np.mean([np.nan if value is None else value for value in values])) if values else None
+
+
+def _curve(own: Sequence[RunState]) -> list[float]:
+    at: dict[int, list[float]] = {}
+    for run in own:
+        for step, value in zip(*run.series.get("val/loss", ((), ())), strict=True):
+            if value is not None:
+                at.setdefault(step, []).append(value)
+    return [float(np.mean(at[step])) for step in sorted(at)]
+
+
+# --- packs -----------------------------------------------------------------------------------------------------------
+
+
+def _packs(feed: Feed) -> list[PackView]:
+    plans = (feed.folder.read_plan() or {"packs": []})["packs"]
+    found = []
+    for number, plan in enumerate(plans, 1):
+        folders = [feed.folder.run(*names) for names in plan["runs"]]
+        left = [(run, state) for run in folders if (state := _state(feed, run)).status != "done"]
+        if not left:
+            continue
+        step = min(_step(state) for _, state in left)
+        if step or feed.folder.pack_mark(plan["id"]) is not None:
+            first = left[0][0]
+            found.append(PackView(number, len(plans), len(folders), step, _steps(first), _rate(first)))
+    return found
+
+
+def _state(feed: Feed, run: RunFolder) -> RunState:
+    return feed.runs.get(run.key.partition("/")[2]) or RunState(run.arm, run.seed)
+
+
+def _steps(run: RunFolder) -> int | None:
+    return run.config()["config"].get("train", {}).get("steps") if run.status() != "absent" else None
+
+
+def _rate(run: RunFolder) -> float | None:
+    """Steps a second between the last two times that were noted, evaluating and storing among them."""
+    keys = sorted(run.store.list(f"{run.key}/times"), key=metrics.bounds)[-2:]
+    noted = metrics.joined(metrics.from_segment(run.store.read(key), run.store.where(key)) for key in keys)
+    if "seconds" not in noted or len(noted["seconds"].step) < 2:
+        return None
+    (before, now), (began, ended) = noted["seconds"].step[-2:].tolist(), noted["seconds"].value[-2:].tolist()
+    return (now - before) / (ended - began) if ended > began else None

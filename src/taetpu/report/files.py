@@ -1,0 +1,53 @@
+"""Charts as files and as SVG."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import altair as alt
+import vl_convert
+
+from taetpu.core.errors import UserError
+from taetpu.report.charts import THEMES, Spec
+
+WIDTH = 520
+RASTER_SCALE = 2.0
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    ".svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
+    ".pdf": lambda spec: bytes(vl_convert.vegalite_to_pdf(spec)),
+    ".png": lambda spec: bytes(vl_convert.vegalite_to_png(spec, scale=RASTER_SCALE)),
+    ".json": lambda spec: spec.encode(),
+    ".html": lambda spec: vl_convert.vegalite_to_html(spec, bundle=True).encode(),
+}
+FIGURES = ("pdf", "svg", "png")
+"""Formats for the report's own charts."""
+
+
+def save(drawn: alt.TopLevelMixin, file: Path) -> None:
+    """Write a chart in the format that the file's name says, in light colours.
+
+    Raises:
+        UserError: the name says none of `FORMATS`, or the file cannot be written.
+    """
+    if file.suffix not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UserError(f"{file.suffix or file.name!r} is no format for a chart", file=file, remedy=f"one of {known}")
+    data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="another place with -o") from None
+
+
+def figure(spec: Spec, suffix: str) -> bytes:
+    """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
+    return FORMATS[suffix](_sized(spec, {**THEMES["light"], "background": "white"}))
+
+
+def svg(spec: Spec, theme: Spec) -> str:
+    """One of the report's charts, to stand inside a page."""
+    return vl_convert.vegalite_to_svg(_sized(spec, theme))
+
+
+def _sized(spec: Spec, theme: Spec) -> str:
+    return json.dumps({**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": theme})

@@ -1,0 +1,40 @@
+"""What a notebook shows of a study that was run: headline, verdicts and the forest plot, without any script."""
+
+from collections.abc import Mapping, Sequence
+
+from taetpu.core.html import paragraph, table
+from taetpu.report import charts, words
+from taetpu.report.files import svg
+from taetpu.report.terms import Results
+
+COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
+
+
+def html(results: Results, report: Mapping[str, str], problems: Sequence[str] = ()) -> str:
+    """A study's results.
+
+    Args:
+        report: where its files are.
+        problems: what went wrong beside.
+    """
+    rows = [[r.arm, r.change, _verdict(r), r.mean, r.effect, r.interval, r.p] for r in words.rows(results)]
+    forest = charts.forest(results)
+    parts = [
+        paragraph(words.headline(results), strong=results["study"]),
+        *map(paragraph, [*problems, *words.notices(results)]),
+        table(COLUMNS, rows, left=3),
+        _plot(svg(forest, charts.EITHER)) if forest else "",
+        paragraph(words.noise(results)),
+        *([paragraph(report["html"], strong="report:")] if "html" in report else []),
+    ]
+    return "".join(parts)
+
+
+def _plot(drawing: str) -> str:
+    """A drawing with room to its left: another font than it was measured with may need it for the arms' names."""
+    roomy = drawing.replace("<svg ", '<svg style="overflow:visible" ', 1)
+    return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
+
+
+def _verdict(row: words.Row) -> str:
+    return f"{words.MARKS[row.verdict]} {row.verdict}".strip() + (f", {row.terms}" if row.terms else "")

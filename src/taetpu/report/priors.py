@@ -1,0 +1,125 @@
+"""What others found of the changes that a study makes: by the kinds that an arm swaps, from `priors.yaml`."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+from taetpu.report import words
+from taetpu.report.sections import Section, Table
+from taetpu.report.terms import Results, baseline_of
+from taetpu.stats import numbers
+from taetpu.store.documents import from_yaml
+
+SWAPPED: Mapping[str, str] = {"better": "worse", "worse": "better"}
+SEVERAL = "more than 1"
+"""In place of a value: any number above one."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What others found of an arm's change, which is `better`, `worse`, `no clear difference` or `mixed`."""
+
+    change: str
+    found: str
+    what: str
+    by: str
+    """Who, in short."""
+    sources: str
+    """The same with titles and places."""
+
+
+Priors = Mapping[str, Prior]
+"""By arm."""
+NONE: Priors = MappingProxyType({})
+
+
+@functools.cache
+def collected() -> Mapping[str, Any]:
+    """The file: when it was `collected`, and its `entries`."""
+    file = files("taetpu.report").joinpath("priors.yaml")
+    return from_yaml(file.read_bytes(), str(file))
+
+
+def priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
+    """What is known of each arm that makes one change.
+
+    Args:
+        base: the baseline's config, as the study's folder keeps it.
+    """
+    if base.get("model", {}).get("layers"):
+        return {}  # its layers differ, so there is no one kind that an arm replaces
+    found = {}
+    for arm in results["arms"]:
+        against = baseline_of(results, arm)["diff"]
+        changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
+        if arm["against"] is not None and len(changes) == 1 and (known := _known(*changes[0], against, base)):
+            found[arm["name"]] = known
+    return found
+
+
+def _known(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
+    path = path.removesuffix(".kind")
+    old, new = _kind(against.get(path, _at(base, path))), _kind(value)
+    for entry in collected()["entries"]:
+        if entry["setting"] != path or not _holds(entry.get("where", {}), base):
+            continue
+        change = f"{path}: {old} -> {new}"
+        if _matches(old, entry["from"]) and _matches(new, entry["to"]):
+            return _prior(change, entry, entry["found"])
+        if _matches(old, entry["to"]) and _matches(new, entry["from"]):
+            return _prior(change, entry, SWAPPED.get(str(entry["found"]), entry["found"]))
+    return None
+
+
+def _at(base: Mapping[str, Any], path: str) -> Any:
+    value: Any = base
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return _kind(value, fields=True)
+
+
+def _kind(value: Any, fields: bool = False) -> Any:
+    """A component as its kind, and nothing as `none`. One that sets `fields` as well changes more than its kind."""
+    if isinstance(value, Mapping):
+        return value.get("kind") if fields or len(value) == 1 else value
+    return "none" if value is None else value
+
+
+def _matches(value: Any, patterns: Sequence[Any]) -> bool:
+    return value in patterns or (SEVERAL in patterns and type(value) is int and value > 1)
+
+
+def _holds(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
+    """Has the baseline what the statement asks for? What it does not say at all counts as the usual."""
+    return all(_at(base, path) in (*values, "none") for path, values in where.items())
+
+
+def _prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
+    sources = entry["sources"]
+    places = [f"{s['by']}, {s['title']}, {'arXiv ' + s['arxiv'] if 'arxiv' in s else s['at']}" for s in sources]
+    return Prior(change, found, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
+
+
+def section(results: Results, found: Priors) -> Section | None:
+    """What others found, beside what this study did."""
+    arms = [arm for arm in results["arms"] if arm["name"] in found]
+    if not arms:
+        return None
+    known = {arm["name"]: found[arm["name"]] for arm in arms}
+    rows = [[arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _here(arm)] for arm in arms]
+    lead = (
+        "The same changes elsewhere, by direction alone. Those were other models, other data and other budgets, so "
+        "they neither prove nor refute what was found here, and no verdict counts them. Collected in "
+        f"{collected()['collected']}, and not complete."
+    )
+    notes = dict.fromkeys(f"{prior.what} {prior.sources}." for prior in known.values())
+    columns = ("arm", "change", "elsewhere", "found by", "in this study")
+    return Section("What others found", lead, [Table(columns, rows, left=5)], notes=list(notes))
+
+
+def _here(arm: Mapping[str, Any]) -> str:
+    said = words.standing(arm)
+    return said if arm["effect"] is None else f"{said}, {numbers.effect(arm['effect'], arm['ci95'])}"

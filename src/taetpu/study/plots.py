@@ -1,0 +1,43 @@
+"""`taetpu.plot`: metrics of studies as a chart, from Python."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from taetpu.core.errors import UserError
+from taetpu.report import plot as report_plot
+from taetpu.store.index import find_studies
+from taetpu.store.study import StudyFolder
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from taetpu.study.run import Outcome
+
+Place: TypeAlias = Union[str, PathLike[str], "Outcome"]
+
+
+def plot(
+    studies: Place | Sequence[Place], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
+) -> "alt.TopLevelMixin":
+    """`taetpu plot`: a chart of a metric, which shows itself in a notebook.
+
+    Args:
+        studies: folders of studies, roots of many, or what `taetpu.run` returned: one of those, or several.
+        metric, x, by, arms: as in `taetpu.report.plot`.
+
+    Raises:
+        UserError: no study is stored there; no run has the metric, or the setting; there would be too many lines.
+    """
+    places = studies if isinstance(studies, Sequence) and not isinstance(studies, str) else [studies]
+    found = {folder.where: folder for place in places for folder in _folders(place)}
+    return report_plot.plot(list(found.values()), metric, x, by, arms=arms)
+
+
+def _folders(place: Place) -> list[StudyFolder]:
+    where = Path(place) if isinstance(place, PathLike) else place if isinstance(place, str) else place.folder
+    found = find_studies(where)
+    if not found:
+        raise UserError("no study is stored here", file=where, remedy="`taetpu list --root DIR` shows what is there")
+    return found

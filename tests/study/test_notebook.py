@@ -1,0 +1,119 @@
+"""What notebooks show: studies, outcomes and opened runs as HTML; charts from Python."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.small import STUDY
+
+import taetpu
+from taetpu.report import words
+from taetpu.report.notebook import html
+
+HOSTILE = "<img src=x onerror=alert(1)>&\"'"
+
+
+def parsed(text: str) -> ET.Element:
+    """HTML that is also XML, which it is where all is escaped and closed."""
+    return ET.fromstring(f"<div>{text}</div>")
+
+
+def cells(text: str, number: int = 0) -> list[list[str]]:
+    """A table's rows, its head first."""
+    return [["".join(cell.itertext()) for cell in row] for row in list(parsed(text).iter("table"))[number].iter("tr")]
+
+
+def check(text: str) -> None:
+    """No script, nothing from elsewhere, no colour of text."""
+    tags = {element.tag.rpartition("}")[2] for element in parsed(text).iter()}
+    assert not tags & {"script", "link", "img", "iframe", "style", "object"}
+    attributes = [(name, value) for element in parsed(text).iter() for name, value in element.attrib.items()]
+    assert not [name for name, _ in attributes if name.startswith("on") or name in ("href", "src")]
+    assert not re.search(r"(?<!-)color:|background", " ".join(value for name, value in attributes if name == "style"))
+    fills = {element.get("fill") for element in parsed(text).iter() if element.tag.endswith("}text")}
+    assert fills <= {"currentColor"}
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("notebook")
+    (folder / "s.yaml").write_text(STUDY)
+    return taetpu.run(folder / "s.yaml", root=str(folder / "root"))
+
+
+def test_a_study_shows_its_arms_and_their_changes(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(STUDY)
+    study = taetpu.load_study(tmp_path / "s.yaml")
+    baseline, arm = study.arms
+    text = study.changed(arms=(baseline, replace(arm, name=HOSTILE)))._repr_html_()
+    check(text)
+    assert "<img" not in text
+    assert cells(text) == [["arm", "change"], ["baseline", ""], [HOSTILE, arm.change]]
+    assert "2 arms, 2 seeds; val/loss decides" in text
+
+
+def test_an_outcome_shows_the_numbers_of_its_results(outcome) -> None:
+    text = outcome._repr_html_()
+    check(text)
+    stored = json.loads((Path(outcome.folder) / "results.json").read_text())
+    assert stored["study"] in text
+    assert words.headline(stored) in text
+    head, *rows = cells(text)
+    assert head == ["arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p"]
+    for shown, row, arm in zip(rows, words.rows(stored), stored["arms"], strict=True):
+        assert shown[:2] + shown[3:] == [row.arm, row.change, row.mean, row.effect, row.interval, row.p]
+        assert shown[2].endswith(arm["verdict"] or "baseline")
+        assert float(shown[3]) == pytest.approx(arm["mean"], abs=0.01)
+    svg = next(element for element in parsed(text).iter() if element.tag.endswith("}svg"))
+    assert "low-lr" in "".join(svg.itertext())
+    assert outcome.report["html"] in text
+
+
+def test_what_went_wrong_is_shown(outcome) -> None:
+    told = "run low-lr 0 came out otherwise"
+    assert told in replace(outcome, refuted=[told])._repr_html_()
+
+
+def test_names_cannot_bring_html_of_their_own(outcome) -> None:
+    results = json.loads(json.dumps(outcome.results).replace('"low-lr"', json.dumps(HOSTILE)))
+    results["study"] = HOSTILE
+    results["arms"][1]["change"] = HOSTILE
+    text = html(results, {"html": HOSTILE}, [HOSTILE])
+    check(text)
+    assert "<img" not in text
+    assert cells(text)[2][:2] == [HOSTILE, HOSTILE]
+
+
+def test_an_opened_run_shows_arm_seed_settings_and_metrics(outcome, tmp_path: Path) -> None:
+    folder = next((Path(outcome.folder) / "runs/low-lr").glob("1-*"))
+    saved = taetpu.open_run(folder)
+    text = saved._repr_html_()
+    check(text)
+    result = json.loads((folder / "result.json").read_text())
+    assert "<strong>low-lr</strong> seed 1: finished" in text
+    assert {name: float(value) for name, value in cells(text)[1:]} == result["metrics"]
+    settings = dict(cells(text, 1)[1:])
+    assert (settings["train.optimizer.lr"], settings["model.dim"]) == ("0.0001", "16")
+    alone = replace(saved, folder=None)._repr_html_()
+    check(alone)
+    assert dict(cells(alone)[1:])["model.dim"] == "16"
+
+
+def test_charts_are_drawn_of_folders_roots_and_outcomes(outcome) -> None:
+    root = Path(outcome.folder).parent
+    charts = [
+        taetpu.plot(place, "val/loss", x="tokens")
+        for place in (outcome, outcome.folder, str(root), root, [outcome], [root, outcome.folder])
+    ]
+    specs = [chart.to_dict() for chart in charts]
+    assert all(spec == specs[0] for spec in specs)  # a study that is named twice is drawn once
+    assert '"baseline"' in json.dumps(specs[0])
+    only = taetpu.plot(outcome, "val/loss", arms=["low-lr"]).to_dict()
+    assert '"baseline"' not in json.dumps(only)
+    with pytest.raises(taetpu.UserError, match="no study is stored here"):
+        taetpu.plot("nowhere", "val/loss")
+    with pytest.raises(taetpu.UserError, match="no run has a metric"):
+        taetpu.plot(outcome, "val/los")
