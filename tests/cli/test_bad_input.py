@@ -55,7 +55,7 @@ MISTAKES = {
     "a key of a later version": Mistake(
         "", "tasks: {}", "'tasks' is not there yet", "9 at tasks", "remove it"),
     "an unknown tracker": Mistake(
-        "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord",
+        "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord.kind",
         "did you mean 'tensorboard'?"),
     "an unknown field of a tracker": Mistake(
         "", "trackers: {wandb: {projekt: mine}}", "unknown field 'projekt'", "9 at trackers.wandb.projekt",

@@ -59,9 +59,9 @@ class Events(Sink):
         self._add(self._summaries(self.last, [*found, *(scalar(name, value) for name, value in values.items())]))
 
     def _event(self, **fields: Any) -> Any:
-        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto import event_pb2
 
-        return Event(wall_time=time.time(), **fields)
+        return event_pb2.Event(wall_time=time.time(), **fields)
 
     def _summaries(self, step: int, found: Sequence[Any]) -> list[Any]:
         return [self._event(step=step, summary=summary) for summary in found]

@@ -17,7 +17,7 @@ from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
 
 @register("tracker", "trackio")
 class Trackio(Tracker):
-    """trackio, on this machine: `trackio show --project NAME`. Its files lie where trackio keeps them (`TRACKIO_DIR`)."""
+    """trackio, on this machine: `trackio show --project NAME`. Its files lie where it keeps them (`TRACKIO_DIR`)."""
 
     project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
 
