@@ -8,9 +8,10 @@ from rich.console import Console
 from tests.small import TINY
 
 from taetpu.study.progress import StudyProgress
+from taetpu.study.run import run
 from taetpu.train.watch import Together, Watcher
 
-SHORT = TINY.replace("eval_every: 6", "eval_every: 3")
+SHORT = TINY.replace("eval_every: 6", "eval_every: 3") + "seeds: 1\n"
 BROKEN = """\
 trackers:
   at-open: {kind: breaks, at: open}
@@ -23,13 +24,22 @@ trackers:
 """
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The results of the study without a tracker."""
+    file = tmp_path_factory.mktemp("plain") / "study.yaml"
+    file.write_text(SHORT)
+    run(file, root=str(file.parent))
+    return (file.parent / "tiny/results.json").read_bytes()
+
+
 @pytest.fixture
 def without_libraries(monkeypatch):
     for name in ("tensorboardX", "wandb", "trackio", "trackio.sqlite_storage"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results):
+def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results, plain):
     folder, told = study(SHORT + BROKEN)
     missing = "is not there: pip install 'taetpu[trackers]'"
     assert told.off == {
@@ -40,9 +50,8 @@ def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, wi
         "wandb": f"wandb {missing}",
         "trackio": f"trackio.sqlite_storage {missing}",
     }
-    plain, _ = study(SHORT, root="plain")
-    assert results(folder) == results(plain)
-    assert [heard[-1]["outcome"] for heard in own.values()] == ["finished"] * 3  # the one that works has it all
+    assert results(folder) == plain
+    assert [heard[-1]["outcome"] for heard in own.values()] == ["finished"]  # the one that works has it all
 
 
 def test_what_fails_is_tried_again_by_the_next_process(study, own):
@@ -50,22 +59,23 @@ def test_what_fails_is_tried_again_by_the_next_process(study, own):
     assert told.off == {"keeps": "OSError: broken at finish"}
     _, told = study(SHORT + "trackers: [keeps]\n")
     assert (told.off, told.trained) == ({}, 0)
-    assert [[type(part).__name__ for part in heard] for heard in own.values()] == [
-        ["Tracked", "Row", "Row", "dict"]
-    ] * 3
+    (heard,) = own.values()
+    assert [type(part).__name__ for part in heard] == ["Tracked", "Row", "Row", "dict"]
 
 
-@pytest.mark.parametrize("place", ["open", "log", "finish"])
-def test_ctrl_c_in_a_tracker_stops_the_study(study, own, place, results):
+PLACES = ["log", *(pytest.param(place, marks=pytest.mark.slow) for place in ("open", "finish"))]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ctrl_c_in_a_tracker_stops_the_study(study, own, place, results, plain):
     with pytest.raises(KeyboardInterrupt):
         study(SHORT + f"trackers: {{breaks: {{at: {place}, interrupts: true}}}}\n")
     folder, _ = study(SHORT)
-    plain, _ = study(SHORT, root="plain")
-    assert results(folder) == results(plain)
+    assert results(folder) == plain
 
 
-@pytest.mark.parametrize("folder", ["small", "small/trackers"])
-def test_a_tracker_that_cannot_write_is_off(study, tmp_path, folder):
+@pytest.mark.slow
+def test_a_tracker_that_cannot_write_is_off(study, tmp_path):
     (tmp_path / "root/tiny").mkdir(parents=True)
     (tmp_path / "root/tiny/trackers").write_text("a file where a folder should be")
     _, told = study(SHORT + "trackers: tensorboard\n")
@@ -73,6 +83,7 @@ def test_a_tracker_that_cannot_write_is_off(study, tmp_path, folder):
     assert "NotADirectoryError" in told.off["tensorboard"] or "FileExistsError" in told.off["tensorboard"]
 
 
+@pytest.mark.slow
 def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
     """On a terminal wandb would ask, and wait for an answer."""
     monkeypatch.setenv("NETRC", str(alone / "none"))

@@ -29,12 +29,12 @@ class Stopping(Watcher):
             raise KeyboardInterrupt
 
 
-@pytest.fixture(params=["at once", "stopped"])
+@pytest.fixture(params=[pytest.param("at once", marks=pytest.mark.slow), "stopped"])
 def tracked(request, study, alone):
     name = request.param.replace(" ", "-")
     text = STUDY + ALL.replace("NAME", name)
     if request.param == "stopped":
-        for step in (10, 20, 20):  # before anything is stored; with a half of it stored; again, gone on from there
+        for step in (10, 20):  # before anything is stored, and with a half of it stored
             with pytest.raises(KeyboardInterrupt):
                 study(text, watcher=Stopping(step))
     folder, told = study(text)

@@ -1,4 +1,4 @@
-"""Runs reach a tracker whole and once: whenever it is named, however few it takes at a time, whatever is trained anew."""
+"""Runs reach a tracker whole and once: whenever it is named, however few it takes at a time, whatever begins anew."""
 
 from pathlib import Path
 
@@ -23,17 +23,14 @@ def test_few_at_a_time_get_all_the_same(study, own):
         assert [row.step for row in rows] == sorted({step for s in run.metrics().values() for step in s.step.tolist()})
         assert {row.step: row.text for row in rows if row.text is not None} == run.samples()
         assert result == run.result()
-    ids = {heard[0].id for heard in own.values()}
-    assert len(ids) == 4
-    study(STUDY + "trackers: [keeps]\n", root="another")
-    assert not ids & {heard[-1 - len(heard) // 2].id for heard in own.values() if hasattr(heard[0], "id")} or True
+    assert len({heard[0].id for heard in own.values()}) == 4
 
 
 def test_trackers_come_and_go_and_nothing_is_trained_again(study, own, results):
-    folder, first = study(STUDY)
+    folder, first = study(STUDY + "trackers: [tensorboard]\n")
     before, frozen = results(folder), Path(folder.where, "study.yaml").read_bytes()
     assert first.trained
-    for trackers in ("trackers: [tensorboard, keeps]\n", "trackers: {keeps: {}}\n", ""):
+    for trackers in ("trackers: [keeps, tensorboard]\n", ""):
         _, told = study(STUDY + trackers)
         assert (told.trained, told.off) == (0, {})
         assert results(folder) == before
