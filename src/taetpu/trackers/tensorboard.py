@@ -61,7 +61,7 @@ class Events(Sink):
     def _event(self, **fields: Any) -> Any:
         from tensorboardX.proto import event_pb2
 
-        return event_pb2.Event(wall_time=time.time(), **fields)
+        return event_pb2.Event(wall_time=time.time(), **fields)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _summaries(self, step: int, found: Sequence[Any]) -> list[Any]:
         return [self._event(step=step, summary=summary) for summary in found]
