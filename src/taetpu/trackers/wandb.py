@@ -1,5 +1,6 @@
 """Weights & Biases: a run of theirs for each run, in the study's group. Its files are in `<study>/trackers/wandb`."""
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ class WandB(Tracker):
 
     def open(self, run: Tracked) -> Sink:
         """A run that was begun offline is written anew; one that was begun online goes on after its last step."""
+        # Their reports on their own faults go out in any mode, offline too, unless this is set before the import.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         if (self.mode or wandb.setup().settings.mode) == "online" and not wandb.login(prompt=False, verify=False):
