@@ -53,7 +53,13 @@ MISTAKES = {
     "an unknown primary metric": Mistake(
         "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "did you mean 'val/loss'?"),
     "a key of a later version": Mistake(
-        "", "trackers: {}", "'trackers' is not there yet", "9 at trackers", "remove it"),
+        "", "tasks: {}", "'tasks' is not there yet", "9 at tasks", "remove it"),
+    "an unknown tracker": Mistake(
+        "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord.kind",
+        "did you mean 'tensorboard'?"),
+    "an unknown field of a tracker": Mistake(
+        "", "trackers: {wandb: {projekt: mine}}", "unknown field 'projekt'", "9 at trackers.wandb.projekt",
+        "did you mean 'project'?"),
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ BUILTIN = {
     "metric": "taetpu.optim.metrics",
     "task": "taetpu.data.tasks",
     "tokenizer": "taetpu.data.tokenizers",
+    "tracker": "taetpu.trackers.kinds",
 }
 
 

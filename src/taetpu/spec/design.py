@@ -99,6 +99,7 @@ class Study:
         design: what its arms were made by (see `spec.generators.described`).
         match: what arms are matched by, besides steps (see `study.matching`).
         tune: what every arm tries first.
+        trackers: where runs are shown while they train, by name (see `taetpu.trackers`).
     """
 
     name: str
@@ -114,6 +115,7 @@ class Study:
     design: dict[str, Any] = field(default_factory=dict)
     match: tuple[str, ...] = ()
     tune: Tuning | None = None
+    trackers: dict[str, Any] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the arms with their changes."""

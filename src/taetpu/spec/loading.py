@@ -17,6 +17,7 @@ from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, merged, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
+from taetpu.spec.trackers import trackers
 from taetpu.spec.train_config import OBSERVATION
 from taetpu.spec.tuning import tuning
 
@@ -37,6 +38,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     try:
         spec = load_spec(document.data)
         plugins = _plugins(spec.plugins, folder)
+        shown = trackers(spec.trackers)
         base, baseline, first = _baseline(spec.base, list(sets), document)
         arms = {first.name: first}
         for candidate in candidates(spec, base):
@@ -62,6 +64,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         design=design,
         match=tuple(kind for kind in spec.match if kind != "steps"),
         tune=tune,
+        trackers=shown,
     )
 
 

@@ -19,7 +19,7 @@ MAX_SEED = 2**31 - 1
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
-NOT_YET = ("tasks", "trackers")
+NOT_YET = ("tasks",)
 
 # Of the keys that hold mappings, for who has written something else.
 EXAMPLES = {
@@ -140,6 +140,7 @@ class StudySpec(Config):
     )
     match: Annotated[tuple[Matching, ...], Field(description="what arms are given as much of as the baseline has")] = ()
     measure: Measure = Measure()
+    trackers: Annotated[Any, Field(description="where runs are shown, e.g. [tensorboard]")] = None
 
     @field_validator("match", mode="before")
     @classmethod

@@ -136,6 +136,9 @@ class StudyProgress(Watcher):
         told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(told), style="red", soft_wrap=True)
 
+    def untracked(self, tracker: str, problem: str) -> None:
+        self.tell(f"tracker {tracker} is off from here: {problem}; training goes on")
+
     def arms(self) -> list[str]:
         """The arms of the pack that is trained."""
         return list(dict.fromkeys(run.arm for run in self.runs))

@@ -21,6 +21,7 @@ from taetpu.study.freeze import freeze
 from taetpu.study.prepare import proved
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.timing import in_equal_time
+from taetpu.study.tracking import tracked
 from taetpu.study.trainer import Failure, train_missing
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.train.plan import AUTO, Packing, parse_packing
@@ -128,7 +129,7 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
     for root in options.reuse:
         studies_at(root)  # a misspelt one is told before anything is stored
     study, _ = proved(study)
-    with folder.claim():
+    with folder.claim(), tracked(study, folder, watcher) as watcher:
         study = in_equal_time(study, folder, watcher)
         if options.until_resolved:
             study = study.changed(seeds=seeds_begun(study, folder))

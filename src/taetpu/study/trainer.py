@@ -75,6 +75,8 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: 
         elif error is not None:
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
+        else:
+            watcher.finished(runs)
     return failed
 
 

@@ -17,8 +17,16 @@ from taetpu.testing.models import check_model
 from taetpu.testing.parts import PARTS, check_init, check_parts
 from taetpu.testing.report import Checks, Report, Unmet
 from taetpu.testing.training import check_optimizer, check_schedule
+from taetpu.trackers.base import Tracker
 
-BASES = {"position": PositionConfig, "hook": Hook, "metric": Metric, "task": Task, "tokenizer": TokenizerConfig}
+BASES = {
+    "position": PositionConfig,
+    "hook": Hook,
+    "metric": Metric,
+    "task": Task,
+    "tokenizer": TokenizerConfig,
+    "tracker": Tracker,
+}
 FIELDS = {"norm": ("placement", "'pre' or 'post'"), "optimizer": ("lr", "the peak that the schedule is given")}
 METHODS = {"optimizer": ("transform",), "schedule": ("lr",), "init": ("draw",)}
 
@@ -40,6 +48,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "metric": check_metric,
     "task": check_task,
     "tokenizer": check_tokenizer,
+    "tracker": lambda checks: checks.note("runs", "not tried: a tracker may write to a server"),
 }
 
 

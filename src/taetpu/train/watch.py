@@ -1,6 +1,7 @@
 """Who is told how training gets on. The base says nothing; `study.progress` shows it to a person."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,5 +54,30 @@ class Watcher:
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         """A pack needed more memory than there is, and is trained as these from the start; it may have been killed."""
 
+    def finished(self, runs: Sequence[RunSpec]) -> None:
+        """The runs of a pack are done, their results stored."""
+
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         """A pack raised; the study goes on with the next one."""
+
+    def untracked(self, tracker: str, problem: str) -> None:
+        """A tracker of the study failed, and is told nothing from here on; training goes on."""
+
+
+class Together(Watcher):
+    """Tells several watchers, in their order, what it is told."""
+
+    def __init__(self, *watchers: Watcher):
+        self.watchers = watchers
+
+
+def _to_all(event: str) -> Callable[..., None]:
+    def tell(self: Together, *args: Any) -> None:
+        for watcher in self.watchers:
+            getattr(watcher, event)(*args)
+
+    return tell
+
+
+for _event in [name for name in vars(Watcher) if not name.startswith("_")]:
+    setattr(Together, _event, _to_all(_event))

@@ -1,0 +1,44 @@
+"""A study's trackers hear of its training as watchers do, once something is stored."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from taetpu.spec.design import RunSpec, Study
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.trackers.observer import Trackers
+from taetpu.train.watch import Together, Watcher
+
+
+@contextmanager
+def tracked(study: Study, folder: StudyFolder, watcher: Watcher) -> Iterator[Watcher]:
+    """A watcher that tells the study's trackers, too; for as long as the block lasts."""
+    if not study.trackers:
+        yield watcher
+        return
+    trackers = Trackers(folder, study.trackers, watcher.untracked)
+    try:
+        yield Together(watcher, Tracking(trackers, folder))
+    finally:
+        trackers.close()
+
+
+class Tracking(Watcher):
+    """Tells trackers. Nothing here is raised to training but what is meant to stop it (Ctrl-C)."""
+
+    def __init__(self, trackers: Trackers, folder: StudyFolder):
+        self.trackers, self.folder = trackers, folder
+        self.runs: list[RunFolder] = []
+
+    def begun(self, run_steps: int) -> None:
+        self.trackers.caught_up()
+
+    def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
+        self.trackers.close()  # runs of a pack that failed, or was halved and is trained from its start
+        self.runs = [self.folder.run(run.arm, run.seed, run.id) for run in runs]
+
+    def stored(self, step: int) -> None:
+        self.trackers.flushed(self.runs)
+
+    def finished(self, runs: Sequence[RunSpec]) -> None:
+        self.trackers.finished(self.runs)

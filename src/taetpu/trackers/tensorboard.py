@@ -1,0 +1,89 @@
+"""TensorBoard's event files, `<study>/trackers/tensorboard/<arm>/<seed>-<id>/`.
+
+They are written here rather than by a `SummaryWriter`: that one holds a file and a thread for each run, and a full disk
+is an exception in the thread. What an event is and how it is laid out is tensorboardX's.
+"""
+
+import shutil
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.registry import register
+from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
+
+FILE = "events.out.tfevents.taetpu"  # TensorBoard knows event files by `tfevents`
+
+
+@register("tracker", "tensorboard")
+class TensorBoard(Tracker):
+    """Event files in the study's folder: `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
+
+    def open(self, run: Tracked) -> Sink:
+        """What an earlier process wrote of the run is replaced."""
+        return Events(run.folder / run.arm / f"{run.seed}-{run.id}", run.settings)
+
+
+class Events(Sink):
+    """The event file of a run. It is open only while something is added, so that many runs need few files."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+        import tensorboardX  # noqa: F401 (a missing library is told before anything is removed)
+
+        self.file, self.settings, self.last = folder / FILE, settings, 0
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._add([self._event(file_version="brain.Event:2"), *self._summaries(0, [_settings(settings)])])
+
+    def log(self, rows: Sequence[Row]) -> None:
+        from tensorboardX.summary import scalar, text
+
+        events = []
+        for row in rows:
+            found = [scalar(name, value) for name, value in row.values.items()]
+            if row.text is not None:
+                found.append(text("sample", _code(row.text)))
+            events += self._summaries(row.step, found)
+            self.last = row.step
+        self._add(events)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Final metrics as scalars beside the settings, which is what TensorBoard's table of runs shows."""
+        from tensorboardX.summary import hparams, scalar, text
+
+        values = final(result)
+        shown = {name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in self.settings.items()}
+        found = [text("outcome", result["outcome"]), *hparams(shown, values)]
+        self._add(self._summaries(self.last, [*found, *(scalar(name, value) for name, value in values.items())]))
+
+    def _event(self, **fields: Any) -> Any:
+        from tensorboardX.proto import event_pb2
+
+        return event_pb2.Event(wall_time=time.time(), **fields)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _summaries(self, step: int, found: Sequence[Any]) -> list[Any]:
+        return [self._event(step=step, summary=summary) for summary in found]
+
+    def _add(self, events: Sequence[Any]) -> None:
+        from tensorboardX.record_writer import masked_crc32c
+
+        with open(self.file, "ab") as file:
+            for event in events:
+                data = event.SerializeToString()
+                size = struct.pack("<Q", len(data))
+                file.write(
+                    size + struct.pack("<I", masked_crc32c(size)) + data + struct.pack("<I", masked_crc32c(data))
+                )
+
+
+def _settings(settings: Mapping[str, Any]) -> Any:
+    from tensorboardX.summary import text
+
+    return text("settings", _code("\n".join(f"{name}: {value}" for name, value in settings.items())))
+
+
+def _code(text: str) -> str:
+    """Text that TensorBoard, which reads Markdown, is to show as it is."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))

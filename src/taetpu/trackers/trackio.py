@@ -1,0 +1,65 @@
+"""trackio: a local SQLite file, read by `trackio show`.
+
+Rows are written with its storage rather than by `trackio.init` and `log`: those know one run at a time, print, and
+drop rows with a warning when they cannot be written. A row's id is made of the run's and the step, so that one that is
+there already is not written again.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from taetpu.core.registry import register
+from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
+
+
+@register("tracker", "trackio")
+class Trackio(Tracker):
+    """trackio, on this machine: `trackio show --project NAME`. Its files lie where it keeps them (`TRACKIO_DIR`)."""
+
+    project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
+
+    def open(self, run: Tracked) -> Sink:
+        """Rows of the run that are there stay."""
+        import trackio.sqlite_storage  # noqa: F401 (a missing library is told at once)
+
+        return Rows(self.project, run)
+
+
+class Rows(Sink):
+    """The rows of a run."""
+
+    def __init__(self, project: str, run: Tracked):
+        self.project, self.run, self.last = project, run, 0
+        self.config: dict[str, Any] | None = {
+            **run.settings,
+            "_Group": run.study,
+            "_Created": datetime.now(UTC).isoformat(),
+            "_Username": None,
+        }
+
+    def log(self, rows: Sequence[Row]) -> None:
+        texts = [{} if row.text is None else {"sample": row.text} for row in rows]
+        self._write({f"{row.step}": (row.step, {**row.values, **text}) for row, text in zip(rows, texts, strict=True)})
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """A row of its own at the last step: trackio has no other place for what came of a run."""
+        self._write({"end": (self.last, {"outcome": result["outcome"], **final(result)})})
+
+    def _write(self, rows: Mapping[str, tuple[int, dict[str, Any]]]) -> None:
+        from trackio.sqlite_storage import SQLiteStorage
+
+        if not rows:
+            return
+        SQLiteStorage.bulk_log(
+            project=self.project,
+            run=self.run.name,
+            run_id=self.run.id,
+            metrics_list=[values for _, values in rows.values()],
+            steps=[step for step, _ in rows.values()],
+            log_ids=[f"{self.run.id}-{name}" for name in rows],
+            config=self.config,
+        )
+        self.config, self.last = None, max(step for step, _ in rows.values())

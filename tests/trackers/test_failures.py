@@ -1,0 +1,110 @@
+"""A tracker that fails or is missing never stops training, and moves no number; Ctrl-C does stop it."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+from tests.small import TINY
+
+from taetpu.study.progress import StudyProgress
+from taetpu.study.run import run
+from taetpu.train.watch import Together, Watcher
+
+SHORT = TINY.replace("eval_every: 6", "eval_every: 3") + "seeds: 1\n"
+BROKEN = """\
+trackers:
+  at-open: {kind: breaks, at: open}
+  at-log: {kind: breaks, at: log}
+  at-finish: {kind: breaks, at: finish}
+  keeps: {}
+  tensorboard: {}
+  wandb: {mode: offline}
+  trackio: {}
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The results of the study without a tracker."""
+    file = tmp_path_factory.mktemp("plain") / "study.yaml"
+    file.write_text(SHORT)
+    run(file, root=str(file.parent))
+    return (file.parent / "tiny/results.json").read_bytes()
+
+
+@pytest.fixture
+def without_libraries(monkeypatch):
+    for name in ("tensorboardX", "wandb", "trackio", "trackio.sqlite_storage"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results, plain):
+    folder, told = study(SHORT + BROKEN)
+    missing = "is not there: pip install 'taetpu[trackers]'"
+    assert told.off == {
+        "at-open": "OSError: broken at open",
+        "at-log": "OSError: broken at log",
+        "at-finish": "OSError: broken at finish",
+        "tensorboard": f"tensorboardX {missing}",
+        "wandb": f"wandb {missing}",
+        "trackio": f"trackio.sqlite_storage {missing}",
+    }
+    assert results(folder) == plain
+    (heard,) = own.values()  # of the one that works, which has it all
+    assert [type(part).__name__ for part in heard] == ["Tracked", "Row", "Row", "dict"]
+
+    own.clear()  # what failed is tried again by the next process, and nothing else is
+    _, told = study(SHORT + "trackers: {keeps: {}, at-finish: {kind: keeps}}\n")
+    assert (told.off, told.trained) == ({}, 0)
+    (heard,) = own.values()
+    assert [type(part).__name__ for part in heard] == ["Tracked", "Row", "Row", "dict"]
+
+
+PLACES = ["log", *(pytest.param(place, marks=pytest.mark.slow) for place in ("open", "finish"))]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ctrl_c_in_a_tracker_stops_the_study(study, own, place, results, plain):
+    with pytest.raises(KeyboardInterrupt):
+        study(SHORT + f"trackers: {{breaks: {{at: {place}, interrupts: true}}}}\n")
+    folder, _ = study(SHORT)
+    assert results(folder) == plain
+
+
+@pytest.mark.slow
+def test_a_tracker_that_cannot_write_is_off(study, tmp_path):
+    (tmp_path / "root/tiny").mkdir(parents=True)
+    (tmp_path / "root/tiny/trackers").write_text("a file where a folder should be")
+    _, told = study(SHORT + "trackers: tensorboard\n")
+    assert list(told.off) == ["tensorboard"]
+    assert "NotADirectoryError" in told.off["tensorboard"] or "FileExistsError" in told.off["tensorboard"]
+
+
+@pytest.mark.slow
+def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
+    """On a terminal wandb would ask, and wait for an answer."""
+    monkeypatch.setenv("NETRC", str(alone / "none"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    _, told = study(SHORT + "trackers: {wandb: {mode: online}}\n")
+    assert told.off == {"wandb": "no API key was found; `wandb login`, or mode: offline"}
+
+
+def test_a_person_is_told_in_a_line():
+    out = io.StringIO()
+    StudyProgress(Console(file=out)).untracked("wandb", "no API key was found")
+    assert out.getvalue() == "tracker wandb is off from here: no API key was found; training goes on\n"
+
+
+def test_several_watchers_hear_of_everything():
+    heard = []
+
+    class Hears(Watcher):
+        def __getattribute__(self, name):
+            return lambda *given: heard.append((name, given))
+
+    events = [name for name in vars(Watcher) if not name.startswith("_")]
+    assert "finished" in events
+    for name in events:
+        getattr(Together(Hears(), Hears()), name)(1, name)
+    assert heard == [(name, (1, name)) for name in events for _ in range(2)]

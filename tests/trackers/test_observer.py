@@ -1,0 +1,127 @@
+"""Runs reach a tracker whole and once: whenever it is named, however few it takes at a time, whatever begins anew."""
+
+from pathlib import Path
+
+import pytest
+from tests.small import STUDY
+from tests.trackers import reading
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.trackers.observer import Trackers
+
+
+def whole(folder, own):
+    """Has the tracker that takes one run at a time each of them whole, and once?"""
+    assert sorted(own) == ["baseline/0", "baseline/1", "low-lr/0", "low-lr/1"]
+    for run in folder.runs():
+        tracked, *rows, result = own[f"{run.arm}/{run.seed}"]
+        assert (tracked.study, tracked.settings["model.dim"]) == ("small", 16)
+        assert [row.step for row in rows] == sorted({step for s in run.metrics().values() for step in s.step.tolist()})
+        assert {row.step: row.text for row in rows if row.text is not None} == run.samples()
+        assert result == run.result()
+    assert len({heard[0].id for heard in own.values()}) == 4
+
+
+def test_trackers_come_and_go_and_nothing_is_trained_again(study, own, results):
+    folder, first = study(STUDY + "trackers: [keeps]\n")
+    before, frozen = results(folder), Path(folder.where, "study.yaml").read_bytes()
+    assert first.trained
+    whole(folder, own)
+    _, told = study(STUDY + "trackers: {keeps: {}, tensorboard: {}, again: {kind: keeps}}\n")
+    assert (told.trained, told.off) == (0, {})
+    for heard in own.values():
+        del heard[: len(heard) // 2]  # what came the first time
+    whole(folder, own)
+    assert len(list(Path(folder.where, "trackers/tensorboard").rglob("events.*"))) == 4
+    assert study(STUDY)[1].trained == 0
+    assert results(folder) == before
+    assert Path(folder.where, "study.yaml").read_bytes() == frozen
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """A run that is moved on by hand, its trackers, and the event file of the first."""
+    folder = StudyFolder(open_store(tmp_path), "toy")
+    run = folder.run("baseline", 0, "0" * 8)
+    run.start({"config": {"model": {"layers": []}, "train": {}}})
+    (tmp_path / "s.yaml").write_text(STUDY + "trackers: [tensorboard]\n")
+    off = {}
+    return run, Trackers(folder, load_study(tmp_path / "s.yaml").trackers, off.__setitem__), off
+
+
+def events(run) -> reading.Points:
+    (file,) = Path(run.store.where(run.study), "trackers").rglob("events.*")
+    return reading.tensorboard(file)
+
+
+def test_a_pack_that_begins_anew_leaves_nothing_of_its_first_time(followed):
+    run, trackers, off = followed
+    run.append(0, 10, {"train/loss": ([5, 10], [1.0, 2.0])})
+    run.write_sample(10, "first")
+    trackers.flushed([run])
+    assert events(run)["train/loss"] == {5: 1.0, 10: 2.0}
+    run.truncate(0)
+    trackers.close()
+    run.append(0, 20, {"train/loss": ([20], [3.0])})
+    trackers.flushed([run])
+    trackers.flushed([run])
+    found = events(run)
+    assert (found["train/loss"], "sample" in found, off) == ({20: 3.0}, False, {})
+
+
+def test_numbers_that_are_none_are_shown_as_they_are(followed):
+    run, trackers, off = followed
+    run.append(0, 10, {"train/loss": ([5, 10], [float("nan"), float("inf")])})
+    run.finish({"outcome": "diverged", "metrics": {"train/loss": float("nan"), "lr": 1.0}})
+    trackers.finished([run])
+    assert off == {}
+    found = events(run)
+    assert str(found["train/loss"]) == "{5: nan, 10: inf}"
+    assert (found["outcome"], found["final/lr"]) == ({10: "diverged"}, {10: 1.0})
+    assert "final/train/loss" not in found
+
+
+def test_a_damaged_store_switches_trackers_off_and_nothing_else(followed):
+    run, trackers, off = followed
+    run.append(0, 10, {"train/loss": ([5], [1.0])})
+    Path(run.where, "metrics/0-10.json").write_text("damaged")
+    trackers.flushed([run])
+    assert off["tensorboard"].startswith("this segment of metrics is damaged")
+    trackers.flushed([run])
+
+
+@pytest.mark.parametrize(
+    ("written", "problem", "where"),
+    [
+        ("trackers: {my/board: {kind: tensorboard}}", "tracker name 'my/board' cannot be", "trackers.my/board"),
+        ("trackers: {board: {}}", "unknown tracker kind 'board'", "trackers.board.kind"),
+        ("trackers: {wandb: {mode: offlin}}", "'offlin' is not allowed", "trackers.wandb.mode"),
+        ("trackers: {wandb: {project: a/b}}", "'a/b' is not allowed", "trackers.wandb.project"),
+        ("trackers: {trackio: {project: ''}}", "'' is not allowed", "trackers.trackio.project"),
+        ("trackers: [wandb, wandb]", "tracker 'wandb' is listed twice", "trackers.1"),
+        ("trackers: 3", "3 is neither a list of kinds nor a mapping", "trackers"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(tmp_path, written, problem, where):
+    (tmp_path / "s.yaml").write_text(STUDY + written)
+    with pytest.raises(UserError) as caught:
+        load_study(tmp_path / "s.yaml")
+    assert caught.value.problem.startswith(problem)
+    assert (".".join(map(str, caught.value.path)), caught.value.line) == (where, 9)
+
+
+def test_what_may_stand_there(tmp_path):
+    forms = {
+        "trackers: tensorboard": ["tensorboard"],
+        "trackers: [tensorboard, wandb]": ["tensorboard", "wandb"],
+        "trackers: {tensorboard: none, trackio: }": ["trackio"],
+        "trackers: {a: {kind: wandb, project: a}, b: {kind: wandb, project: b}}": ["a", "b"],
+        "trackers: []": [],
+        "trackers:": [],
+    }
+    for written, names in forms.items():
+        (tmp_path / "s.yaml").write_text(STUDY + written)
+        assert list(load_study(tmp_path / "s.yaml").trackers) == names
