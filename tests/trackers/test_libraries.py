@@ -10,6 +10,8 @@ from tests.trackers import reading
 from taetpu.store.settings import settings
 from taetpu.train.watch import Watcher
 
+pytestmark = pytest.mark.slow
+
 ALL = """\
 trackers:
   tensorboard:
