@@ -44,6 +44,7 @@ def test_what_was_extrapolated_is_said_and_the_ratio_is_of_the_whole():
     assert max(map(len, told.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_study_that_fails_is_no_measurement(text, tmp_path):
     with pytest.raises(RuntimeError, match=r"ended with code 2:\n(.|\n)*no-such-kind"):
         run_study(baseline(SHAPES[32], text, 10), {"x": {"model.ffn": "no-such-kind"}}, 1, tmp_path / "study")

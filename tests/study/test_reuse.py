@@ -92,6 +92,7 @@ def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
     assert {run.arm for run in folder.runs() if run.source()} == {"baseline", "slow"}
 
 
+@pytest.mark.slow
 def test_a_sample_is_trained_again_once_and_agrees(begin):
     outcome, trained, folder = begin(audit=0.5)
     assert len(trained) == 2

@@ -74,6 +74,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, u
     assert stored(folder) == undisturbed[1]
 
 
+@pytest.mark.slow
 def test_looking_changes_nothing_that_is_trained(study, text, undisturbed):
     """Metrics are sampled by a program of their own, at their own steps, however often the study was stopped."""
     blind = text.replace(", metrics: {gradient-norm: {every: 6}}", "")
@@ -160,6 +161,7 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
     assert outcome.results["complete"] is True
 
 
+@pytest.mark.slow
 def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_stay(study, finished, undisturbed):
     """What the store's own remedy for a damaged run says: delete its folder."""
     gone = next(run for run in finished.runs() if (run.arm, run.seed) == ("low-lr", 1))
@@ -178,6 +180,7 @@ def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrup
     assert {run.arm for run in folder.runs() if run.status() == "done"} == {"baseline", "low-lr"}
 
 
+@pytest.mark.slow
 def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text, finished):
     outcome, _ = study(text.replace("low-lr", "lower-lr").replace("1e-4", "1e-5"))
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]

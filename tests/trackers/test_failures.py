@@ -39,6 +39,7 @@ def without_libraries(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
 
+@pytest.mark.slow
 def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results, plain):
     folder, told = study(SHORT + BROKEN)
     missing = "is not there: pip install 'taetpu[trackers]'"
@@ -64,6 +65,7 @@ def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, wi
 PLACES = ["log", *(pytest.param(place, marks=pytest.mark.slow) for place in ("open", "finish"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_ctrl_c_in_a_tracker_stops_the_study(study, own, place, results, plain):
     with pytest.raises(KeyboardInterrupt):

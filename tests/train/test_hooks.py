@@ -125,6 +125,7 @@ def test_zero_updates_leave_every_bit(trainer, make, text):
         np.testing.assert_array_equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_numbers_of_hooks_share_a_program(trainer, make, text):
     task, source = text
     configs = [make(task, hooks={"test-penalty": {"strength": s}}) for s in (0.0, 0.1)]

@@ -82,6 +82,7 @@ def test_activations_at_any_site(run):
         assert seen[name.format("zeros")] == 0
 
 
+@pytest.mark.slow
 def test_layers_are_named_by_their_number_where_some_have_no_such_site(trainer, make, text):
     task, source = text
     one = trainer([make(task, {"num_layers": 3, "layers": {1: {"mixer": "none"}}}, metrics={

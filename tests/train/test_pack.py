@@ -74,6 +74,7 @@ def test_a_batch_divided_over_two_devices_is_the_same_step(trainer, make, text, 
     np.testing.assert_allclose(sums[0]["nll"].sum(), sums[1]["nll"].sum(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_devices_agree_with_one(trainer, configs, text):
     one = trainer(configs, text[1]).advance(8)["train/loss"]
     two = trainer(configs, text[1], devices=2).advance(8)["train/loss"]
@@ -87,6 +88,7 @@ def test_padding_moves_no_run(trainer, configs, text):
     np.testing.assert_array_equal(padded[:2], first[:2])
 
 
+@pytest.mark.slow
 def test_one_compile_serves_every_chunk_length(trainer, configs, text):
     run = trainer(configs, text[1], chunk=9)
     run.advance(8, 1, 3)
