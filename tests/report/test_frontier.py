@@ -17,9 +17,16 @@ def test_the_front_is_what_no_point_beats(points, lower: bool) -> None:
         return any((c <= cost and sign * q < sign * quality) or (c < cost and q == quality) for c, q in points)
 
     kept = front(points, lower)
-    assert not any(map(beaten, kept))
     assert {points[i] for i in kept} == {points[i] for i in range(len(points)) if not beaten(i)}
     assert [points[i][0] for i in kept] == sorted({points[i][0] for i in kept})
+
+
+def test_what_is_better_within_the_noise_displaces_nothing() -> None:
+    baseline, hair, clear = (10, 2.0), (10, 1.99), (10, 1.5)
+    assert front([baseline, hair], lower=True, margin=0.1) == [0]
+    assert front([baseline, hair, clear], lower=True, margin=0.1) == [2]
+    assert front([baseline, (12, 1.95), (13, 1.85)], lower=True, margin=0.1) == [0, 2]
+    assert front([baseline, (12, 2.05)], lower=False, margin=0.1) == [0]
 
 
 def test_costs_that_all_arms_share_are_left_out(store_study) -> None:
@@ -41,5 +48,5 @@ def test_the_front_in_words(store_study) -> None:
     results = store_study({"baseline": ({}, 0.0), "cheap": ({}, 0.3), "dear": ({}, 0.1)}).read_results()
     for arm, flops in zip(results["arms"], (100.0, 50.0, 200.0), strict=True):
         arm["flops"], arm["params"] = flops, 10.0
-    said = "Nothing with as few training FLOPs or fewer has a better mean than cheap and baseline."
+    said = "In training FLOPs, no arm that is as cheap is clearly better than cheap and baseline."
     assert notes(frontiers(results, {})) == [said]

@@ -1,5 +1,6 @@
-"""Quality against cost: which arms no other beats in both."""
+"""Quality against cost: which arms no other clearly beats in both."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,13 +8,15 @@ from taetpu.report import words
 from taetpu.report.terms import Costs, Results
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
+ERRORS = 2.0
+"""Better by so many standard errors of a difference is clearly better."""
 SAME = 1e-3
 """Costs that differ by a smaller share are equal, and show nothing."""
 
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
     """For each cost in which arms differ, by its title: a point for each arm with its `cost`, its `mean`, and whether
-    it lies on the `front` that no other arm is beyond.
+    it lies on the `front` that no other arm is clearly beyond.
     """
     found = {title: _points(results, measured, cost) for cost, title in COSTS.items()}
     return {title: points for title, points in found.items() if _differ([point["cost"] for point in points])}
@@ -29,28 +32,33 @@ def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]
         paid = measured.get(arm["name"], {}).get(cost) if cost == "train_seconds" else arm[cost]
         if paid and arm["mean"] is not None:
             points.append({"arm": arm["name"], "cost": paid, "mean": arm["mean"], "verdict": words.standing(arm)})
-    best = set(front([(p["cost"], p["mean"]) for p in points], lower=results["direction"] == "min"))
+    margin = ERRORS * (results["model"]["residual_sd"] or 0.0) * math.sqrt(2 / len(results["seeds"]))
+    best = set(front([(p["cost"], p["mean"]) for p in points], results["direction"] == "min", margin))
     return [{**point, "front": i in best} for i, point in enumerate(points)]
 
 
-def front(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
-    """Which of `(cost, quality)` no other point beats, by cost: none is better at the same cost or less.
+def front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.0) -> list[int]:
+    """Which of `(cost, quality)` are worth their cost, by cost: each is better, by more than `margin`, than all that
+    cost less; of those that cost the same, the first, unless a later one is better by more than that.
 
     Args:
         lower: is less quality better?
     """
-    sign, best, kept = 1 if lower else -1, float("inf"), []
-    for i in sorted(range(len(points)), key=lambda i: (points[i][0], sign * points[i][1])):
-        if sign * points[i][1] < best:
-            best = sign * points[i][1]
-            kept.append(i)
+    sign, kept = 1 if lower else -1, list[int]()
+    for i in sorted(range(len(points)), key=lambda i: points[i][0]):
+        cost, quality = points[i]
+        if kept and sign * quality >= sign * points[kept[-1]][1] - margin:
+            continue
+        if kept and points[kept[-1]][0] == cost:
+            kept.pop()
+        kept.append(i)
     return kept
 
 
 def notes(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
     """The same in words."""
     return [
-        f"Nothing with as few {title} or fewer has a better mean than {words.joined(_named(points))}."
+        f"In {title}, no arm that is as cheap is clearly better than {words.joined(_named(points))}."
         for title, points in frontier.items()
     ]
 

@@ -60,7 +60,7 @@ def interactions(terms: Sequence[factors.Term], direction: str) -> Spec:
 
 
 def tradeoff(points: list[dict[str, Any]], title: str, metric: str) -> Spec:
-    """Every arm's mean over what it costs. The arms that no other beats in both are named and joined."""
+    """Every arm's mean over what it costs. The arms that no other clearly beats in both are named and joined."""
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
