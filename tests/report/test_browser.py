@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.browsers import DESK, DRAWN, PHONE, chromium, opened, seen_through, until, violations  # noqa: F401
+from tests.browsers import DESK, DRAWN, PHONE, seen_through, until, violations
 
 from taetpu.report.build import build
 from taetpu.stats import numbers
@@ -16,7 +16,7 @@ def report(store_study):
     return folder.read_results(), Path(build(folder)["html"]).as_uri()
 
 
-def test_the_verdicts_are_those_of_the_results(report, opened) -> None:  # noqa: F811
+def test_the_verdicts_are_those_of_the_results(report, opened) -> None:
     results, url = report
     page = opened(url)
     lines = page.locator("table.verdicts tbody tr")
@@ -31,7 +31,7 @@ def test_the_verdicts_are_those_of_the_results(report, opened) -> None:  # noqa:
         assert verdict.split()[-1] == (arm["verdict"] or "baseline")
 
 
-def test_the_charts_have_the_results_own_values(report, opened) -> None:  # noqa: F811
+def test_the_charts_have_the_results_own_values(report, opened) -> None:
     """To the last digit: what is drawn is what `results.json` holds."""
     results, url = report
     data = opened(url).evaluate("data")
@@ -50,7 +50,7 @@ def _values(data, part) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
-def test_everything_is_drawn_fits_and_can_be_read_by_all(report, opened, width: int, scheme: str) -> None:  # noqa: F811
+def test_everything_is_drawn_fits_and_can_be_read_by_all(report, opened, width: int, scheme: str) -> None:
     page = opened(report[1], width, scheme)
     seen_through(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -61,7 +61,7 @@ def test_everything_is_drawn_fits_and_can_be_read_by_all(report, opened, width: 
     assert violations(page) == []
 
 
-def test_by_keyboard_from_a_verdict_to_its_arm(report, opened) -> None:  # noqa: F811
+def test_by_keyboard_from_a_verdict_to_its_arm(report, opened) -> None:
     page = opened(report[1])
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == report[0]["arms"][0]["name"]
@@ -72,8 +72,9 @@ def test_by_keyboard_from_a_verdict_to_its_arm(report, opened) -> None:  # noqa:
 
 
 @pytest.mark.slow
-def test_paper_is_light_and_has_every_chart(report, opened) -> None:  # noqa: F811
+def test_paper_is_light_and_has_every_chart(report, opened) -> None:
     page = opened(report[1], scheme="dark")
+    page.locator("[data-chart=forest]").scroll_into_view_if_needed()
     page.wait_for_selector("[data-chart=forest] svg")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     until(page, DRAWN)
@@ -83,9 +84,10 @@ def test_paper_is_light_and_has_every_chart(report, opened) -> None:  # noqa: F8
 
 
 @pytest.mark.slow
-def test_colours_follow_the_readers_setting(report, opened) -> None:  # noqa: F811
+def test_colours_follow_the_readers_setting(report, opened) -> None:
     page = opened(report[1], scheme="light")
     label = "[data-chart=forest] svg text"
+    page.locator("[data-chart=forest]").scroll_into_view_if_needed()
     page.wait_for_selector(label)
     before = page.locator(label).first.evaluate("(text) => getComputedStyle(text).fill")
     page.emulate_media(color_scheme="dark")

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.browsers import chromium, opened  # noqa: F401
 
 from taetpu.report.build import build
 
@@ -13,7 +12,7 @@ BUILD, BYTES, FIRST_VIEW = 10.0, 5_000_000, 2.0
 
 
 @pytest.mark.slow
-def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:  # noqa: F811
+def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:
     folder = store_study(ARMS, seeds=5, steps=10_000)
     assert sum(run.metrics()["train/loss"].step.size for run in folder.runs()) == 1_000_000
     began = time.monotonic()

@@ -102,7 +102,7 @@ def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
         "3 of 3 factors made a clear difference to val/loss (norm or position x ffn, position or norm x ffn, ffn or "
         "norm x position)."
     )
-    assert any("aliases" in limit for limit in section(results, "What these designs cannot tell").notes)
+    assert any("aliases" in limit for limit in section(results, "What this study cannot tell").notes)
 
 
 def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:

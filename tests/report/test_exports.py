@@ -5,6 +5,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 
 from taetpu.report import words
+from taetpu.report.background import Background
 from taetpu.report.exports import markdown, table_text
 from taetpu.report.parts import parts
 
@@ -18,7 +19,7 @@ def cells(text: str) -> list[str]:
 
 def test_markdown_table_is_the_results(store_study) -> None:
     results = store_study().read_results()
-    found = cells(markdown(results, {}))
+    found = cells(markdown(results, Background()))
     table = [found[i : i + 8] for i in range(8, 8 * (1 + len(results["arms"])), 8)]
     for line, row in zip(table, words.rows(results), strict=True):
         assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
@@ -27,7 +28,7 @@ def test_markdown_table_is_the_results(store_study) -> None:
 def test_markdown_survives_hostile_names(store_study) -> None:
     name = "a|b `c` *d* <script> [x](y) &amp; ~~z~~ $m$"
     results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()
-    found = cells(markdown(results, {}))
+    found = cells(markdown(results, Background()))
     assert found[16:18] == [name, "note: one two | three"]
     assert (
         found.count(name) == sum(any(name in row for row in t.rows) for p in parts(results, {}) for t in p.tables) + 1

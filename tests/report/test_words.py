@@ -256,4 +256,4 @@ def test_amounts_beside_the_baseline() -> None:
 def test_noise() -> None:
     text = words.noise(results([]))
     assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
-    assert "0.0045 once each seed's own effect is taken out; so many seeds find a true effect of 0.017" in text
+    assert "0.0045 once each seed's own effect is taken out; with 5 seeds a true effect of 0.017 is found" in text

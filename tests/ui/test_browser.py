@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from tests.browsers import DESK, PHONE, chromium, opened, until, violations  # noqa: F401
+from tests.browsers import DESK, PHONE, until, violations
 from tests.ui.served import TOKEN, serving
 
 STATE = "document.getElementById('main').state"
@@ -36,7 +36,7 @@ def wait_until_shown(page, growing) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, opened) -> None:  # noqa: F811
+def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, opened) -> None:
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
         page = opened(address(port, f"study/{HERE}"), offline=False)
@@ -51,7 +51,7 @@ def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, open
         page.context.close()
 
 
-def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growing, tmp_path, opened) -> None:  # noqa: F811
+def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growing, tmp_path, opened) -> None:
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
         page = opened(address(port, f"study/{HERE}"), offline=False)
@@ -71,7 +71,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "dark"), (PHONE, "light")])
-def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width: int, scheme: str) -> None:  # noqa: F811
+def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width: int, scheme: str) -> None:
     for arm in ("baseline", "other"):
         for seed in (0, 1):
             growing.train(arm, seed, 0, 100)
@@ -88,7 +88,7 @@ def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width
 
 
 @pytest.mark.slow
-def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, opened) -> None:  # noqa: F811
+def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, opened) -> None:
     for seed, loss in ((0, 0.5), (1, 0.2)):
         for arm in ("baseline", "other"):
             growing.train(arm, seed, 0, 100)

@@ -61,6 +61,12 @@ def details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
     return [_details(arm, results, folders, configs) for arm in results["arms"]]
 
 
+def settings_of(folder: StudyFolder, arm: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of an arm's first run; none where none has begun."""
+    begun = (folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"])
+    return next((settings(run.config()["config"]) for run in begun), {})
+
+
 def _details(
     arm: Mapping[str, Any],
     results: Results,

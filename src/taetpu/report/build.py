@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.report import arms
+from taetpu.report import arms, opening
+from taetpu.report.background import Background, Facts
 from taetpu.report.charts import Spec
 from taetpu.report.csvs import arms_csv, runs_csv
 from taetpu.report.curves import read_curves
@@ -13,10 +14,11 @@ from taetpu.report.exports import markdown
 from taetpu.report.files import FIGURES, figure
 from taetpu.report.latex import latex
 from taetpu.report.lines import filled
-from taetpu.report.page import Background, Facts, drawings, html
+from taetpu.report.page import drawings, html
 from taetpu.report.priors import priors
 from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
+from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 
@@ -41,7 +43,7 @@ def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     beside = background(folder, results)
     written = {
         "html": folder.write_report("index.html", html(results, beside).encode()),
-        "markdown": folder.write_report("report.md", markdown(results, beside.costs, beside.priors).encode()),
+        "markdown": folder.write_report("report.md", markdown(results, beside).encode()),
         "latex": folder.write_report("verdicts.tex", latex(results).encode()),
         "arms": folder.write_report("arms.csv", arms_csv(results).encode()),
         "runs": folder.write_report("runs.csv", runs_csv(results).encode()),
@@ -88,7 +90,15 @@ def background(folder: StudyFolder, results: Results) -> Background:
         arms=arms.details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
         priors=priors(results, folder.read_study().get("base", {})),
+        trained=opening.trained(results, folder, arms.settings_of(folder, results["arms"][0])),
+        cautions=opening.cautions(results, _data(ended)),
     )
+
+
+def _data(ended: list[RunFolder]) -> Mapping[str, Any]:
+    """What the task says of itself, by the first run that ended."""
+    result = (ended[0].result() if ended else None) or {}
+    return result.get("environment", {}).get("data", {})
 
 
 def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:

@@ -25,8 +25,6 @@ def sections(results: Results) -> Iterator[Section]:
         yield _ladder(results, designs["ladder"])
     if results["tuning"]:
         yield _tuning(results, results["tuning"])
-    if designs["limits"]:
-        yield Section("What these designs cannot tell", notes=designs["limits"])
 
 
 def summary(results: Results) -> list[str]:

@@ -3,34 +3,36 @@
 import re
 import textwrap
 
-from taetpu.report import designs, words
+from taetpu.report import designs, opening, words
+from taetpu.report.background import Background
 from taetpu.report.parts import parts
-from taetpu.report.priors import NONE, Priors
 from taetpu.report.sections import Section, Table
-from taetpu.report.terms import Costs, Results
+from taetpu.report.terms import Results
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 
 
-def markdown(results: Results, costs: Costs, priors: Priors = NONE) -> str:
+def markdown(results: Results, beside: Background) -> str:
     """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
     direction = "lower" if results["direction"] == "min" else "higher"
     lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
-    lines += [f"> {escaped(notice)}\n" for notice in words.notices(results)]
+    lines += [f"- {escaped(line)}" for line in opening.ranking(results)]
+    lines += ["", *(f"{escaped(line)}\n" for line in beside.trained)]
+    lines += [f"> {escaped(notice)}\n" for notice in [*words.notices(results), *beside.cautions]]
     lines += [
         f"{escaped(words.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
         "",
     ]
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    rows = words.rows(results, costs)
+    rows = words.rows(results, beside.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
     lines += [*_table(Table(columns, cells, left=2)), "", escaped(words.noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in rows if row.verdict != "baseline"]
     wanted = words.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
-    for section in parts(results, costs, priors):
+    for section in parts(results, beside.costs, beside.priors):
         lines += _section(section)
     trained = [f"Trained {'; '.join(words.packing(results))}."] if words.packing(results) else []
     lines += ["", *map(escaped, [*trained, *filter(None, [words.reused(results)])])]

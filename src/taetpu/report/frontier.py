@@ -16,9 +16,11 @@ SAME = 1e-3
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
     """For each cost in which arms differ, by its title: a point for each arm with its `cost`, its `mean`, and whether
-    it lies on the `front` that no other arm is clearly beyond.
+    it lies on the `front` that no other arm is clearly beyond. Times are left out where packs differ in their width.
     """
-    found = {title: _points(results, measured, cost) for cost, title in COSTS.items()}
+    widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
+    kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
+    found = {title: _points(results, measured, cost) for cost, title in kept.items()}
     return {title: points for title, points in found.items() if _differ([point["cost"] for point in points])}
 
 

@@ -8,8 +8,6 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -17,25 +15,9 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, lines, panels, parts, words
-from taetpu.report.arms import ArmDetails
-from taetpu.report.curves import Curves
-from taetpu.report.priors import Priors
-from taetpu.report.terms import Costs, Results
-
-Facts = Sequence[tuple[str, str]]
-"""Names with values, in the order to show them."""
-
-
-@dataclass(frozen=True)
-class Background:
-    """What a report shows beside the results."""
-
-    costs: Costs = field(default_factory=dict)
-    curves: Sequence[Curves] = ()
-    arms: Sequence[ArmDetails] = ()
-    provenance: Facts = ()
-    priors: Priors = field(default_factory=dict)
+from taetpu.report import charts, lines, opening, panels, parts, words
+from taetpu.report.background import Background
+from taetpu.report.terms import Results
 
 
 def html(results: Results, background: Background) -> str:
@@ -45,6 +27,7 @@ def html(results: Results, background: Background) -> str:
         results=results,
         rows=words.rows(results, background.costs),
         words=words,
+        opening=opening,
         sections=parts.parts(results, background.costs, background.priors),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],

@@ -9,6 +9,7 @@ from taetpu.report.terms import Costs, Results
 def parts(results: Results, costs: Costs, found_elsewhere: Priors = NONE) -> list[Section]:
     """What there is to say of this study: costs, designs, and the checks on its verdicts."""
     found = [
+        sections.limits(results),
         sections.costs(results, costs),
         *designs.sections(results),
         sections.matching(results),
@@ -18,5 +19,6 @@ def parts(results: Results, costs: Costs, found_elsewhere: Priors = NONE) -> lis
         sections.evaluation_noise(results),
         sections.efficiency(results),
         sections.plan(results),
+        sections.reading(results),
     ]
     return [section for section in found if section is not None]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.report import words
+from taetpu.report import opening, words
 from taetpu.report.frontier import frontiers, notes
 from taetpu.report.terms import MATCHED, Costs, Results, baseline_of, matches
 from taetpu.stats import numbers
@@ -48,9 +48,16 @@ def costs(results: Results, measured: Costs) -> Section:
     """What each arm costs beside what it brings. Times are given where they are `measured`."""
     rows = [_cost(arm, baseline_of(results, arm), measured) for arm in results["arms"]]
     lead = (
-        "Parameters, training FLOPs and memory are counted from the program; times are medians of what was measured "
-        "on the machine that trained it, a run's share of its pack."
+        "Parameters, training FLOPs and memory are counted from the program. Runs are trained several at once, in "
+        "packs; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
     )
+    if any(_width(arm, measured) != _width(baseline_of(results, arm), measured) for arm in results["arms"]):
+        lead += (
+            " Where an arm's packs held another number of runs than the baseline's, times cannot be compared, and no "
+        )
+        lead += "percentage is given."
+    if any(path.rpartition(".")[2].startswith("drop") for arm in results["arms"] for path in arm["diff"]):
+        lead += " What is dropped is masked, not removed from the program, and so saves nothing here."
     columns = (
         "arm",
         "effect",
@@ -66,7 +73,7 @@ def costs(results: Results, measured: Costs) -> Section:
     table = Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
     costs = frontiers(results, measured)
     charts = [(f"{results['primary']} over {title}", title) for title in costs]
-    return Section("What each effect costs", lead, [table], charts, notes(costs))
+    return Section("What each arm costs", lead, [table], charts, notes(costs))
 
 
 def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
@@ -76,9 +83,20 @@ def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
         arm["name"],
         numbers.effect(arm["effect"], arm["ci95"]),
         *(numbers.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
-        *(numbers.beside(ours.get(w), theirs.get(w), numbers.seconds) for w in ("train_seconds", "inference_seconds")),
+        *(_time(ours, theirs, what) for what in ("train_seconds", "inference_seconds")),
         *(numbers.beside(memory.get(w), other.get(w), numbers.size) for w in ("training", "kv_cache")),
     ]
+
+
+def _width(arm: Arm, measured: Costs) -> float | None:
+    return measured.get(arm["name"], {}).get("width")
+
+
+def _time(ours: Mapping[str, float | None], theirs: Mapping[str, float | None], what: str) -> str:
+    """A time, and how far it lies from the baseline's where both were measured in packs of one width."""
+    if ours.get("width") != theirs.get("width"):
+        return numbers.seconds(ours.get(what))
+    return numbers.beside(ours.get(what), theirs.get(what), numbers.seconds)
 
 
 def matching(results: Results) -> Section | None:
@@ -208,6 +226,17 @@ def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
         return "-", "-"
     interval = found["ci95"]
     return f"{found['ratio']:.3g}", "-" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
+
+
+def limits(results: Results) -> Section | None:
+    """What the study cannot tell."""
+    notes = opening.limits(results)
+    return Section("What this study cannot tell", notes=notes) if notes else None
+
+
+def reading(results: Results) -> Section:
+    """How to read the figures."""
+    return Section("How to read this", notes=opening.reading(results))
 
 
 def plan(results: Results) -> Section:

@@ -239,7 +239,9 @@ def noise(results: Results) -> str:
     if not model["residual_sd"]:
         return f"{text}."
     least = (
-        f"; so many seeds find a true effect of {floor['resolves']:.2g} four times in five" if floor["resolves"] else ""
+        f"; with {_count(floor['seeds'], 'seed')} a true effect of {floor['resolves']:.2g} is found four times in five"
+        if floor["resolves"]
+        else ""
     )
     return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out{least}."
 
