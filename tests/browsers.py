@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 PHONE, DESK = 375, 1280
+QUIET = ("--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+"""The browser asks for nothing of its own accord."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -18,7 +20,7 @@ def chromium() -> Iterator:
     if found is None:
         pytest.skip("no chromium is installed")
     playwright = pytest.importorskip("playwright.sync_api").sync_playwright().start()
-    browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+    browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu", *QUIET])
     yield browser
     browser.close()
     playwright.stop()
@@ -69,12 +71,11 @@ def until(page, expression: str, seconds: float = 10) -> None:
 
 
 def seen_through(page) -> None:
-    """Scroll once over the whole page, so that every chart is drawn."""
-    height = page.evaluate("document.documentElement.scrollHeight")
-    for y in range(0, height, 500):
-        page.evaluate(f"scrollTo(0, {y})")
-        page.wait_for_timeout(30)
-    until(page, DRAWN)
+    """Scroll to every chart that is not drawn yet, until all are."""
+    undrawn = (
+        "[...document.querySelectorAll('[data-chart]')].find((p) => p.checkVisibility() && !p.querySelector('svg'))"
+    )
+    until(page, f"(() => {{ const next = {undrawn}; next?.scrollIntoView(); return !next; }})()", seconds=60)
     page.evaluate("scrollTo(0, 0)")
 
 

@@ -16,7 +16,7 @@ from taetpu.trackers.base import Sink, Tracker
 from taetpu.train.watch import Watcher
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """No network, and the libraries' own files in a folder of the tests': a proxy that nobody may ask."""
     home = tmp_path_factory.mktemp("home")

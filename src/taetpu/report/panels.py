@@ -114,7 +114,12 @@ def tuned(results: Results, arm: str) -> Spec:
     values = [t["value"] for t in tried]
     wide = min(values) > 0 and max(values) >= WIDE * min(values)
     scale = alt.Scale(type="log" if wide else "linear", nice=False, padding=14, zero=False)
-    x = alt.X("value:Q", scale=scale, title=path, axis=alt.Axis(values=values, format="~g", grid=False))
+    x = alt.X(
+        "value:Q",
+        scale=scale,
+        title=path,
+        axis=alt.Axis(values=values, labelExpr="format(datum.value, '~g')", grid=False),
+    )
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y("mean:Q", title=words.metric(results["primary"]), scale=alt.Scale(zero=False), axis=axis)
     best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))

@@ -76,6 +76,12 @@ def plot(
     if not measured:
         names = sorted({name for run in runs for name in run.series})
         raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
+    names = [study.name for study in studies]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"two of these studies are called {twice!r}", remedy="draw one at a time, or copy one renamed")
+    if x not in AXES and by != "arm":
+        problem = f"lines by {by!r} are for curves over training, and over {x!r} each run is a dot"
+        raise UserError(problem, path=("by",), remedy="leave it out")
     if x in AXES:
         named = [run for run in measured if run.named] or measured
         return _dressed(_curves(named, metric, x, by, _naming(named, by, len(studies) > 1)))
@@ -85,7 +91,8 @@ def plot(
             raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
         return _dressed(alt.vconcat(*(_marginal(measured, metric, path) for path in paths)))
     _check_setting(measured, x, "x", AXES)
-    return _dressed(_marginal(measured, metric, x))
+    named = [run for run in measured if run.named]  # what tuning tried counts only where nothing else differs
+    return _dressed(_marginal(named if x in differing([run.settings for run in named]) else measured, metric, x))
 
 
 # --- what is a line ------------------------------------------------------------------------------------------------
@@ -186,7 +193,10 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     numeric = all(type(row["setting"]) in (int, float) for row in rows)
     rows = rows if numeric else [{**row, "setting": _text(row["setting"])} for row in rows]
     values = list(dict.fromkeys(row["setting"] for row in rows))
-    axis = alt.Axis(values=sorted(values), format="~g", grid=False) if numeric else alt.Axis(labelAngle=0, grid=False)
+    plain = "format(datum.value, '~g')"  # as it is: a logarithmic axis would round its labels to one digit
+    axis = (
+        alt.Axis(values=sorted(values), labelExpr=plain, grid=False) if numeric else alt.Axis(labelAngle=0, grid=False)
+    )
     scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale(values)) if numeric else alt.Undefined
     across = alt.X("setting:Q" if numeric else "setting:N", title=path, axis=axis, scale=scale)
     means = [
