@@ -3,7 +3,7 @@
 import pytest
 
 from taetpu.report import opening
-from taetpu.report.arms import settings_of
+from taetpu.report.arms import first_settings
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_arms_are_named_with_their_effects_the_largest_first(folder) -> None:
 
 def test_what_was_trained_and_what_it_cost(folder) -> None:
     results = folder.read_results()
-    said = " ".join(opening.trained(results, folder, settings_of(folder, results["arms"][0])))
+    said = " ".join(opening.trained(results, folder, first_settings(folder, results["arms"][0])))
     for fact in ("data text python-docs", "tokens by char", "dim 64", "heads 4", "steps 400", "learning rate 0.003"):
         assert fact in said
     assert "All of it: 25 runs, " in said

@@ -29,18 +29,8 @@ def plot(
 
     Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
     """
-    from taetpu.core.errors import UserError
     from taetpu.report.files import save
-    from taetpu.report.plot import plot as drawn
-    from taetpu.store.index import find_studies
+    from taetpu.study.plots import plot as drawn
 
-    studies = []
-    for folder in folders:
-        here = find_studies(folder)
-        if not here:
-            raise UserError(
-                "no study is stored here", file=folder, remedy="`taetpu list --root DIR` shows what is there"
-            )
-        studies += here
-    save(drawn(studies, metric, x, by, arms=arm or ()), out)
+    save(drawn(folders, metric, x, by, arms=arm or ()), out)
     typer.echo(f"wrote {out}")

@@ -9,7 +9,7 @@ from taetpu.report.sections import Table
 from taetpu.report.terms import Results, baseline_of
 from taetpu.stats import numbers
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings
+from taetpu.store.settings import differing, settings_of, text
 from taetpu.store.study import StudyFolder
 
 SAMPLE_CHARACTERS = 600
@@ -57,14 +57,14 @@ def details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
         arm["name"]: [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
         for arm in results["arms"]
     }
-    configs = {name: settings(runs[0].config()["config"]) for name, runs in folders.items() if runs}
+    configs = {name: settings_of(runs[0]) for name, runs in folders.items() if runs}
     return [_details(arm, results, folders, configs) for arm in results["arms"]]
 
 
-def settings_of(folder: StudyFolder, arm: Mapping[str, Any]) -> Mapping[str, Any]:
+def first_settings(folder: StudyFolder, arm: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings of an arm's first run; none where none has begun."""
     begun = (folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"])
-    return next((settings(run.config()["config"]) for run in begun), {})
+    return next((settings_of(run) for run in begun), {})
 
 
 def _details(
@@ -95,8 +95,8 @@ def _change(ours: Mapping[str, Any], theirs: Mapping[str, Any], alone: bool) -> 
 
 
 def _value(value: Any) -> str:
-    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
+    whole = text(value)
+    return whole if len(whole) <= MOST_VALUE else f"{whole[: MOST_VALUE - 3]}..."
 
 
 def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:

@@ -90,7 +90,7 @@ def background(folder: StudyFolder, results: Results) -> Background:
         arms=arms.details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
         priors=priors(results, folder.read_study().get("base", {})),
-        trained=opening.trained(results, folder, arms.settings_of(folder, results["arms"][0])),
+        trained=opening.trained(results, folder, arms.first_settings(folder, results["arms"][0])),
         cautions=opening.cautions(results, _data(ended)),
     )
 

@@ -11,18 +11,18 @@ import json
 from importlib.resources import files
 from typing import Any
 
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from taetpu.report import charts, lines, opening, panels, parts, words
 from taetpu.report.background import Background
 from taetpu.report.terms import Results
+from taetpu.report.vega import vega
 
 
 def html(results: Results, background: Background) -> str:
     """The whole page."""
-    vega, script = _vega(), _resource("page.js")
+    bundle, script = vega(), _resource("page.js")
     return _template().render(
         results=results,
         rows=words.rows(results, background.costs),
@@ -32,9 +32,9 @@ def html(results: Results, background: Background) -> str:
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
-        vega=Markup(vega),
+        vega=Markup(bundle),
         script=Markup(script),
-        hashes=" ".join(map(_hash, (vega, script))),
+        hashes=" ".join(map(_hash, (bundle, script))),
         data=Markup(_embedded(drawings(results, background))),
     )
 
@@ -57,12 +57,6 @@ def drawings(results: Results, background: Background) -> dict[str, Any]:
 def _embedded(data: Any) -> str:
     """JSON that can stand in a script element: no `<` that could end it."""
     return json.dumps(data, allow_nan=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
-
-
-@functools.cache
-def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
 
 
 @functools.cache

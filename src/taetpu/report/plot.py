@@ -15,7 +15,7 @@ from taetpu.report.curves import thinned
 from taetpu.report.files import WIDTH
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings
+from taetpu.store.settings import differing, settings_of, text
 from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
@@ -39,7 +39,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        return settings(self.folder.config()["config"])
+        return settings_of(self.folder)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
@@ -191,7 +191,7 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
         if np.isfinite(value := run.series[metric].value[-1])
     ]
     numeric = all(type(row["setting"]) in (int, float) for row in rows)
-    rows = rows if numeric else [{**row, "setting": _text(row["setting"])} for row in rows]
+    rows = rows if numeric else [{**row, "setting": text(row["setting"])} for row in rows]
     values = list(dict.fromkeys(row["setting"] for row in rows))
     plain = "format(datum.value, '~g')"  # as it is: a logarithmic axis would round its labels to one digit
     axis = (
@@ -211,12 +211,6 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     line = [mean.mark_line(strokeWidth=1.2, color="#8a9099")] if numeric else []
     drawn = alt.layer(dots, *line, mean.mark_tick(orient="horizontal", thickness=3, size=26, color="#d5562f"))
     return drawn.properties(width=WIDTH, height=HEIGHT)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
 
 
 def _scale(values: Sequence[float]) -> Literal["log", "linear"]:

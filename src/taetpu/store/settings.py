@@ -3,6 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from taetpu.core.errors import UserError
+from taetpu.store.documents import DAMAGED
+from taetpu.store.runs import RunFolder
+
 Settings = Mapping[str, Any]
 """By dotted path; what all layers share stands without their numbers, as a study file would write it."""
 
@@ -22,6 +26,21 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found |= {f"model.layers.{i}.{path}": value for i, value in enumerate(values)}
     return found
+
+
+def settings_of(run: RunFolder) -> dict[str, Any]:
+    """The settings of a run, as `settings` has them. Raises `UserError` where its config is damaged."""
+    about = run.config()
+    if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
+        raise UserError("this is not the config of a run", file=f"{run.where}/config.json", remedy=DAMAGED)
+    return settings(about["config"])
+
+
+def text(value: Any) -> str:
+    """A setting's value as a study file would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
 
 
 def differing(tables: Sequence[Settings]) -> list[str]:

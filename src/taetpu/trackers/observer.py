@@ -12,7 +12,7 @@ from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.documents import from_json, to_json
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import settings
+from taetpu.store.settings import settings_of
 from taetpu.store.study import StudyFolder
 from taetpu.trackers.base import Row, Sink, Tracked, Tracker
 
@@ -136,7 +136,7 @@ class Following:
             arm=run.arm,
             seed=run.seed,
             id=hashlib.sha256(whole.encode()).hexdigest()[:16],
-            settings=settings(run.config()["config"]),
+            settings=settings_of(run),
             folder=self.folder.store.folder(self.folder.name) / FOLDER / self.name,
         )
 

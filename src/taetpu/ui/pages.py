@@ -5,7 +5,7 @@ from typing import Any
 from taetpu.core.errors import UserError, suggest
 from taetpu.store.index import find_studies, studies
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings
+from taetpu.store.settings import differing, settings_of
 from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import thinned
 
@@ -37,7 +37,7 @@ class Root:
     def runs(self) -> dict[str, Any]:
         """All runs of all studies: the settings in which any differ, and a row for each."""
         found = [(study.name, run) for study in find_studies(self.place) for run in study.runs()]
-        tables = [settings(run.config()["config"]) for _, run in found]
+        tables = [settings_of(run) for _, run in found]
         columns = differing(tables)
         rows = [
             {**_about(study, run), "settings": {path: table.get(path) for path in columns}}
@@ -56,7 +56,7 @@ class Root:
         samples = found.samples()
         return {
             **_about(study, found),
-            "settings": settings(found.config()["config"]),
+            "settings": settings_of(found),
             "samples": {str(step): samples[step] for step in sorted(samples)[-SAMPLES:]},
             "result": found.result(),
             "series": {name: thinned(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())},

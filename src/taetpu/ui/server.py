@@ -13,7 +13,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import vl_convert
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -22,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from taetpu.core.errors import UserError
+from taetpu.report.vega import vega
 from taetpu.store.documents import finite
 from taetpu.ui import pages
 from taetpu.ui.feed import Feed, Message
@@ -96,7 +96,7 @@ class Server:
         """The application, to be served by uvicorn."""
         routes = [
             *(Route(path, self.shell) for path in PAGES),
-            Route("/vega.js", lambda request: _script(_vega())),
+            Route("/vega.js", lambda request: _script(vega())),
             *(Route(f"/{name}", _static(name)) for name in STATIC),
             Route("/data/studies", self.data(lambda request: self.root.studies())),
             Route("/data/runs", self.data(lambda request: self.root.runs())),
@@ -194,12 +194,6 @@ def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 def _script(text: str) -> Response:
     return Response(text, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
-
-@cache
-def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, which comes with vl-convert."""
-    return vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
 
 
 @cache
