@@ -10,6 +10,7 @@ import pytest
 from tests.small import STUDY
 
 import taetpu
+from taetpu.core.errors import UserError
 from taetpu.report import words
 from taetpu.report.notebook import html
 
@@ -117,3 +118,18 @@ def test_charts_are_drawn_of_folders_roots_and_outcomes(outcome) -> None:
         taetpu.plot("nowhere", "val/loss")
     with pytest.raises(taetpu.UserError, match="no run has a metric"):
         taetpu.plot(outcome, "val/los")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((None, "val/loss"), "None is no study"),
+        (([], "val/loss"), "there are no studies to draw"),
+        (("here", "val/loss", 3), "3 is no x to draw"),
+        (("here", None), "None is no metric to draw"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(given, said, outcome) -> None:
+    first, *rest = given
+    with pytest.raises(UserError, match=said):
+        taetpu.plot(outcome if first == "here" else first, *rest)

@@ -1,5 +1,7 @@
 """A page that folds the messages of a feed has what the store has, however often it or the server was cut off."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -176,3 +178,23 @@ def test_thinning_leaves_out_what_is_no_number() -> None:
     steps, kept = thinned(list(range(5000)), values)
     assert 3.0 in kept
     assert len(steps) <= 3
+
+
+def test_one_damaged_run_costs_no_other(growing) -> None:
+    """It is named at every look, the others are told, and comes itself once it is mended."""
+    feed = Feed(growing.folder)
+    for seed in (0, 1):
+        growing.train("baseline", seed, 0, 100)
+    run = growing.run("baseline", 0)
+    segment = Path(run.where) / "metrics" / Path(run.store.list(f"{run.key}/metrics")[0]).name
+    whole = segment.read_bytes()
+    segment.write_bytes(b"not a segment")
+    for _ in range(2):
+        feed.poll()
+        assert str(segment) in feed.state()["problem"]
+    held = {key: state.series.get("train/loss", ([], []))[0] for key, state in feed.runs.items()}
+    assert sorted(map(len, held.values())) == [0, 10]
+    segment.write_bytes(whole)
+    feed.poll()
+    assert feed.state()["problem"] == ""
+    assert [len(state.series["train/loss"][0]) for state in feed.runs.values()] == [10, 10]

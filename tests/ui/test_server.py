@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +139,17 @@ def test_what_is_not_there_is_said(growing, tmp_path, path) -> None:
         answer = get(port, path)
         assert answer.status == 404
         assert "no " in json.loads(answer.read())["problem"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("config.json", "[]"), ("result.json", '{"x":')])
+def test_a_damaged_run_is_named_beside_the_others(growing, tmp_path, name: str, content: str) -> None:
+    for seed in (0, 1):
+        growing.train("baseline", seed, 0, 20)
+        growing.finish("baseline", seed, 0.5)
+    damaged = Path(growing.run("baseline", 0).where) / name
+    damaged.write_text(content)
+    with serving(tmp_path) as port:
+        found = json.loads(get(port, "/data/runs").read())
+    assert [row["seed"] for row in found["rows"]] == [1]
+    (problem,) = found["problems"]
+    assert str(damaged) in problem

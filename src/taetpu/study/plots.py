@@ -32,11 +32,19 @@ def plot(
     """
     places = studies if isinstance(studies, Sequence) and not isinstance(studies, str) else [studies]
     found = {folder.where: folder for place in places for folder in _folders(place)}
-    return report_plot.plot(list(found.values()), metric, x, by, arms=arms)
+    if not found:
+        raise UserError("there are no studies to draw", remedy="their folders, or roots of many")
+    for name, value in (("metric", metric), ("x", x), ("by", by)):
+        if not isinstance(value, str):
+            raise UserError(f"{value!r} is no {name} to draw", path=(name,), remedy="text, e.g. 'val/loss'")
+    return report_plot.plot(list(found.values()), metric, x, by, arms=[arms] if isinstance(arms, str) else arms)
 
 
 def _folders(place: Place) -> list[StudyFolder]:
-    where = Path(place) if isinstance(place, PathLike) else place if isinstance(place, str) else place.folder
+    where = Path(place) if isinstance(place, str | PathLike) else getattr(place, "folder", None)
+    if where is None:
+        remedy = "a study's folder, a root of many, or what taetpu.run returned"
+        raise UserError(f"{place!r} is no study", remedy=remedy)
     found = find_studies(where)
     if not found:
         raise UserError("no study is stored here", file=where, remedy="`taetpu list --root DIR` shows what is there")

@@ -7,6 +7,7 @@ a `state`, which replaces all it has, so that no point is lost or there twice.
 
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,8 @@ class Feed:
         self.effects: dict[str, Any] = {}
         self._ended, self._frozen_at = -1, -1.0
         self._problem = ""
+        self._problems: list[str] = []
+        self._unjudged = ""
 
     # What is told.
 
@@ -97,11 +100,10 @@ class Feed:
     def poll(self) -> int:
         """Read what is new in the store; how many messages that came to."""
         before = self.number
-        try:
+        self._problems = []
+        with self._tried():
             self._read()
-            self._tell_problem("")
-        except UserError as error:  # a file that is being written, or is damaged: said, and tried again
-            self._tell_problem(str(error))
+        self._tell_problem("\n".join(self._problems))
         del self.messages[:-KEPT]
         return self.number - before
 
@@ -112,12 +114,17 @@ class Feed:
             self.study, self._frozen_at = {**study, "primary": frozen["measure"]["primary"]}, frozen_at
             self._tell("study", self.study)
         for run in self.folder.runs():
-            self._read_run(run)
+            with self._tried():
+                self._read_run(run)
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
-            self._ended = ended
-            self.effects = _effects(self.folder)
-            self._tell("effects", self.effects)
+            self._ended, self._unjudged = ended, ""  # judged once, also where that fails: it takes a second
+            try:
+                self.effects = _effects(self.folder)
+                self._tell("effects", self.effects)
+            except UserError as error:
+                self._unjudged = str(error)
+        self._problems += [self._unjudged] if self._unjudged else []
 
     def _read_run(self, run: RunFolder) -> None:
         key = run.key.partition("/")[2]
@@ -133,6 +140,15 @@ class Feed:
         if status != known.status:
             known.status = status
             self._tell("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": status})
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        """What cannot be read, because it is being written or is damaged, is said, and tried again at the next look."""
+        try:
+            yield
+        except UserError as error:
+            if (text := str(error)) not in self._problems:
+                self._problems.append(text)
 
     def _tell_problem(self, text: str) -> None:
         if text != self._problem:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
+from taetpu.stats.stored import read_result
 from taetpu.store.index import find_studies, studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing, settings_of
@@ -35,15 +36,22 @@ class Root:
         return rows
 
     def runs(self) -> dict[str, Any]:
-        """All runs of all studies: the settings in which any differ, and a row for each."""
-        found = [(study.name, run) for study in find_studies(self.place) for run in study.runs()]
-        tables = [settings_of(run) for _, run in found]
+        """All runs of all studies: the settings in which any differ, and a row for each. Of what is damaged, what to do
+        about it.
+        """
+        tables, rows, problems = [], [], []
+        for run in [run for study in find_studies(self.place) for run in study.runs()]:
+            try:
+                table, row = settings_of(run), _about(run.study, run)
+            except UserError as error:
+                problems.append(str(error))
+            else:
+                tables.append(table)
+                rows.append(row)
         columns = differing(tables)
-        rows = [
-            {**_about(study, run), "settings": {path: table.get(path) for path in columns}}
-            for (study, run), table in zip(found, tables, strict=True)
-        ]
-        return {"columns": columns, "rows": rows}
+        for row, table in zip(rows, tables, strict=True):
+            row["settings"] = {path: table.get(path) for path in columns}
+        return {"columns": columns, "rows": rows, "problems": problems}
 
     def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
         """One run: its settings, samples, result and series. Raises `UserError` where there is none."""
@@ -64,7 +72,7 @@ class Root:
 
 
 def _about(study: str, run: RunFolder) -> dict[str, Any]:
-    result = run.result()
+    result = read_result(run)
     facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}", "status": run.status()}
     if result is None:
         return {**facts, "steps": None, "metrics": {}}

@@ -145,7 +145,7 @@ function listen(study, hear) {
     try {
       for (const { id, kind, data } of await fetched(`/data/study/${url(study)}?since=${encodeURIComponent(cursor ?? "")}`)) take(id, kind, data);
       link.textContent = "";
-    } catch { link.textContent = GONE; }
+    } catch (error) { link.textContent = error instanceof TypeError ? GONE : error.message; } // of the network, or the server's
     setTimeout(poll, POLL);
   }
 }
@@ -272,7 +272,7 @@ async function oneRun(studyName, arm, run) {
 }
 
 async function allRuns() {
-  const { columns, rows } = await fetched("/data/runs");
+  const { columns, rows, problems } = await fetched("/data/runs");
   const chosen = new Set();
   const curves = chart("Curves of the chosen runs");
   const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
@@ -296,7 +296,7 @@ async function allRuns() {
     ...["val/loss", "val/accuracy"].filter((name) => metrics.includes(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
     ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
   ]);
-  show("Runs", h("h2", {}, "Compared"), beside, h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node, list.node);
+  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, text)), h("h2", {}, "Compared"), beside, h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node, list.node);
   list.fill(rows);
   await compare();
 }
