@@ -28,3 +28,11 @@ def test_suggestions():
     assert suggest("zzz", ["swiglu", "relu"]) == "known: relu, swiglu"
     assert suggest("a", []) == "nothing is known here"
     assert dotted(("layers", -1, "ffn")) == "layers.-1.ffn"
+
+
+def test_of_many_names_the_nearest_few_are_told() -> None:
+    names = [f"model.layers.{i}.mixer.num_heads" for i in range(60)] + ["model.dim", "train.steps"]
+    told = suggest("dim", names)
+    assert told.startswith("did you mean 'model.dim'? known: model.dim, ")
+    assert told.endswith("and 38 more")
+    assert suggest("train.step", names).startswith("did you mean 'train.steps'? ")

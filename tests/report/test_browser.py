@@ -64,6 +64,9 @@ def test_everything_is_drawn_fits_and_can_be_read_by_all(report, opened, width: 
 def test_by_keyboard_from_a_verdict_to_its_arm(report, opened) -> None:
     page = opened(report[1])
     page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Verdicts"  # of the contents
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == report[0]["arms"][0]["name"]
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -90,7 +90,7 @@ def test_the_last_value_over_a_setting_whatever_else_differs(made: Made) -> None
     assert {row["setting"]: row["mean"] for row in found if "mean" in row} == {0.1: 2.0, 1.0: 3.0}
     assert sorted(row["value"] for row in found if "value" in row) == [1.0, 2.0, 2.0, 3.0, 5.0]
     varied = plot(studies, "val/loss", x="varied").to_dict()
-    assert [part["layer"][0]["encoding"]["x"]["title"] for part in varied["vconcat"]] == ["train.optimizer.lr"]
+    assert [part["layer"][0]["encoding"]["x"]["title"] for part in varied["concat"]] == ["train.optimizer.lr"]
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".pdf", ".png", ".json", ".html"])

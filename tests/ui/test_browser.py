@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("uvicorn")
 
 from tests.browsers import DESK, PHONE, until, violations
+from tests.ui.conftest import Growing
 from tests.ui.served import TOKEN, serving
 
 STATE = "document.getElementById('main').state"
@@ -88,6 +89,16 @@ def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width
 
 
 @pytest.mark.slow
+def test_a_root_without_studies_says_so_until_one_comes(tmp_path, opened) -> None:
+    with serving(tmp_path) as port:
+        page = opened(address(port, ""), offline=False)
+        page.get_by_text("No study is stored here yet.").wait_for()
+        Growing(tmp_path).train("baseline", 0, 0, 10)
+        page.get_by_role("link", name="toy").wait_for()
+        page.context.close()
+
+
+@pytest.mark.slow
 def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, opened) -> None:
     for seed, loss in ((0, 0.5), (1, 0.2)):
         for arm in ("baseline", "other"):
@@ -109,4 +120,9 @@ def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, ope
         differ = page.get_by_role("table", name="Settings that differ")
         differ.wait_for()
         assert differ.locator("tbody").inner_text().split() == ["model.dim", "8", "16"]
+        page.reload()  # the address says what was chosen
+        differ.wait_for()
+        rows.filter(has_text="other, seed 0").get_by_role("checkbox").uncheck()
+        rows.filter(has_text="baseline, seed 1").get_by_role("checkbox").check()
+        page.get_by_text("They differ in the seed alone.").wait_for()
         page.context.close()

@@ -1,5 +1,6 @@
 """`taetpu ui`: the live page."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,6 @@ def ui(
 
     from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
-    from taetpu.store.index import find_studies
 
     try:
         import uvicorn
@@ -35,8 +35,8 @@ def ui(
         remedy = "pip install 'taetpu[ui]'"
         raise UserError(f"the live page needs {error.name}, which is not installed", remedy=remedy) from None
     place = folder or default_root(root)
-    if folder and not find_studies(place):
-        raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
+    if folder and not Path(folder).expanduser().is_dir():
+        raise UserError("there is no such folder", file=place, remedy="`taetpu list --root DIR` shows what is there")
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 Where = tuple[str | int, ...]
+MANY = 24
+"""A list of more names than this is not read."""
 
 
 class UserError(Exception):
@@ -63,8 +65,15 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A remedy for a misspelt name: the nearest known one, then all of them."""
-    names = sorted(known)
-    near = get_close_matches(word, names, n=1, cutoff=0.5)
+    """A remedy for a misspelt name: the nearest known one, then all of them, or the nearest few of many."""
+    names = sorted(set(known))
+    near = get_close_matches(word, names, n=MANY, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}known: {', '.join(names)}" if names else f"{hint}nothing is known here"
+    if not names:
+        return "nothing is known here"
+    if len(names) <= MANY:
+        return f"{hint}known: {', '.join(names)}"
+    last = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
+    shown = list(dict.fromkeys([*near, *last, *names]))[:MANY]
+    hint = hint or (f"did you mean {last[0]!r}? " if last else "")
+    return f"{hint}known: {', '.join(shown)}, and {len(names) - MANY} more"

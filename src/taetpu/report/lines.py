@@ -14,6 +14,9 @@ from taetpu.report.charts import COLOURS, Spec, chart, spec
 from taetpu.report.curves import Columns, Curves, rows
 
 HEIGHT = 150
+UNDECIDED = "#8663b5"
+ARM_COLOURS = COLOURS | {v: UNDECIDED for v, colour in COLOURS.items() if colour == COLOURS["inconclusive"]}
+"""By verdict, as everywhere; only what is grey elsewhere would be lost in the baseline's band."""
 
 
 def curve(metric: str) -> Spec:
@@ -90,6 +93,6 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def _open(layered: Any) -> Spec:
     """The spec with its parameters, which have no values yet."""
-    colour = alt.param("colour", value=COLOURS["inconclusive"])
+    colour = alt.param("colour", value=UNDECIDED)
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
     return spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

@@ -49,7 +49,7 @@ def drawings(results: Results, background: Background) -> dict[str, Any]:
         "curves": lines.drawings(background.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
-        "colours": charts.COLOURS,
+        "colours": lines.ARM_COLOURS,
         "themes": charts.THEMES,
     }
 

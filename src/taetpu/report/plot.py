@@ -22,7 +22,8 @@ AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
 """The x that stands for every setting in which runs differ, a panel each."""
 MOST_LINES, TEN = 20, 10
-HEIGHT = 320
+HEIGHT, PANEL = 320, 320
+"""In pixels; a panel is one of many beside each other."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def plot(
         paths = differing([run.settings for run in measured])
         if not paths:
             raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
-        return _dressed(alt.vconcat(*(_marginal(measured, metric, path) for path in paths)))
+        panels = (_marginal(measured, metric, path).properties(width=PANEL) for path in paths)
+        return _dressed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
     named = [run for run in measured if run.named]  # what tuning tried counts only where nothing else differs
     return _dressed(_marginal(named if x in differing([run.settings for run in named]) else measured, metric, x))

@@ -5,6 +5,7 @@ const link = document.getElementById("link");
 const MOST_POINTS = 400; // of a drawn line
 const REDRAW = 2000; // milliseconds between two drawings of a chart
 const POLL = 2000;
+const PAGE = 200; // rows of a table that are shown at first
 
 // --- small parts ---
 
@@ -38,11 +39,12 @@ function show(title, ...children) {
 // A table that can be searched and sorted. `columns` are {name, cell(row), value(row)}; the first heads its row.
 function table(caption, columns) {
   const body = h("tbody");
-  const state = { rows: [], sort: null, down: false, wanted: "" };
+  const state = { rows: [], sort: null, down: false, wanted: "", shown: PAGE };
   const heads = columns.map((column) => h("th", { scope: "col", class: column.figure ? "n" : null },
     h("button", { type: "button", onclick: () => { state.down = state.sort === column && !state.down; state.sort = column; draw(); } }, column.name)));
   const search = h("input", { type: "search", oninput: () => { state.wanted = search.value.toLowerCase(); draw(); } });
   const count = h("span", { class: "soft", role: "status" });
+  const more = h("button", { type: "button", hidden: true, onclick: () => { state.shown *= 4; draw(); } }, "More");
   const order = (a, b) => {
     const [x, y] = [a, b].map(state.sort.value);
     if (x == null || y == null) return (x == null) - (y == null);
@@ -54,13 +56,15 @@ function table(caption, columns) {
     let rows = state.rows.filter((row) => words.every((word) => text(row).includes(word)));
     if (state.sort) rows = [...rows].sort(order);
     heads.forEach((head, i) => head.setAttribute("aria-sort", columns[i] !== state.sort ? "none" : state.down ? "descending" : "ascending"));
-    count.textContent = rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`;
-    body.replaceChildren(...rows.map((row) => h("tr", {}, columns.map((column, i) =>
+    const found = rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`;
+    count.textContent = rows.length > state.shown ? `${found || rows.length}, the first ${state.shown} shown` : found;
+    more.hidden = rows.length <= state.shown;
+    body.replaceChildren(...rows.slice(0, state.shown).map((row) => h("tr", {}, columns.map((column, i) =>
       h(i ? "td" : "th", i ? { class: column.figure ? "n" : null } : { scope: "row" }, (column.cell ?? ((r) => short(column.value(r))))(row))))));
   }
   return {
     node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count),
-      h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body))),
+      h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body)), more),
     fill(rows) { state.rows = rows; draw(); },
   };
 }
@@ -181,9 +185,15 @@ async function studies() {
     { name: "changed", value: (r) => r.changed, cell: (r) => new Date(r.changed).toLocaleString() },
     { name: "problem", value: (r) => r.problem, cell: (r) => r.problem ?? "" },
   ]);
-  show("Studies", rows.node);
+  const none = h("p", { class: "soft", hidden: true }, "No study is stored here yet. This page shows the first one soon after `taetpu run` begins it.");
+  show("Studies", none, rows.node);
   const refresh = async () => {
-    try { rows.fill(await fetched("/data/studies")); link.textContent = ""; } catch (error) { link.textContent = error.message; }
+    try {
+      const found = await fetched("/data/studies");
+      rows.fill(found);
+      none.hidden = found.length > 0;
+      link.textContent = "";
+    } catch (error) { link.textContent = error.message; }
     setTimeout(refresh, 5000);
   };
   await refresh();
@@ -271,20 +281,23 @@ async function oneRun(studyName, arm, run) {
   draw();
 }
 
+const key = (row) => `${row.study}/${row.arm}/${row.run}`;
+
 async function allRuns() {
   const { columns, rows, problems } = await fetched("/data/runs");
-  const chosen = new Set();
+  const chosen = new Set(new URLSearchParams(location.search).getAll("run").filter((one) => rows.some((row) => key(row) === one)));
   const curves = chart("Curves of the chosen runs");
   const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
   const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === "val/loss" }, name)));
   const beside = h("div");
   const details = new Map();
-  const key = (row) => `${row.study}/${row.arm}/${row.run}`;
   async function compare() {
     const own = rows.filter((row) => chosen.has(key(row)));
+    history.replaceState(null, "", `?${new URLSearchParams(own.map((row) => ["run", key(row)]))}`); // to be kept or sent
+    curves.node.hidden = !own.length;
     for (const row of own) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
     const differ = columns.filter((path) => own.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(own[0].settings[path])));
-    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
+    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : !differ.length ? h("p", { class: "soft" }, "They differ in the seed alone.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), own.map((row) => h("th", { scope: "col" }, `${row.study}: ${row.arm} ${row.seed}`)))),
       h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), own.map((row) => h("td", {}, short(row.settings[path])))))))));
     curves.update(own.flatMap((row) => line(`${row.study}: ${row.arm} ${row.seed}`, [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
