@@ -42,7 +42,8 @@ def test_arms_that_learned_no_more_than_a_rule_are_told(folder) -> None:
     results = folder.read_results()
     data = {"decoy_loss": 2.5, "decoy": "bigrams counted"}
     assert opening.cautions(results, data) == [
-        "large ends at or above 2.5, which a rule without a model reaches (bigrams counted)."
+        "large ends at or above 2.5, which a rule without a model reaches (bigrams counted): trained so, it "
+        "learned next to nothing."
     ]
     assert opening.cautions(results, {**data, "decoy_loss": 9.0}) == []
     assert opening.cautions({**results, "primary": "val/accuracy"}, data) == []

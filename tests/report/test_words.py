@@ -169,7 +169,7 @@ def test_how_runs_were_packed() -> None:
     assert words.packing(found | {"packs": [wide, alone, halved]}) == [
         "24 runs in packs of 8 on 2 devices, 4 layers at once (measured)",
         "1 run alone (asked for)",
-        "5 runs in packs of 3 (rule of thumb)",
+        "5 runs in packs of 3, filled up with repeats (rule of thumb)",
     ]
     assert words.notices(found | {"packs": [wide, alone]}) == []
     assert words.notices(found | {"packs": [wide, halved]}) == [

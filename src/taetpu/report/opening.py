@@ -67,7 +67,11 @@ def _cost(results: Results, folder: StudyFolder) -> str:
     packs = (folder.read_times() or {"packs": {}})["packs"].values()
     cost = [f"{sum(ended)} runs"]
     cost += [f"{numbers.amount(flops)} training FLOPs"] if flops else []
-    cost += [f"{numbers.seconds(sum(pack['seconds'] for pack in packs))} of training with evaluation"] if packs else []
+    cost += (
+        [f"{numbers.seconds(sum(pack['seconds'] for pack in packs))} with compiling, evaluating and storing"]
+        if packs
+        else []
+    )
     where = words.joined([str(kind["device"]) for kind in results["hardware"]])
     return f"All of it: {', '.join(cost)}{f', on {where}' if where else ''}."
 
@@ -86,7 +90,8 @@ def cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
         return []
     verb = "ends" if len(lost) == 1 else "end"
     return [
-        f"{words.joined(lost)} {verb} at or above {bar:.4g}, which a rule without a model reaches ({data['decoy']})."
+        f"{words.joined(lost)} {verb} at or above {bar:.4g}, which a rule without a model reaches ({data['decoy']}): "
+        f"trained so, {'it' if len(lost) == 1 else 'they'} learned next to nothing."
     ]
 
 
@@ -126,7 +131,9 @@ def reading(results: Results) -> Sequence[str]:
         "Arms of one seed see the same data in the same order and start from the same weights wherever the change "
         "leaves them alone. What the seeds share is taken out before arms are compared, and the noise that is left is "
         "pooled over arms, which is why most intervals are of one width; an arm that looks noisier is judged by its "
-        "own.",
+        "own. It looks noisier when its values scatter about what their seeds have in common so much more than the "
+        "other arms' do that equal noise would do so in 15 of 100 arms; how it lies to the baseline on each seed does "
+        "not enter.",
         f"Better or worse is called when p, after Holm's correction for {corrected}, is below {alpha:g}. If no change "
         f"mattered, a study would call any of them with a chance of at most about {100 * alpha:g} %.",
         *([small.format(equal)] if equal else []),

@@ -111,8 +111,8 @@ def section(results: Results, found: Priors) -> Section | None:
     known = {arm["name"]: found[arm["name"]] for arm in arms}
     rows = [[arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _here(arm)] for arm in arms]
     lead = (
-        "The same changes elsewhere, by direction alone. Those were other models, other data and other budgets, so "
-        "they neither prove nor refute what was found here, and no verdict counts them. Collected in "
+        "The same changes elsewhere, or the nearest to them, by direction alone. Those were other models, other data "
+        "and other budgets, so they neither prove nor refute what was found here, and no verdict counts them. Found in "
         f"{collected()['collected']}, and not complete."
     )
     notes = dict.fromkeys(f"{prior.what} {prior.sources}." for prior in known.values())

@@ -256,9 +256,10 @@ def packing(results: Results) -> list[str]:
 
 
 def _layout(pack: Mapping[str, Any]) -> str:
+    filled = ", filled up with repeats" if pack["width"] > 1 and pack["runs"] % pack["width"] else ""
     where = f" on {pack['devices']} devices" if pack["devices"] > 1 else ""
     loop = f", {pack['unroll']} layers at once" if pack["unroll"] > 1 else ""
-    return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop
+    return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop + filled
 
 
 def more_seeds(results: Results) -> list[str]:
