@@ -139,3 +139,22 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
         pack_mesh(3, 3)
+
+
+def test_shapes_are_those_of_what_the_program_is_called_with(trainer, configs, text):
+    """What is compiled ahead of time is what training calls."""
+    run = trainer(configs, text[1], devices=2)
+    shapes = run.program.shapes(split(configs[0], active(configs[2]) | active(configs[3]))[1])
+    rows = np.zeros((4, run.program.chunk, 4), np.int32)
+    real = {
+        "init": (run.numbers, run.seeds),
+        "advance": (run.state, run.numbers, run.seeds, rows, np.int32(0), run.program.arrays),
+        "evaluate": (run.state.model, run.program.evaluation_set("val")),
+    }
+    for name, given in real.items():
+        told = getattr(shapes, name)
+        assert jax.tree.structure(told) == jax.tree.structure(given)
+        for one, other in zip(jax.tree.leaves(told), jax.tree.leaves(given), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            if isinstance(other, jax.Array):
+                assert one.sharding.is_equivalent_to(other.sharding, other.ndim)

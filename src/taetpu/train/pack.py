@@ -9,7 +9,7 @@ where chunks are cut changes no bit.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,16 @@ SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
 
-def pack_mesh(width: int, devices: int) -> Mesh:
+def pack_mesh(width: int, devices: int, on: Sequence[Any] | None = None) -> Mesh:
     """The first `devices` devices along the axes of runs and, where there are fewer runs than devices, of their batch.
+
+    Args:
+        on: the devices to take them from; all there are unless given.
 
     Raises:
         UserError: there are not so many; on fewer the numbers would not be those that were begun.
     """
-    there = jax.devices()
+    there = jax.devices() if on is None else on
     if len(there) < devices:
         raise UserError(
             f"this pack was begun on {devices} devices, and here are {len(there)}",
@@ -47,6 +50,14 @@ def pack_mesh(width: int, devices: int) -> Mesh:
         )
     runs = min(width, devices)
     return Mesh(np.array(there[:devices]).reshape(runs, devices // runs), ("run", DATA))
+
+
+class Shapes(NamedTuple):
+    """The arguments of a program's functions, as `jax.ShapeDtypeStruct`s; None where there is nothing to evaluate."""
+
+    init: tuple[Any, ...]
+    advance: tuple[Any, ...]
+    evaluate: tuple[Any, ...] | None
 
 
 class Program:
@@ -62,6 +73,7 @@ class Program:
         unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
         chunk: the most steps one dispatch may take.
+        on: devices to use instead of those there are; they may be those of a topology, for which one can only compile.
     """
 
     def __init__(
@@ -75,12 +87,17 @@ class Program:
         unroll: int = 1,
         precision: str = "float32",
         chunk: int = 64,
+        on: Sequence[Any] | None = None,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.dtype, self.unroll = pack_mesh(width, devices), jnp.dtype(precision), unroll
+        self.mesh, self.dtype, self.unroll = pack_mesh(width, devices, on), jnp.dtype(precision), unroll
         self.shards = self.mesh.shape[DATA]
         self.observers: dict[int, Any] = {}
-        self.arrays = jax.device_put(dict(source.arrays), NamedSharding(self.mesh, SHARED))
+
+    @cached_property
+    def arrays(self) -> dict[str, jax.Array]:
+        """The task's arrays, on every device."""
+        return jax.device_put(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(
         self,
@@ -182,17 +199,51 @@ class Program:
 
     def evaluation_set(self, split: str) -> Batch | None:
         """A split on the device as `(batches, batch, seq)`, the last batch filled up with weightless windows."""
+        windows = self.windows(split)
+        return None if windows is None else jax.device_put(windows, NamedSharding(self.mesh, DIVIDED))
+
+    def windows(self, split: str) -> Batch | None:
+        """What `evaluation_set` puts on the device, on the host."""
         data = self.source.evaluation(split)
         if data is None:
             return None
         size = min(self.structure.train.batch_size, -(-len(data.tokens) // self.shards) * self.shards)
         missing = -len(data.tokens) % size
 
-        def batched(a: np.ndarray) -> np.ndarray:
+        def batched(a: np.ndarray) -> Any:
             return np.pad(a, ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
-        parts = (batched(a) for a in (data.tokens, data.targets, data.weights))
-        return Batch(*jax.device_put(tuple(parts), NamedSharding(self.mesh, DIVIDED)))
+        return Batch(*(batched(a) for a in (data.tokens, data.targets, data.weights)))
+
+    def shapes(self, numbers: Mapping[str, Any]) -> "Shapes":
+        """What the compiled functions take, as shapes on this program's devices; nothing is placed or computed.
+
+        Args:
+            numbers: the traced numbers of one run (see `core.traced.split`).
+        """
+        rows = (self.width, self.chunk, self.structure.train.batch_size)
+        stacked = self.shaped(stack_numbers([numbers] * self.width), RUNS)
+        seeds = self.shaped(np.zeros(self.width, np.int32), RUNS)
+        state = jax.eval_shape(self.init, stacked, seeds)
+        state = jax.tree.map(
+            lambda a, to: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), state, self.spread(state)
+        )
+        windows = next((w for w in map(self.windows, ("val", "test")) if w is not None), None)
+        return Shapes(
+            init=(stacked, seeds),
+            advance=(state, stacked, seeds, self.shaped(np.zeros(rows, np.int32), RUNS),
+                     self.shaped(np.int32(0), SHARED), self.shaped(dict(self.source.arrays), SHARED)),
+            evaluate=None if windows is None else (state.model, self.shaped(windows, DIVIDED)),
+        )  # fmt: skip
+
+    def shaped(self, tree: Any, spec: PartitionSpec) -> Any:
+        """Host arrays as shapes on this program's devices."""
+        to = NamedSharding(self.mesh, spec)
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), tree)
+
+    def spread(self, state: Any) -> Any:
+        """Where each array of a state, or of a model in one, lies."""
+        return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
 
 
 def in_turn(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -> Callable[..., Any]:

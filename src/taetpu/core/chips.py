@@ -1,0 +1,304 @@
+"""Facts about accelerators: what a chip of each TPU generation is, which slices there are and what they cost.
+
+The figures stand in `chips.yaml`, each with its source and the day it was read. What is not published is None: a chip
+without a price has no rate, never a rate of 0. Nothing here imports jax or asks a machine.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from taetpu.core.errors import UserError
+
+Topology = tuple[int, ...]
+
+LANES = 128
+"""Elements of a vector register's last axis: arrays are padded to multiples of it there, in every generation."""
+SUBLANES = {4: 8, 2: 16, 1: 32}
+"""Rows of a tile (the axis before the last) by bytes per element: 8 x 128 for float32, 16 x 128 for bfloat16."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a figure is from, and when it was read there (ISO date)."""
+
+    title: str
+    url: str | None
+    read: str
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A TPU generation: one chip of it, and the slices that it comes in. Figures are per chip; None is unknown.
+
+    Attributes:
+        name: `v2` ... `v6e`, `tpu7x`.
+        names: what a slice's name may begin with; the first is the canonical one (`v5litepod`).
+        device_kinds: what jax calls a device of it.
+        counts: what the number in a slice's name counts.
+        cores_per_chip: TensorCores.
+        devices_per_chip: devices that jax sees: two where the cores share no memory.
+        topology_config: the `chip_config_name` with which libtpu counts devices as the machines do.
+        single_host_chips: sizes of slices that one machine holds, in chips.
+        multi_host_chips: chips of each machine of a larger slice.
+        machine_types: Compute Engine's machine types by chips per machine; empty where it does not offer the chip.
+        runtime: the runtime version that the Cloud TPU API starts it with.
+        bf16_flops: peak FLOP/s with bfloat16 inputs.
+        hbm_bytes: bytes of memory.
+        hbm_bandwidth: bytes/s.
+        ici_bandwidth: bytes/s to all neighbours together, both directions.
+        usd_on_demand, usd_spot: USD per chip-hour; the cheapest US region.
+        mxu_size: rows and columns of the matrix unit, to multiples of which products are padded.
+        mxus_per_core: matrix units of a core.
+        clock_hz: the cores' clock.
+        topologies: every published slice shape in chips, by size.
+        sources: attribute to source, of what is not None.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    device_kinds: tuple[str, ...]
+    counts: Literal["cores", "chips"]
+    cores_per_chip: int
+    devices_per_chip: int
+    topology_config: str | None
+    single_host_chips: tuple[int, ...]
+    multi_host_chips: int
+    machine_types: tuple[tuple[int, str], ...]
+    runtime: str | None
+    bf16_flops: float
+    hbm_bytes: int
+    hbm_bandwidth: float
+    ici_bandwidth: float | None
+    usd_on_demand: float | None
+    usd_spot: float | None
+    mxu_size: int
+    mxus_per_core: int
+    clock_hz: float | None
+    topologies: tuple[Topology, ...]
+    sources: tuple[tuple[str, Source], ...]
+
+    @property
+    def per_chip(self) -> int:
+        """How far the number in a slice's name goes up with one more chip."""
+        return self.cores_per_chip if self.counts == "cores" else 1
+
+    def slices(self) -> "list[Slice]":
+        """Every published slice, by size."""
+        return [Slice(self, topology) for topology in self.topologies]
+
+    def usd_per_chip_hour(self, spot: bool) -> float | None:
+        return self.usd_spot if spot else self.usd_on_demand
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Connected chips of one generation, in a published shape."""
+
+    generation: Chip
+    topology: Topology
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.topology)
+
+    @property
+    def cores(self) -> int:
+        return self.chips * self.generation.cores_per_chip
+
+    @property
+    def devices(self) -> int:
+        """Devices as jax counts them over all hosts."""
+        return self.chips * self.generation.devices_per_chip
+
+    @property
+    def chips_per_host(self) -> int:
+        one = self.chips in self.generation.single_host_chips
+        return self.chips if one else self.generation.multi_host_chips
+
+    @property
+    def hosts(self) -> int:
+        """Machines that the slice is given with."""
+        return self.chips // self.chips_per_host
+
+    @property
+    def name(self) -> str:
+        """The accelerator type, as Google writes it: `v5litepod-8`, `v4-32`."""
+        return f"{self.generation.names[0]}-{self.chips * self.generation.per_chip}"
+
+    @property
+    def topology_name(self) -> str:
+        """What `jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=...)` takes."""
+        return f"{self.generation.name}:{'x'.join(map(str, self.topology))}"
+
+    @property
+    def topology_options(self) -> dict[str, Any]:
+        """What else `get_topology_desc` needs, so that it counts devices and hosts as the machines do."""
+        options: dict[str, Any] = {}
+        if self.generation.topology_config:
+            options["chip_config_name"] = self.generation.topology_config
+        if self.hosts == 1:
+            options["chips_per_host_bounds"] = (*self.topology, 1, 1)[:3]
+        return options
+
+    @property
+    def machine_type(self) -> str | None:
+        """Compute Engine's machine type of each host; None where it does not offer the chip."""
+        return dict(self.generation.machine_types).get(self.chips_per_host)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Memory of all chips together."""
+        return self.chips * self.generation.hbm_bytes
+
+    @property
+    def hbm_bytes_per_device(self) -> int:
+        return self.generation.hbm_bytes // self.generation.devices_per_chip
+
+    def usd_per_hour(self, spot: bool) -> float | None:
+        """All chips for an hour; None where no rate is known."""
+        rate = self.generation.usd_per_chip_hour(spot)
+        return None if rate is None else rate * self.chips
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device is published to reach. `source` is that of `bf16_flops`, else of the bandwidth."""
+
+    name: str
+    bf16_flops: float | None
+    hbm_bandwidth: float | None
+    source: Source
+
+
+@cache
+def _document() -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(files("taetpu.core").joinpath("chips.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def _sources() -> dict[str, Source]:
+    return {
+        key: Source(one["title"], one["url"], one["read"].isoformat()) for key, one in _document()["sources"].items()
+    }
+
+
+def dated() -> str:
+    """The day of the table, an ISO date."""
+    return _document()["dated"].isoformat()
+
+
+@cache
+def _table() -> tuple[Chip, ...]:
+    return tuple(_chip(name, entry) for name, entry in _document()["tpus"].items())
+
+
+def generations() -> list[Chip]:
+    """Every TPU generation, from the oldest."""
+    return list(_table())
+
+
+def _chip(name: str, entry: dict[str, Any]) -> Chip:
+    """A generation as the file has it: `[value, source]`, a plain value, or null."""
+    plain = {"names", "device_kinds", "counts", "topology_config"}
+    values: dict[str, Any] = {k: v if k in plain or v is None else v[0] for k, v in entry.items()}
+    cited = {key: _sources()[value[1]] for key, value in entry.items() if key not in plain and value is not None}
+    hosts = values["multi_host_chips"]
+    return Chip(
+        **{
+            **values,
+            "name": name,
+            "names": tuple(values["names"]),
+            "device_kinds": tuple(values["device_kinds"]),
+            "single_host_chips": tuple(values.get("single_host_chips") or [hosts]),
+            "machine_types": tuple((values["machine_types"] or {}).items()),
+            "topologies": tuple(sorted(map(_shape, values["topologies"]), key=math.prod)),
+            "sources": tuple(cited.items()),
+        }
+    )
+
+
+def _shape(text: str) -> Topology:
+    return tuple(int(size) for size in text.split("x"))
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """The generation of a device by jax's name for it (`TPU v5 lite`); None for what is no known TPU."""
+    return next((chip for chip in _table() if device_kind in chip.device_kinds), None)
+
+
+def peak(device_kind: str) -> Peak | None:
+    """What one device of jax is published to reach, by jax's name for it; None where nothing is known, as for a CPU."""
+    if chip := chip_of(device_kind):
+        share = chip.devices_per_chip
+        source = dict(chip.sources)["bf16_flops"]
+        return Peak(f"TPU {chip.name}", chip.bf16_flops / share, chip.hbm_bandwidth / share, source)
+    for entry in _document()["gpus"]:
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(entry['kind'])}(?![A-Za-z0-9])", device_kind):
+            flops, bandwidth = entry["bf16_flops"], entry["hbm_bandwidth"]
+            source = _sources()[(flops or bandwidth)[1]]
+            return Peak(entry["kind"], flops and flops[0], bandwidth and bandwidth[0], source)
+    return None
+
+
+def resolve(name: str) -> Slice:
+    """The slice of a name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
+
+    Raises:
+        UserError: no such generation, size or shape; the remedy names the nearest.
+    """
+    found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower())
+    word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
+    chip = next((chip for chip in _table() if word in (*chip.names, chip.name)), None)
+    if chip is None:
+        raise UserError(f"there is no TPU {name!r}", remedy=_generations_near(word))
+    if found is None or not (found.group(2) or found.group(3)):
+        problem = f"TPU {name!r} says no size" if found else f"TPU {name!r} is no name of a slice"
+        raise UserError(problem, remedy=f"a size, as in {_some(chip, word)}")
+    size, shape = found.group(2), found.group(3)
+    if size:
+        return _sized(chip, word, int(size), name)
+    wanted = _shape(shape)
+    if wanted not in chip.topologies:
+        near = sorted(chip.topologies, key=lambda t: (abs(math.log(math.prod(t) / max(1, math.prod(wanted)))), t))[:3]
+        shapes = ", ".join(f"{word}:{'x'.join(map(str, one))}" for one in near)
+        raise UserError(f"there is no TPU slice {name!r}", remedy=f"the nearest: {shapes}")
+    return Slice(chip, wanted)
+
+
+def _sized(chip: Chip, word: str, size: int, name: str) -> Slice:
+    sizes = {math.prod(topology) * chip.per_chip: topology for topology in chip.topologies}
+    if size in sizes:
+        return Slice(chip, sizes[size])
+    below, above = [s for s in sizes if s < size], [s for s in sizes if s > size]
+    counts = f"{chip.name} counts {chip.counts}"
+    if not below:
+        remedy = f"{counts}; the smallest is {word}-{min(sizes)}"
+    elif not above:
+        remedy = f"{counts}; the largest is {word}-{max(sizes)}"
+    else:
+        remedy = f"{counts}; the nearest: {word}-{max(below)}, {word}-{min(above)}"
+    raise UserError(f"there is no TPU slice {name!r}", remedy=remedy)
+
+
+def _some(chip: Chip, word: str) -> str:
+    return _listed(f"{word}-{math.prod(topology) * chip.per_chip}" for topology in chip.topologies[:3])
+
+
+def _generations_near(word: str) -> str:
+    """The nearest generation, and one name of each."""
+    names = {name: chip for chip in _table() for name in (*chip.names, chip.name)}
+    near = get_close_matches(word, names, n=1)
+    hint = f"did you mean {_some(names[near[0]], near[0])}? " if near else ""
+    return f"{hint}known: {_listed(Slice(chip, chip.topologies[0]).name for chip in _table())} and larger"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

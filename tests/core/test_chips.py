@@ -1,0 +1,156 @@
+"""Chip facts: every name resolves both ways, what is wrong is told, and libtpu counts as the table does."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from taetpu.core.chips import chip_of, dated, generations, peak, resolve
+from taetpu.core.errors import UserError
+
+WHAT_WE_ASK = [  # name, canonical, topology, chips, cores, devices, hosts
+    ("v2-8", "v2-8", "v2:2x2", 4, 8, 8, 1),
+    ("v3-8", "v3-8", "v3:2x2", 4, 8, 8, 1),
+    ("v4-32", "v4-32", "v4:2x2x4", 16, 32, 16, 4),
+    ("v5litepod-16", "v5litepod-16", "v5e:4x4", 16, 16, 16, 4),
+    ("v5e-8", "v5litepod-8", "v5e:2x4", 8, 8, 8, 1),
+    ("V5E:4x4", "v5litepod-16", "v5e:4x4", 16, 16, 16, 4),
+    ("v5p-64", "v5p-64", "v5p:2x4x4", 32, 64, 32, 8),
+    ("v6e-8", "v6e-8", "v6e:2x4", 8, 8, 8, 1),
+    ("tpu7x-8", "tpu7x-8", "tpu7x:2x2x1", 4, 8, 8, 1),
+]
+
+
+@pytest.mark.parametrize(("asked", "name", "topology", "chips", "cores", "devices", "hosts"), WHAT_WE_ASK)
+def test_a_name_says_its_size(asked, name, topology, chips, cores, devices, hosts):
+    found = resolve(asked)
+    assert (found.name, found.topology_name) == (name, topology)
+    assert (found.chips, found.cores, found.devices, found.hosts) == (chips, cores, devices, hosts)
+
+
+def test_every_published_slice_is_found_by_both_of_its_names():
+    for chip in generations():
+        sizes = [math.prod(topology) for topology in chip.topologies]
+        assert len(set(sizes)) == len(sizes), "a size names one shape"
+        for one in chip.slices():
+            assert resolve(one.name) == resolve(one.topology_name) == one
+            assert one.hosts * one.chips_per_host == one.chips
+            assert one.hbm_bytes == one.devices * one.hbm_bytes_per_device
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("v5e-5", "v5e counts chips; the nearest: v5e-4, v5e-8"),
+        ("v3-4", "v3 counts cores; the smallest is v3-8"),
+        ("v6e-1000", "v6e counts chips; the largest is v6e-256"),
+        ("v4:3x3x3", "the nearest: v4:2x4x4, v4:2x2x4, v4:4x4x4"),
+        ("v5f-8", "did you mean v5p-8, v5p-16, v5p-32? known: v2-8, v3-8,"),
+        ("v5e", "a size, as in v5e-1, v5e-4, v5e-8"),
+        ("v5e-eight", "a size, as in v5e-1, v5e-4, v5e-8"),
+        ("", "known: v2-8, v3-8, v4-8, v5litepod-1, v5p-8, v6e-1, tpu7x-2 and larger"),
+    ],
+)
+def test_a_wrong_name_is_told_the_nearest(name, remedy):
+    with pytest.raises(UserError) as error:
+        resolve(name)
+    assert repr(name) in error.value.problem
+    assert (error.value.remedy or "").startswith(remedy)
+
+
+def test_a_price_is_of_all_chips_and_unknown_is_no_rate():
+    assert resolve("v5e-8").usd_per_hour(spot=False) == pytest.approx(8 * 1.20)
+    assert resolve("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.24)
+    assert resolve("tpu7x-8").usd_per_hour(spot=False) is None
+
+
+def test_every_figure_has_a_source_with_a_date_no_later_than_the_table():
+    for chip in generations():
+        sources = dict(chip.sources)
+        for name in ("bf16_flops", "hbm_bytes", "hbm_bandwidth", "usd_on_demand", "clock_hz", "topologies"):
+            known = bool(getattr(chip, name))
+            assert (name in sources) == known, f"{chip.name}.{name}"
+        assert all(source.title and source.read <= dated() for source in sources.values())
+
+
+def test_a_published_clock_gives_the_published_rate():
+    """Each matrix unit multiplies and adds once per cell and cycle."""
+    for chip in generations():
+        if chip.clock_hz:
+            rate = 2 * chip.mxu_size**2 * chip.mxus_per_core * chip.cores_per_chip * chip.clock_hz
+            assert rate == pytest.approx(chip.bf16_flops, rel=0.01), chip.name
+
+
+@pytest.mark.slow
+def test_the_table_agrees_with_jax_where_neither_is_rounded():
+    from jax._src.pallas.mosaic import tpu_info
+
+    disagree = {("v3", "bf16_flops"), ("v3", "hbm_bandwidth"), ("v5p", "hbm_bandwidth")}  # noted in the file
+    for chip in generations():
+        version = tpu_info.chip_version_from_device_kind(chip.device_kinds[0])
+        assert isinstance(version, tpu_info.ChipVersion)
+        info = tpu_info.get_tpu_info_for_chip(version, 1)
+        assert version.num_physical_tensor_cores_per_chip == chip.cores_per_chip
+        assert (info.mxu_column_size, info.num_mxus) == (chip.mxu_size, chip.mxus_per_core)
+        theirs = {
+            "bf16_flops": info.bf16_ops_per_second,
+            "hbm_bytes": info.hbm_capacity_bytes,
+            "hbm_bandwidth": info.mem_bw_bytes_per_second,
+        }
+        for name, value in theirs.items():
+            agrees = value * chip.cores_per_chip == pytest.approx(getattr(chip, name), rel=0.03)
+            assert agrees == ((chip.name, name) not in disagree), f"{chip.name}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "flops"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100", 989e12),
+        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40S", "L40S", 362e12),
+        ("Tesla T4", "T4", None),
+        ("TPU v5 lite", "TPU v5e", 197e12),
+        ("TPU v3", "TPU v3", 123e12 / 2),  # a device is half a chip
+    ],
+)
+def test_a_device_is_known_by_its_kind(kind, name, flops):
+    found = peak(kind)
+    assert found is not None
+    assert (found.name, found.bf16_flops) == (name, flops)
+    assert found.source.title
+
+
+def test_what_is_not_in_the_table_has_no_peak():
+    for kind in ("cpu", "NVIDIA A10G", "NVIDIA GH200 480GB", "TPU v99", ""):
+        assert peak(kind) is None, kind
+    assert chip_of("NVIDIA H100 PCIe") is None
+
+
+ASK_LIBTPU = """
+import json, sys
+from jax.experimental import topologies
+said = {}
+for name, options in json.load(sys.stdin):
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+    said[name] = [len(devices), len({one.process_index for one in devices}), devices[0].device_kind]
+print(json.dumps(said))
+"""
+SILENT = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", generations(), ids=lambda chip: chip.name)
+def test_libtpu_knows_every_shape_up_to_256_chips_and_counts_as_the_table_does(chip, monkeypatch):
+    pytest.importorskip("libtpu")
+    for key, value in (SILENT | {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}).items():
+        monkeypatch.setenv(key, value)
+    slices = [one for one in chip.slices() if one.chips <= 256]
+    asked = json.dumps([[one.topology_name, one.topology_options] for one in slices])
+    command = [sys.executable, "-c", ASK_LIBTPU]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout)
+    assert said == {one.topology_name: [one.devices, one.hosts, chip.device_kinds[0]] for one in slices}
