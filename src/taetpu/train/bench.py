@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,7 +20,14 @@ FIRST_LOOK = 0.5  # seconds that every layout is timed for, to drop the slow one
 WINDOW, ROUNDS = 2.0, 2  # the others take turns after that; one window alone picked wrong
 KEPT = 0.7  # of the best rate so far: slower layouts are dropped
 FINALISTS = 4
-COMMAND = [sys.executable, "-P", "-m", "taetpu.train.trial"]  # -P: what lies in the working folder is no module
+
+
+def child_command(module: str) -> list[str]:
+    """Starts a module as a process of its own; what lies in the working folder is no module (`-P`)."""
+    return [sys.executable, "-P", "-m", module]
+
+
+COMMAND = child_command("taetpu.train.trial")
 
 
 class NotMeasured(Exception):
@@ -123,22 +130,35 @@ class Here(Trial):
 
 
 class Child:
-    """A trial in a process of its own. `about` is what it says of itself when it is ready.
+    """A process of its own that answers lines, such as a trial.
+
+    Args:
+        request: what it is asked first; None asks nothing yet.
+        environ: its environment; this process' unless given.
+
+    Attributes:
+        about: its first answer; a trial's, when it is ready.
 
     Raises:
         MemoryError: it needs too much, or was killed.
         NotMeasured: it failed for another reason.
     """
 
-    def __init__(self, request: dict[str, Any], command: Sequence[str] = COMMAND):
+    def __init__(
+        self,
+        request: dict[str, Any] | None,
+        command: Sequence[str] = COMMAND,
+        environ: Mapping[str, str] | None = None,
+    ):
         self.bytes = 0
         self.said = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process is)
         # A session of its own: Ctrl-C is the parent's to hear, which then ends its children.
         self.process = subprocess.Popen(
-            command, text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
-        )
+            command, text=True, start_new_session=True, env=environ,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
+        )  # fmt: skip
         try:
-            self.about = self.ask(request)
+            self.about = {} if request is None else self.ask(request)
         except BaseException:
             self.close()
             raise
@@ -162,7 +182,7 @@ class Child:
             self.said.seek(0)
             raise NotMeasured(f"a trial ended with code {code}: {self.said.read()[-2000:]}")
         answer = json.loads(heard)
-        if "error" in answer:
+        if "error" in answer and "memory" in answer:
             raise MemoryError(answer["error"]) if answer["memory"] else NotMeasured(answer["error"])
         self.bytes = answer.get("bytes", 0)
         return answer

@@ -1,0 +1,112 @@
+"""What fills a TPU's memory: the largest buffers of a program, by what they hold, read from the compiler's dump."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+OURS = re.compile(r"/taetpu/(nn|optim|data|train)/(\w+)\.py$")
+VALUE = re.compile(r" value: <\d+ ([\w.\-]+)\{?[\d,]*\}? @\d+> \(size=(\d+),offset=(\d+)\): ([a-z0-9]+\[[\d,]*\])")
+ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
+
+KEPT = "kept of every layer for the backward pass"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Buffers of one size that hold the same kind of thing.
+
+    Attributes:
+        bytes: of one.
+        shape: `bf16[8,1024,168]`.
+        what: a parameter's path, or the function whose result it is; empty where the compiler does not say.
+        count: how many there are.
+    """
+
+    bytes: int
+    shape: str
+    what: str
+    count: int
+
+
+def largest(folder: Path, count: int = 6) -> list[Buffer]:
+    """The largest buffers of the program whose dump lies in `folder`, the largest first. Without a report, none."""
+    report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
+    text = next(folder.glob("*after_optimizations.txt"), None)
+    if report is None or text is None:
+        return []
+    names = _Names(text.read_text())
+    groups: dict[tuple[int, str, str], int] = {}
+    for size, shape, what in _buffers(report.read_text(), names):
+        groups[size, shape, what] = groups.get((size, shape, what), 0) + 1
+    found = [Buffer(size, shape, what, number) for (size, shape, what), number in groups.items()]
+    return sorted(found, key=lambda buffer: -buffer.bytes * buffer.count)[:count]
+
+
+def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
+    """Size, shape and content of every buffer: arguments, and places of the memory for temporaries."""
+    places: dict[tuple[int, int], list[tuple[int, str, str]]] = {}
+    like, here = dict[str, str](), None
+    for number, line in enumerate(report.splitlines()):
+        if allocation := ALLOCATION.match(line):
+            in_hbm = "color" not in allocation[0]
+            here = number if in_hbm and allocation[2] is None else None
+            if allocation[2] is not None:
+                what = names.parameter(int(allocation[2]))
+                like.setdefault(allocation[3], f"shaped like {what}: a gradient, a moment or a copy")
+                yield int(allocation[1]), allocation[3], what
+        elif line.startswith("allocation"):
+            here = None
+        elif here is not None and (value := VALUE.search(line)):
+            place = places.setdefault((here, int(value[3])), [])
+            place.append((int(value[2]), value[4], value[1]))
+    for values in places.values():
+        size = max(size for size, *_ in values)
+        same = [(shape, names.value(name) or like.get(shape, "")) for held, shape, name in values if held == size]
+        yield size, *next((one for one in same if one[1]), same[0])
+
+
+class _Names:
+    """What the operations of a program's text are called in the source."""
+
+    def __init__(self, text: str):
+        tables = {
+            name: dict(re.findall(r"^(\d+) (.*)$", part, re.M))
+            for name, part in re.findall(r"^(\w+)\n((?:\d+ .*\n)+)", text, re.M)
+        }
+        self.files, self.functions = (
+            {number: quoted.strip('"') for number, quoted in tables.get(name, {}).items()}
+            for name in ("FileNames", "FunctionNames")
+        )
+        self.places, self.frames = (
+            {number: dict(re.findall(r"(\w+)=(\d+)", entry)) for number, entry in tables.get(name, {}).items()}
+            for name in ("FileLocations", "StackFrames")
+        )
+        self.frame_of = dict(re.findall(r"^\s+(?:ROOT )?%([\w.\-]+) = .*?stack_frame_id=(\d+)", text, re.M))
+        entry = text[text.index("\nENTRY") :] if "\nENTRY" in text else ""
+        self.parameters = {
+            int(number): name.replace("\\'", "'")
+            for number, name in re.findall(r' parameter\((\d+)\).*?op_name="args([^"]*)"', entry)
+        }
+
+    def parameter(self, number: int) -> str:
+        """`model.embedding.weight`, for what is called `[0].model.embedding.weight` in the text."""
+        name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
+        return re.sub(r"^\['(.*)'\]$", r"\1", name).removeprefix("model.").replace("stacks[", "layers[")
+
+    def value(self, name: str) -> str:
+        """`attention: Attention.attend`, the innermost function of ours that the operation comes from."""
+        frame = self.frame_of.get(name)
+        seen = set()
+        while frame and frame not in seen:
+            seen.add(frame)
+            entry = self.frames.get(frame, {})
+            place = self.places.get(entry.get("file_location_id", ""), {})
+            ours = OURS.search(self.files.get(place.get("file_name_id", ""), ""))
+            if ours and ours[2] not in ("parts", "product"):
+                if ours[2] == "stack":
+                    return KEPT
+                function = self.functions.get(place.get("function_name_id", ""), "")
+                return f"{ours[2]}: {function.replace('.<locals>', '').replace('.__call__', '')}"
+            frame = entry.get("parent_frame_id")
+        return ""

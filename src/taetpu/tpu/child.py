@@ -1,0 +1,181 @@
+"""Compiling a pack's train step for a TPU that is not there: `python -m taetpu.tpu.child`, a process of its own.
+
+libtpu holds the compiler, and can be loaded once in a process, before jax meets another device; a program that it
+cannot compile may end the process. So a parent (`tpu.compiler`) asks, a line of JSON for each program, and hears a line
+for each: what the compiler said of it. It ends when its input does.
+"""
+
+import json
+import re
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from taetpu.core.chips import resolve
+from taetpu.core.loading import load
+from taetpu.core.plugins import load_plugins
+from taetpu.core.traced import split
+from taetpu.data.batches import Source
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.tpu import buffers, hlo
+from taetpu.train.count import products
+from taetpu.train.pack import Program
+from taetpu.train.plan import Layout
+from taetpu.train.trial import lines
+
+Json = dict[str, Any]
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+TOO_MUCH = (
+    r"total memory required for HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)",
+    r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm",
+)
+
+
+@cache
+def devices(name: str) -> list[Any]:
+    """The devices of a slice, as the compiler describes them."""
+    tpu = resolve(name)
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=tpu.topology_name, **tpu.topology_options
+    ).devices
+    return list(described)
+
+
+@cache
+def source_of(task: str, folder: str) -> Source:
+    """A prepared task, by its config as JSON."""
+    return load(ResolvedConfig, json.loads(task)).task.prepare(Path(folder))
+
+
+def built(request: Json) -> tuple[Program, Any]:
+    """A request's program, and the shapes that a train step of it takes."""
+    load_plugins([Path(file) for file in request["plugins"]])
+    config = load(ResolvedConfig, request["config"])
+    source = source_of(json.dumps(request["config"]), request["folder"])
+    structure, numbers = split(config, frozenset(request["live"]))
+    program = Program(
+        structure, source, steps=config.train.total_steps(source.num_windows), precision=request["precision"],
+        on=devices(request["tpu"]), **asdict(Layout(**request["layout"])),
+    )  # fmt: skip
+    return program, program.shapes(numbers).advance
+
+
+def compiled(request: Json) -> Json:
+    """What the compiler says of a request (see `tpu.compiler.Request`)."""
+    began = time.monotonic()
+    program, shapes = built(request)
+    step: Any = program.advance
+    traced = step.trace(*shapes)
+    lowered = traced.lower()
+    facts: Json = {
+        "program": text_hash(lowered),
+        "lower_seconds": round(time.monotonic() - began, 2),
+        "flops": products(traced.jaxpr.jaxpr),
+        "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
+    }
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as dump:
+        options = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        try:
+            ready = lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            facts |= {"error": first_line(error), **too_large(str(error), Path(dump))}
+        else:
+            facts |= {"memory": memory(ready, Path(dump)), **costs(Path(dump))}
+    return {**facts, "compile_seconds": round(time.monotonic() - began, 2)}
+
+
+def text_hash(lowered: Any) -> str:
+    return sha256(lowered.as_text().encode()).hexdigest()
+
+
+def changing(step: Any, shapes: Any) -> list[str]:
+    """Arrays of the state that a dispatch gives back as another type than it takes: the next one is compiled anew."""
+    given, _ = jax.eval_shape(step, *shapes)
+    before, after = map(jax.tree_util.tree_leaves_with_path, (shapes[0], given))
+    return [
+        f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {old.dtype} {old.shape} before a step and "
+        f"{new.dtype} {new.shape} after it"
+        for (path, old), (_, new) in zip(before, after, strict=True)
+        if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type)
+    ]
+
+
+def rebuilt(request: Json, first: Any) -> list[str]:
+    """Is the program another one when it is built again, as plug-ins may make it?"""
+    program, shapes = built(request)
+    step: Any = program.advance
+    if text_hash(step.lower(*shapes)) == text_hash(first):
+        return []
+    return ["the program is another one each time it is built: a plug-in draws from time, chance or a counter"]
+
+
+def memory(ready: Any, dump: Path) -> Json:
+    """Bytes of a device's memory that the program needs, and its largest buffers."""
+    said = ready.memory_analysis()
+    parts = {
+        "arguments": said.argument_size_in_bytes,
+        "results": said.output_size_in_bytes - said.alias_size_in_bytes,
+        "temporaries": said.temp_size_in_bytes,
+        "code": said.generated_code_size_in_bytes,
+    }
+    return {"needed": sum(parts.values()), **parts, "largest": [asdict(one) for one in buffers.largest(dump)]}
+
+
+def costs(dump: Path) -> Json:
+    """What a step costs by the compiler's own text; without what could not be read, and then why."""
+    file = next(dump.glob("*after_codegen.txt"), None)
+    if file is None:
+        return {"missing": "the compiler wrote no text of its program: no cycles, no memory traffic"}
+    module = hlo.parse(file.read_text())
+    step = module.step
+    given = sum(plain for _, plain, _ in hlo.waste(module, module.step_loop or module.entry))
+    padded = sum(size for *_, size in hlo.waste(module, module.step_loop or module.entry))
+    return {
+        "cycles": step.cycles,
+        "bytes": step.bytes,
+        "loops": sorted(trips for trips in module.loops.values() if trips is not None),
+        "filled": round(given / padded, 4) if padded else 1.0,
+    }
+
+
+def too_large(message: str, dump: Path) -> Json:
+    """Of a program that does not fit: what it needs, what there is, what takes most."""
+    found = next(filter(None, (re.search(pattern, message) for pattern in TOO_MUCH)), None)
+    if "RESOURCE_EXHAUSTED" not in message:
+        return {}
+    sizes = {}
+    if found:
+        needed, unit, there, of = found.groups()
+        sizes = {"needed": int(float(needed) * UNITS[unit]), "available": int(float(there) * UNITS[of])}
+    return {"too_large": {**sizes, "largest": [asdict(one) for one in buffers.largest(dump)]}}
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def main() -> None:
+    """Answer the parent, a line for each that it says; `{"error", "trace"}` for what could not be tried at all."""
+    warnings.simplefilter("ignore")  # the parent has shown them
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a plug-in prints is no answer
+    for request in lines():
+        try:
+            answer = compiled(request)
+        except Exception as error:
+            answer = {"error": first_line(error), "trace": traceback.format_exc(limit=-4)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

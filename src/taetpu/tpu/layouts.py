@@ -1,0 +1,57 @@
+"""How the runs of a study would be packed on a slice, as far as that is known without one."""
+
+from dataclasses import dataclass, replace
+
+from taetpu.core.chips import Slice
+from taetpu.data.batches import Source
+from taetpu.spec.design import RunSpec
+from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
+from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Runs of one structure, and how they would be packed.
+
+    Attributes:
+        group: the runs; `group.live` as in `train.plan.PackPlan`.
+    """
+
+    group: Group
+    source: Source
+    precision: str
+    layout: Layout
+
+    @property
+    def first(self) -> RunSpec:
+        return self.group.runs[0]
+
+    @property
+    def packs(self) -> int:
+        return -(-len(self.group.runs) // self.layout.width)
+
+    def narrower(self) -> "Planned | None":
+        """The same in packs of half the width; None where each run is alone already."""
+        width = self.layout.width
+        if width == 1:
+            return None
+        half = -(-width // 2)
+        devices = max(d for d in range(1, self.layout.devices + 1) if half % d == 0)
+        return replace(self, layout=replace(self.layout, width=half, devices=devices))
+
+
+def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Planned:
+    """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
+    config = group.runs[0].config
+    need = state_bytes(config, source) + step_bytes(config, source)
+    fit = max(1, int(tpu.hbm_bytes_per_device * SHARE_OF_MEMORY) // need)
+    size = len(group.runs)
+    for devices in sorted({tpu.devices, *(2**i for i in range(tpu.devices.bit_length()))}, reverse=True):
+        most = min(packing.widest or WIDEST * devices, fit * devices)
+        if devices <= min(most, size):
+            layout = Layout(even_width(size, most, devices), devices)
+            break
+    else:
+        layout = Layout(1)
+    precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
+    return Planned(group, source, precision, layout)
