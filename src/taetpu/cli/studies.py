@@ -10,6 +10,7 @@ import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.options import AsJson, Root
+from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.results import show
 from taetpu.cli.tables import say, show_json, show_table
 
@@ -76,11 +77,18 @@ def plan(
         float | None, typer.Option(help="Standard deviation of a run, to say which effects the study can resolve.")
     ] = None,
     effect: Annotated[float | None, typer.Option(help="A true effect: how many seeds would find it?")] = None,
+    tpu: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile every program for this TPU (v5e-8, v5e:2x4), without one, and say whether it fits, how fast "
+            "it would be and what it would cost; `all` compares the generations."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
 
-    Example: taetpu plan study.yaml
+    Example: taetpu plan study.yaml --tpu v5e-8
     """
     from taetpu.core.runtime import prepare_jax
 
@@ -91,23 +99,33 @@ def plan(
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.changes import changes
-    from taetpu.study.preview import preview
+    from taetpu.study.preview import prepared, preview
     from taetpu.study.waiting import Waiting
     from taetpu.train.plan import parse_packing
 
-    packing = parse_packing(pack)
+    packing, slices = parse_packing(pack), wanted_slices(tpu)
     loaded = load_study(study, sets or [])
     if diff is not None:
         found, printed = changes(loaded, diff), show_changes
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            found = preview(loaded, folder, packing, programs=as_json, noise=noise, effect=effect, told=told)
-            printed = _show_plan
+            ready = prepared(loaded, folder, told)
+            found, printed = preview(ready, folder, packing, programs=as_json, noise=noise, effect=effect), _show_plan
+        if slices:
+            found["tpu"] = compiled_for(ready, packing, slices)
     show_json(found) if as_json else printed(found)
+    refuse_what_does_not_fit(found.get("tpu", []))
 
 
 def _show_plan(found: dict[str, Any]) -> None:
+    _show_training(found)
+    if "tpu" in found:
+        typer.echo("")
+        show_slices(found["tpu"])
+
+
+def _show_training(found: dict[str, Any]) -> None:
     typer.echo(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
     show_table(

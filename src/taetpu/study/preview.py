@@ -1,6 +1,7 @@
 """What a study would train, before any of it: arms, differences, sizes, packs. Reads the store, writes nothing."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,28 +24,27 @@ from taetpu.train.pack import structure_key
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
 
 
-def preview(
-    study: Study,
-    folder: StudyFolder,
-    packing: Packing = AUTO,
-    *,
-    programs: bool = False,
-    noise: float | None = None,
-    effect: float | None = None,
-    told: Progress = lambda done, of: None,
-) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
-    tuning`.
+@dataclass(frozen=True)
+class Prepared:
+    """A study with its arms proved, and which of its runs are to be trained.
 
-    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
-    how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
-    `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
-    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
-    arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
-    packs.
+    Attributes:
+        study: its matched arms among its arms.
+        computed: what each arm computes.
+        tried: what tuning trains first; None without tuning.
+        missing: the runs of the study, then those of tuning, that are not done.
+    """
+
+    study: Study
+    computed: Mapping[str, Computation]
+    tried: Study | None
+    missing: tuple[list[RunSpec], list[RunSpec]]
+
+
+def prepared(study: Study, folder: StudyFolder, told: Progress = lambda done, of: None) -> Prepared:
+    """Prove a study's arms, and see what is left to train.
 
     Args:
-        noise, effect: what the `resolution` is computed from (see `study.planner`).
         told: called with how many arms are proved, and of how many.
 
     Raises:
@@ -58,10 +58,42 @@ def preview(
     timed = [arm for arm in study.arms if arm.name not in computed]
     computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # of steps, it has more or fewer
     tried = None if study.tune is None else trials(study)
+
+    def left(runs: list[RunSpec]) -> list[RunSpec]:
+        return [run for run in runs if folder.run(run.arm, run.seed, run.id).status() != "done"]
+
+    return Prepared(study, computed, tried, (left(study.runs()), left(tried.runs() if tried else [])))
+
+
+def preview(
+    found: Prepared,
+    folder: StudyFolder,
+    packing: Packing = AUTO,
+    *,
+    programs: bool = False,
+    noise: float | None = None,
+    effect: float | None = None,
+) -> dict[str, Any]:
+    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
+    tuning`.
+
+    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
+    how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
+    `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
+    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
+    arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
+    packs.
+
+    Args:
+        noise, effect: what the `resolution` is computed from (see `study.planner`).
+
+    Raises:
+        UserError: a noise or an effect that nothing can be planned with.
+    """
+    study, tried, missing = found.study, found.tried, found.missing
     sources, runs = study.sources, study.runs()
-    asked = [runs, tried.runs() if tried else []]
-    done = {run.id for run in chain(*asked) if folder.run(run.arm, run.seed, run.id).status() == "done"}
-    missing = [[run for run in part if run.id not in done] for part in asked]
+    left = {run.id for run in chain(*missing)}
+    done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
     packs = [pack for part in missing for pack in _packs(study, part, folder, packing)]
     first = study.arms[0].config
     source = sources.of(first)
@@ -73,7 +105,7 @@ def preview(
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
-                "contract": _contract(study, arm, computed, programs),
+                "contract": _contract(study, arm, found.computed, programs),
             }
             for arm in study.arms
         ],

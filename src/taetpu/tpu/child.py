@@ -21,14 +21,14 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import LANES, resolve
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
-from taetpu.train.count import products
+from taetpu.train.count import products, sides
 from taetpu.train.pack import Program
 from taetpu.train.plan import Layout
 from taetpu.train.trial import lines
@@ -81,6 +81,7 @@ def compiled(request: Json) -> Json:
         "program": text_hash(lowered),
         "lower_seconds": round(time.monotonic() - began, 2),
         "flops": products(traced.jaxpr.jaxpr),
+        "padded_flops": padded(traced.jaxpr.jaxpr),
         "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
     }
     began = time.monotonic()
@@ -97,6 +98,20 @@ def compiled(request: Json) -> Json:
 
 def text_hash(lowered: Any) -> str:
     return sha256(lowered.as_text().encode()).hexdigest()
+
+
+def padded(jaxpr: Any) -> int:
+    """Operations of all products with their sides filled up to what a matrix unit of 128 takes in at once: columns and
+    summed length to 128, rows to 8, whichever side the compiler takes for which.
+    """
+    return sum(
+        2 * times * many * min(up(rows, 8) * up(columns, LANES), up(rows, LANES) * up(columns, 8)) * up(depth, LANES)
+        for times, many, rows, columns, depth in sides(jaxpr)
+    )
+
+
+def up(size: int, edge: int) -> int:
+    return -(-size // edge) * edge
 
 
 def changing(step: Any, shapes: Any) -> list[str]:

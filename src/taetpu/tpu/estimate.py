@@ -1,8 +1,9 @@
 """From what the compiler says of a program to what training with it takes: memory, seconds, utilisation, dollars.
 
 Nothing here was measured on a TPU. The time of a step is given as a range between two estimates. One is the roofline:
-the larger of the step's products at the chip's peak rate and its memory traffic at the chip's bandwidth (Williams et
-al. 2009). The other is the compiler's own: the cycles that it expects of each operation, at the chip's clock.
+the larger of the step's products, their sides filled up to the matrix unit's, at the chip's peak rate and its memory
+traffic at the chip's bandwidth (Williams et al. 2009). The other is the compiler's own: the cycles that it expects of
+each operation, at the chip's clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
     chip, share = tpu.generation, tpu.generation.devices_per_chip
     peak, bandwidth = chip.bf16_flops / share, chip.hbm_bandwidth / share
     memory, moved, cycles = facts.get("memory"), facts.get("bytes"), facts.get("cycles")
-    roofline = max(facts["flops"] / peak, (moved or 0) / bandwidth)
+    roofline = max(facts["padded_flops"] / peak, (moved or 0) / bandwidth)
     compiler = cycles / chip.clock_hz if cycles and chip.clock_hz else None
     step = _range([roofline, compiler])
     filled = work.runs / (work.packs * work.width)
@@ -62,6 +63,7 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
             **{part: memory[part] for part in ("arguments", "temporaries", "code")},
         },
         "flops": facts["flops"],
+        "padded_flops": facts["padded_flops"],
         "bytes": moved,
         "intensity": facts["flops"] / moved if moved else None,
         "balance": peak / bandwidth,

@@ -1,5 +1,6 @@
 """Counting before training: parameters and floating-point operations, from shapes and the traced program alone."""
 
+from collections.abc import Iterator
 from functools import cache
 from math import prod
 from typing import Any, cast
@@ -51,15 +52,23 @@ def _forward(config: LMConfig, vocab_size: int, seq_len: int) -> tuple[int, int]
 
 def products(jaxpr: Any) -> int:
     """Operations (a multiplication and an addition count as two) of all matrix products in a jaxpr."""
-    total = 0
+    return sum(2 * times * many * rows * columns * depth for times, many, rows, columns, depth in sides(jaxpr))
+
+
+def sides(jaxpr: Any, times: int = 1) -> Iterator[tuple[int, int, int, int, int]]:
+    """Of every matrix product in a jaxpr: how often it is computed, how many at once, rows, columns, summed length.
+
+    A loop counts by its length where that is known, once elsewhere.
+    """
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
-            (contract, _), _ = eqn.params["dimension_numbers"]
-            left = eqn.invars[0].aval.shape
-            total += 2 * prod(eqn.outvars[0].aval.shape) * prod(left[i] for i in contract)
-        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        total += times * sum(products(inner) for inner in _inner(eqn.params))
-    return total
+            (contract, _), (batch, _) = eqn.params["dimension_numbers"]
+            left, right = (v.aval.shape for v in eqn.invars)
+            many, depth = prod(left[i] for i in batch), prod(left[i] for i in contract)
+            yield times, many, prod(left) // (many * depth), prod(right) // (many * depth), depth
+        inside = times * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
+        for inner in _inner(eqn.params):
+            yield from sides(inner, inside)
 
 
 def results(jaxpr: Any) -> int:

@@ -1,0 +1,187 @@
+"""`taetpu plan --tpu`: what the TPU compiler says of a study, as tables."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from taetpu.cli.tables import say, show_table
+
+if TYPE_CHECKING:
+    from taetpu.core.chips import Slice
+    from taetpu.study.preview import Prepared
+    from taetpu.train.plan import Packing
+
+COMPARED = 8  # chips or cores by the name: a machine of each generation
+
+
+def wanted_slices(name: str | None) -> "list[Slice]":
+    """The slices that `--tpu` names: none, one, or the smallest whole machine of each generation.
+
+    Raises:
+        UserError: there is no such slice.
+    """
+    from taetpu.core.chips import generations, resolve
+    from taetpu.core.errors import UserError
+
+    if name is None:
+        return []
+    if name == "all":
+        return [resolve(f"{chip.name}-{COMPARED}") for chip in generations()]
+    try:
+        return [resolve(name)]
+    except UserError as error:
+        raise error.at("--tpu") from None
+
+
+def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
+    """What the compiler says of all runs that are to be trained; of a study that is done, of all its runs."""
+    from rich.console import Console
+
+    from taetpu.study.waiting import Waiting
+    from taetpu.tpu.preflight import Asked, preflight
+
+    study = ready.study
+    runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
+    plugins = tuple(plugin.file for plugin in study.plugins)
+    asked = Asked(runs, study.sources, packing, study.folder, plugins)
+    with Waiting(Console(stderr=True), "compiling for TPU") as told:
+        return preflight(asked, slices, told)
+
+
+def show_slices(found: list[dict[str, Any]]) -> None:
+    """One slice in detail, or several side by side; then what all of it rests on."""
+    from importlib.metadata import version
+
+    from taetpu.core.chips import dated
+
+    if len(found) == 1:
+        _show_slice(found[0])
+    else:
+        show_table([_compared(one) for one in found])
+        for one in found:
+            for told in _troubles(one):
+                say(f"{one['tpu']}: {told}")
+    typer.echo("")
+    say(
+        f"Compiled by libtpu {version('libtpu')} for TPUs that are not here; nothing was measured. Times lie between a "
+        f"roofline and the compiler's own cycles; facts and prices of {dated()}."
+    )
+
+
+def _show_slice(found: dict[str, Any]) -> None:
+    hosts = f"{found['hosts']} host{'s' if found['hosts'] > 1 else ''}"
+    typer.echo(
+        f"{found['tpu']} ({found['topology']}): {found['chips']} chips on {hosts}, {_gib(found['hbm'])} a device"
+    )
+    show_table([_program(one) for one in found["programs"]])
+    told: dict[str, list[str]] = {}
+    for program in found["programs"]:
+        for hazard in program["hazards"]:
+            told.setdefault(hazard, []).append(program["arms"][0] + (" ..." if len(program["arms"]) > 1 else ""))
+    for hazard, arms in told.items():
+        who = "every program" if len(arms) == len(found["programs"]) > 1 else ", ".join(arms)
+        say(f"- {hazard} ({who})", hanging=2)
+    for trouble in _troubles(found):
+        say(f"- {trouble}", hanging=2)
+    typer.echo("")
+    say(_bill(found))
+
+
+def _program(one: dict[str, Any]) -> dict[str, Any]:
+    """A row for a program."""
+    others = f" and {len(one['arms']) - 1} more" if len(one["arms"]) > 1 else ""
+    row = {"arm": f"{one['arms'][0]}{others}", "runs": one["runs"], "pack": f"{one['width']} on {one['devices']}"}
+    if "hbm" not in one:
+        why = "too large" if "too_large" in one else "failed"
+        return {**row, "memory": why, "step": "", "tokens/s": "", "used": ""}
+    return {
+        **row,
+        "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
+        "step": _between(one["step_seconds"], _short),
+        "tokens/s": _between(one["tokens_per_second"], _amount),
+        "used": _between(one["utilisation"], "{:.2g}%".format, 100),
+    }
+
+
+def _compared(found: dict[str, Any]) -> dict[str, Any]:
+    """A row for a slice."""
+    programs = [one for one in found["programs"] if "hbm" in one]
+    most = max((one["hbm"]["needed"] / one["hbm"]["available"] for one in programs), default=None)
+    return {
+        "TPU": found["tpu"],
+        "chips": found["chips"],
+        "fits": f"{len(programs)} of {len(found['programs'])}",
+        "memory": None if most is None else f"{most:.1%}",
+        "steps": _between(found["hours"], _short, 3600),
+        "$ on demand": _between(found["usd_on_demand"], "{:.2f}".format),
+        "$ spot": _between(found["usd_spot"], "{:.2f}".format),
+    }
+
+
+def _troubles(found: dict[str, Any]) -> list[str]:
+    """Programs that the compiler failed on, and what is not known, each said once."""
+    failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
+    missing = [text for one in found["programs"] for text in one.get("missing", ())]
+    return list(dict.fromkeys([*failed, *missing]))
+
+
+def _bill(found: dict[str, Any]) -> str:
+    if found["hours"] is None:
+        return "Without an estimate for every program there is none for the study."
+    steps = _between(found["hours"], _short, 3600)
+    costs = [
+        f"${_between(found[f'usd_{how}'], '{:.2f}'.format)} {name}"
+        for how, name in (("on_demand", "on demand"), ("spot", "spot"))
+        if found[f"usd_{how}"] is not None
+    ]
+    price = ", ".join(costs) if costs else "no rate is known"
+    return (
+        f"All packs, one after another: {steps} of steps, and about {_short(found['compile_seconds'])} of compiling "
+        f"once; {price}. Setting up machines, evaluating and storing come on top."
+    )
+
+
+def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
+    """A range as text, `29us-650us`; one value where its ends look alike."""
+    if found is None:
+        return "-"
+    low, high = (text(factor * end) for end in found)
+    return low if low == high else f"{low}-{high}"
+
+
+def _short(seconds: float) -> str:
+    """Two digits and a unit: `1.7ms`."""
+    for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{_two(seconds / size)}{unit}"
+    return f"{_two(seconds * 1e6)}us"
+
+
+def _amount(number: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{_two(number / size)}{unit}"
+    return _two(number)
+
+
+def _two(number: float) -> str:
+    return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.4g} GiB"
+
+
+def refuse_what_does_not_fit(found: list[dict[str, Any]]) -> None:
+    """Raises `UserError` with the compiler's figures where an arm does not fit on the one slice that was asked for."""
+    from taetpu.core.errors import UserError
+
+    if len(found) == 1 and (refused := _refusals(found[0])):
+        raise UserError("\n".join(refused), path=("--tpu", found[0]["tpu"]))
+
+
+def _refusals(found: dict[str, Any]) -> list[str]:
+    from taetpu.tpu.preflight import refusals
+
+    return refusals(found)

@@ -1,0 +1,52 @@
+"""What makes a run fit into memory, in the order in which it costs least; each is compiled before it is advised."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taetpu.core.chips import Slice
+from taetpu.spec.design import RunSpec
+from taetpu.tpu.compiler import Facts
+from taetpu.tpu.layouts import Planned
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A run with another setting.
+
+    Attributes:
+        setting: as `--set` takes it.
+        facts: what the compiler said of it.
+    """
+
+    setting: str
+    planned: Planned
+    facts: Facts = field(default_factory=dict)
+
+    def facts_in_words(self) -> str:
+        return f"--set {self.setting}, which needs {self.facts['memory']['needed'] / 2**30:.2f} GiB"
+
+
+def remedies(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
+    """Settings that change no result but in its last bits, one by one: the batch in more parts, which is free but for
+    small products.
+    """
+    yield from _in_parts(planned)
+
+
+def _in_parts(planned: Planned) -> Iterator[Remedy]:
+    """The batch worked on in more parts; as few as may do first."""
+    train = planned.first.config.train
+    parts = train.accumulate
+    while (parts := 2 * parts) <= train.batch_size:
+        if train.batch_size % parts == 0:
+            yield Remedy(f"train.accumulate={parts}", with_train(planned, accumulate=parts))
+
+
+def with_train(planned: Planned, **fields: Any) -> Planned:
+    """The same runs with other settings of training."""
+
+    def changed(run: RunSpec) -> RunSpec:
+        return replace(run, config=run.config.model_copy(update={"train": run.config.train.model_copy(update=fields)}))
+
+    return replace(planned, group=replace(planned.group, runs=tuple(map(changed, planned.group.runs))))
