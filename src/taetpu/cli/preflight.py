@@ -143,10 +143,12 @@ def _bill(found: dict[str, Any]) -> str:
 
 
 def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
-    """A range as text, `29us-650us`; one value where its ends look alike."""
+    """A range as text, `29us-650us`; one value where its ends look alike; `>14ms` where one end is not known."""
     if found is None:
         return "-"
-    low, high = (text(factor * end) for end in found)
+    low, high = (None if end is None else text(factor * end) for end in found)
+    if low is None or high is None:
+        return f">{low}" if low else f"<{high}"
     return low if low == high else f"{low}-{high}"
 
 
@@ -169,6 +171,10 @@ def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _gib(size: int) -> str:
     return f"{size / 2**30:.4g} GiB"
 
@@ -178,7 +184,7 @@ def refuse_what_does_not_fit(found: list[dict[str, Any]]) -> None:
     from taetpu.core.errors import UserError
 
     if len(found) == 1 and (refused := _refusals(found[0])):
-        raise UserError("\n".join(refused), path=("--tpu", found[0]["tpu"]))
+        raise UserError("\n".join(refused), path=(f"--tpu {found[0]['tpu']}",))
 
 
 def _refusals(found: dict[str, Any]) -> list[str]:

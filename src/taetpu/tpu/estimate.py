@@ -12,7 +12,8 @@ from typing import Any
 
 from taetpu.core.chips import Slice
 
-Range = tuple[float, float]
+Range = tuple[float, float | None]
+"""From at least to about; None where the larger estimate cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,14 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         Per device: `hbm` bytes needed of those available; `flops` and `bytes` of a step and their ratio, `intensity`
         (above the chip's own ratio, `balance`, products decide); `step_seconds`, `seconds` of all packs, `utilisation`
         (the model's FLOPs of real runs over what all devices of the slice could do) and `tokens_per_second` as
-        `[low, high]`, None where no estimate can be made; `missing`, in words, what is not known.
+        `[low, high]`, an end None where no estimate of it can be made; `missing`, in words, what is not known.
     """
     chip, share = tpu.generation, tpu.generation.devices_per_chip
     peak, bandwidth = chip.bf16_flops / share, chip.hbm_bandwidth / share
     memory, moved, cycles = facts.get("memory"), facts.get("bytes"), facts.get("cycles")
     roofline = max(facts["padded_flops"] / peak, (moved or 0) / bandwidth)
     compiler = cycles / chip.clock_hz if cycles and chip.clock_hz else None
-    step = _range([roofline, compiler])
+    step: Range = (min(roofline, compiler), max(roofline, compiler)) if compiler else (roofline, None)
     filled = work.runs / (work.packs * work.width)
     useful = work.flops * work.width * filled
     return {
@@ -85,17 +86,14 @@ def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
     return found
 
 
-def _range(estimates: Sequence[float | None]) -> Range | None:
-    known = [value for value in estimates if value]
-    return (min(known), max(known)) if known else None
+def _times(found: Range, factor: float) -> Range:
+    low, high = found
+    return low * factor, None if high is None else high * factor
 
 
-def _times(found: Range | None, factor: float) -> Range | None:
-    return None if found is None else (found[0] * factor, found[1] * factor)
-
-
-def _over(amount: float, seconds: Range | None) -> Range | None:
-    return None if seconds is None else (amount / seconds[1], amount / seconds[0])
+def _over(amount: float, seconds: Range) -> tuple[float | None, float]:
+    low, high = seconds
+    return None if high is None else amount / high, amount / low
 
 
 def bill(seconds: Sequence[Range | None], compiling: float, tpu: Slice) -> dict[str, Any]:
@@ -107,11 +105,12 @@ def bill(seconds: Sequence[Range | None], compiling: float, tpu: Slice) -> dict[
     """
     if any(one is None for one in seconds):
         return {"hours": None, "usd_on_demand": None, "usd_spot": None, "compile_seconds": compiling}
-    total = tuple(sum(one[i] for one in seconds if one) / 3600 for i in (0, 1))
-    paid = [total[i] + compiling / 3600 for i in (0, 1)]
+    known = [one for one in seconds if one is not None]
+    highs = [high for _, high in known]
+    hours = sum(low for low, _ in known) / 3600, None if None in highs else sum(h for h in highs if h) / 3600
 
-    def usd(spot: bool) -> list[float] | None:
+    def usd(spot: bool) -> list[float | None] | None:
         rate = tpu.usd_per_hour(spot)
-        return None if rate is None else [hours * rate for hours in paid]
+        return None if rate is None else [None if h is None else (h + compiling / 3600) * rate for h in hours]
 
-    return {"hours": list(total), "usd_on_demand": usd(False), "usd_spot": usd(True), "compile_seconds": compiling}
+    return {"hours": list(hours), "usd_on_demand": usd(False), "usd_spot": usd(True), "compile_seconds": compiling}

@@ -111,6 +111,7 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes(config, source)],
         "filled": facts.get("filled"),
+        "loops": facts.get("loops"),
         "hazards": _hazards(planned, facts, tpu),
     }
     if "too_large" in facts:

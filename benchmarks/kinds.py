@@ -1,0 +1,102 @@
+"""Every registered kind, compiled for TPUs by the real compiler: memory and the compiler's cycles of a tiny model.
+
+The kinds are read from the registry, so that new ones are among them. `python -m benchmarks.kinds v5e-8 v3-8 v6e-8`
+prints the table of docs/tpu.md. Import it after `prepare_jax`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.chips import Slice, resolve
+from taetpu.core.errors import UserError
+from taetpu.core.loading import component, load
+from taetpu.core.registry import BUILTIN, kinds
+from taetpu.nn.lm import ModelConfig
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.train_config import TrainConfig
+from taetpu.tpu.compiler import Compiler, Request
+from taetpu.train.plan import Layout
+
+MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
+TRAIN = {"steps": 20, "batch_size": 8}
+TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
+TEXT = {"source": "python-docs", "tokenizer": "char"}
+INSIDE = {"scores": "mixer"}  # slots of a component rather than of the model
+OF_TRAINING = {"optimizer", "schedule"}
+NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
+"""Slots whose kinds are not in a train step; a metric has a program of its own."""
+
+
+def every_kind() -> Iterator[tuple[str, str]]:
+    """Slot and kind of all that can be in a train step and can stand without settings."""
+    for slot in BUILTIN:
+        yield from ((slot, kind) for kind in kinds(slot) if slot not in NOT_IN_STEPS)
+
+
+def config(slot: str, kind: str) -> ResolvedConfig | None:
+    """A tiny run with this kind in it; None where the kind needs settings that nobody can guess."""
+    model: dict[str, Any] = {**MODEL}
+    train: dict[str, Any] = {**TRAIN}
+    task: dict[str, Any] = {**TASK}
+    try:
+        if slot in OF_TRAINING:
+            train[slot] = kind
+        elif slot == "hook":
+            train["hooks"] = [kind]
+        elif slot in INSIDE:
+            model[INSIDE[slot]] = {**MODEL[INSIDE[slot]], slot: kind}
+        elif slot == "task":
+            task = {"kind": kind, "seq_len": 64, **(TEXT if kind == "text" else {})}
+        elif kind == MODEL.get(slot, {"kind": ""})["kind"]:
+            pass
+        else:
+            model[slot] = kind
+        return ResolvedConfig(
+            task=component("task", task),
+            model=load(ModelConfig, model).resolve(),
+            train=load(TrainConfig, train),
+        )
+    except UserError:
+        return None
+
+
+def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], Request]:
+    """For each kind a program of one run on each device."""
+    found = {}
+    for slot, kind in slots:
+        run = config(slot, kind)
+        if run is not None:
+            layout = Layout(tpu.devices, tpu.devices)
+            source = run.task.prepare(Path())
+            found[slot, kind] = Request(run, source, frozenset(), "bfloat16", layout, tpu, Path(), ())
+    return found
+
+
+def table(names: list[str]) -> str:
+    """Markdown: a row for each kind, two columns for each TPU."""
+    slices = [resolve(name) for name in names]
+    asked = [requests(list(every_kind()), tpu) for tpu in slices]
+    with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
+        answers = [dict(zip(one, compiler.answers(list(one.values())), strict=True)) for one in asked]
+    heads = [f"{tpu.name} {what}" for tpu in slices for what in ("MB", "cycles a step")]
+    lines = [f"| slot | kind | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    for slot, kind in every_kind():
+        cells = [cell for found in answers for cell in _cells(found.get((slot, kind)))]
+        lines.append(f"| `{slot}` | `{kind}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cells(facts: Any) -> tuple[str, str]:
+    if facts is None:
+        return "needs settings", ""
+    if "memory" not in facts:
+        return "failed", facts["error"]
+    return f"{facts['memory']['needed'] / 1e6:.1f}", f"{facts['cycles']:,}" if "cycles" in facts else "-"
+
+
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"  # libtpu is there, and a TPU is not: jax would look for it
+    print(table(sys.argv[1:] or ["v5e-8"]))

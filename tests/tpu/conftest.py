@@ -1,0 +1,42 @@
+"""Studies asked of the real TPU compiler, which needs no TPU."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taetpu.core.chips import resolve
+from taetpu.spec.loading import load_study
+from taetpu.tpu.preflight import Asked, preflight
+from taetpu.train.plan import AUTO, Packing
+
+NEEDS_LIBTPU = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
+
+STUDY = """\
+study: small
+base:
+  task: {kind: copy, seq_len: 64, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 128, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 20, batch_size: 4, sample: none}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Asks the compiler about a study's file, with a cache of this test alone."""
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+
+    def ask(
+        *names: str, text: str = STUDY, sets: tuple[str, ...] = (), packing: Packing = AUTO
+    ) -> list[dict[str, Any]]:
+        file = tmp_path / "small.yaml"
+        file.write_text(text)
+        study = load_study(file, list(sets))
+        plugins = tuple(plugin.file for plugin in study.plugins)
+        wanted = Asked(study.runs(), study.sources, packing, study.folder, plugins)
+        return preflight(wanted, [resolve(name) for name in names])
+
+    return ask

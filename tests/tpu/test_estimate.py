@@ -1,0 +1,62 @@
+"""Seconds and dollars from what the compiler says, by hand."""
+
+import pytest
+
+from taetpu.core.chips import resolve
+from taetpu.tpu.estimate import Work, bill, estimate
+
+V5E = resolve("v5e-8")
+FACTS = {
+    "flops": 10**12, "padded_flops": 2 * 10**12, "bytes": 10**9, "cycles": 30_000_000,
+    "memory": {"needed": 2**30, "arguments": 2**28, "temporaries": 2**29, "code": 2**20},
+}  # fmt: skip
+WORK = Work(packs=2, steps=100, runs=12, tokens=1000, flops=1e12, width=8, devices=8)
+
+
+def test_a_step_lies_between_the_roofline_and_the_compilers_cycles() -> None:
+    found = estimate(FACTS, WORK, V5E)
+    chip = V5E.generation
+    roofline, compiler = 2e12 / chip.bf16_flops, 30e6 / 1.5e9
+    assert found["step_seconds"] == pytest.approx((roofline, compiler))
+    assert found["seconds"] == pytest.approx((200 * roofline, 200 * compiler))
+    # 12 runs in two packs of 8: a quarter of the places repeats a run, and does not count.
+    assert found["tokens_per_second"] == pytest.approx((6000 / compiler, 6000 / roofline))
+    assert found["utilisation"] == pytest.approx((6e12 / (8 * chip.bf16_flops * compiler), 6e12 / (8 * 2e12)))
+    assert found["hbm"]["available"] == chip.hbm_bytes
+    assert found["missing"] == []
+
+
+def test_memory_traffic_decides_where_products_do_not() -> None:
+    found = estimate({**FACTS, "bytes": 10**11}, WORK, V5E)
+    assert found["roofline_seconds"] == pytest.approx(1e11 / V5E.generation.hbm_bandwidth)
+    assert found["intensity"] == 10 < found["balance"]
+
+
+def test_a_device_has_its_share_of_a_chip() -> None:
+    """Of a v3 chip jax sees two devices, each with half of the memory and of the rates."""
+    v3 = resolve("v3-8")
+    assert estimate(FACTS, WORK, v3)["hbm"]["available"] == v3.generation.hbm_bytes / 2
+    assert estimate(FACTS, WORK, v3)["roofline_seconds"] == pytest.approx(2e12 / (v3.generation.bf16_flops / 2))
+
+
+def test_what_is_not_known_has_no_upper_end_and_says_so() -> None:
+    facts = {name: value for name, value in FACTS.items() if name not in ("cycles", "bytes")}
+    found = estimate({**facts, "missing": "no text"}, WORK, V5E)
+    assert found["step_seconds"] == (pytest.approx(2e12 / V5E.generation.bf16_flops), None)
+    assert found["tokens_per_second"][0] is None
+    assert found["missing"] == ["no text"]
+    cost = bill([found["seconds"]], 0.0, V5E)
+    assert cost["hours"][1] is cost["usd_spot"][1] is None
+
+
+def test_dollars_are_hours_of_all_chips_with_compiling() -> None:
+    cost = bill([(3600.0, 7200.0), (0.0, 1800.0)], 1800.0, V5E)
+    assert cost["hours"] == [1.0, 2.5]
+    assert cost["usd_on_demand"] == pytest.approx([1.5 * 8 * 1.2, 3.0 * 8 * 1.2])
+
+
+def test_without_a_rate_there_is_no_price() -> None:
+    ironwood = resolve("tpu7x-8")
+    assert ironwood.usd_per_hour(spot=True) is None
+    assert bill([(1.0, 1.0)], 0.0, ironwood)["usd_spot"] is None
+    assert bill([(1.0, 1.0), None], 0.0, V5E)["usd_spot"] is None
