@@ -1,0 +1,1 @@
+"""TPUs: what a machine with one can do."""
