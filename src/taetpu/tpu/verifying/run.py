@@ -95,6 +95,7 @@ def in_child(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
         try:
+            assert child.stdout is not None
             lines = listened(child.stdout)
             for check in checks:
                 began = time.monotonic()
@@ -110,13 +111,14 @@ def in_child(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome
     return outcomes
 
 
-def listened(stream: IO[str] | None) -> SimpleQueue[str | None]:
-    """The lines of a stream as they come, and None at its end."""
+def listened(stream: IO[str]) -> SimpleQueue[str | None]:
+    """The lines of a stream as they come, and None at its end. Closes it."""
     heard: SimpleQueue[str | None] = SimpleQueue()
 
     def listen() -> None:
-        for line in stream or ():
-            heard.put(line)
+        with stream:
+            for line in stream:
+                heard.put(line)
         heard.put(None)
 
     threading.Thread(target=listen, daemon=True).start()
