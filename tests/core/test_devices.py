@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from taetpu.core.devices import accelerators, choose
+from taetpu.core.devices import ONE_CHIP, accelerators, choose
 from taetpu.core.errors import UserError
 
 
@@ -51,7 +51,8 @@ def test_one_chip_does_not_wait_for_the_others(dev):
     environ = {}
     choose("3", dev("accel0", "accel1", "accel2", "accel3"), environ)
     assert environ.pop("TPU_VISIBLE_CHIPS") == "3"
-    assert environ == {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    assert environ == ONE_CHIP
+    assert {environ[name] for name in ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")} == {"1,1,1"}
 
 
 @pytest.mark.parametrize(

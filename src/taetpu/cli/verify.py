@@ -17,9 +17,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is this machine sane: devices, versions, numbers, rates, collectives, a short training. Under a minute.
+    """Is this machine sane: devices, numbers, rates, a short training.
 
-    Exit code 3 when a check fails; one that is slow does not fail.
+    Also versions, locks, collectives and who has the device; in under a minute. Exit code 3 when a check fails; one
+    that is slow does not.
 
     Example: taetpu verify
     """

@@ -50,6 +50,7 @@ class Chip:
         runtime: the runtime version that the Cloud TPU API starts it with.
         bf16_flops: peak FLOP/s with bfloat16 inputs.
         hbm_bytes: bytes of memory.
+        program_gib: GiB of one device's memory that libtpu lets a program have; the rest is its own.
         hbm_bandwidth: bytes/s.
         ici_bandwidth: bytes/s to all neighbours together, both directions.
         usd_on_demand, usd_spot: USD per chip-hour; the cheapest US region.
@@ -73,6 +74,7 @@ class Chip:
     runtime: str | None
     bf16_flops: float
     hbm_bytes: int
+    program_gib: float
     hbm_bandwidth: float
     ici_bandwidth: float | None
     usd_on_demand: float | None
@@ -158,6 +160,7 @@ class Slice:
 
     @property
     def hbm_bytes_per_device(self) -> int:
+        """Memory of one device, that which libtpu keeps included (see `Chip.program_gib`)."""
         return self.generation.hbm_bytes // self.generation.devices_per_chip
 
     def usd_per_hour(self, spot: bool) -> float | None:

@@ -19,8 +19,8 @@ KINDS = {
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
     "AMD GPU": (r"kfd", None),  # one file for all of them
 }
-ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-"""What libtpu must know besides, to start on one chip of several without waiting for the others."""
+ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0"}
+"""What libtpu must know besides, to start on one chip of several without waiting for the others, or for other hosts."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """How fast the devices multiply, move memory, and take data from the host; against what is published of them."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -90,25 +92,20 @@ def transfer() -> Finding:
     """Bytes/s from the host to the first device and back, and whether they come back as they were sent."""
     if not accelerated():
         return Finding("skipped", "a CPU's memory is the host's own")
-    device = jax.local_devices()[0]
-    sent = np.random.default_rng(0).integers(0, 2**31, 128 * MEBI // 4, dtype=np.int32)
+    return transferred(jax.local_devices()[0], 128 * MEBI)
+
+
+def transferred(device: Any, size: int, back: Callable[[Any], np.ndarray] = np.asarray) -> Finding:
+    """`size` random bytes to a device and, by `back`, to the host again."""
+    sent = np.random.default_rng(0).integers(0, 2**31, size // 4, dtype=np.int32)
     there = sent.nbytes / shortest(lambda: jax.device_put(sent, device))
-    back, seconds = returned(sent, device)
+    returned, seconds = sent, float("inf")
+    for _ in range(3):
+        array = jax.block_until_ready(jax.device_put(sent, device) + 0)  # a new one: jax keeps what it was given
+        began = time.perf_counter()
+        returned = back(array)
+        seconds = min(seconds, time.perf_counter() - began)
     values = {"to_device": there, "from_device": sent.nbytes / seconds}
-    if not np.array_equal(back, sent):
-        wrong = int(np.sum(back != sent))
+    if wrong := int(np.sum(returned != sent)):
         return Finding("FAILED", f"{wrong} of {sent.size} numbers came back changed", values)
     return Finding("ok", f"to the device {rate(there, 'B')}, back {rate(sent.nbytes / seconds, 'B')}", values)
-
-
-def returned(sent: np.ndarray, device: Any) -> tuple[np.ndarray, float]:
-    """What comes back from a device, and the fewest seconds that it takes."""
-    import time
-
-    best, back = float("inf"), sent
-    for _ in range(3):
-        array = jax.block_until_ready(jax.device_put(sent, device) + 0)  # a new array: one that was put is kept here
-        began = time.perf_counter()
-        back = np.asarray(array)
-        best = min(best, time.perf_counter() - began)
-    return back, best
