@@ -25,11 +25,12 @@ SUBLANES = {4: 8, 2: 16, 1: 32}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a figure is from, and when it was read there (ISO date)."""
+    """Where a figure is from, and when it was read there (ISO date); None where it was seen second-hand, `via` another."""
 
     title: str
     url: str | None
-    read: str
+    read: str | None
+    via: str | None = None
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,8 @@ def _document() -> dict[str, Any]:
 
 @cache
 def _sources() -> dict[str, Source]:
-    return {
-        key: Source(one["title"], one["url"], one["read"].isoformat()) for key, one in _document()["sources"].items()
-    }
+    entries = _document()["sources"].items()
+    return {key: Source(**one | {"read": one["read"] and one["read"].isoformat()}) for key, one in entries}
 
 
 def dated() -> str:
@@ -246,6 +246,8 @@ def peak(device_kind: str) -> Peak | None:
     for entry in _document()["gpus"]:
         if re.search(rf"(?<![A-Za-z0-9]){re.escape(entry['kind'])}(?![A-Za-z0-9])", device_kind):
             flops, bandwidth = entry["bf16_flops"], entry["hbm_bandwidth"]
+            if not (flops or bandwidth):
+                return None
             source = _sources()[(flops or bandwidth)[1]]
             return Peak(entry["kind"], flops and flops[0], bandwidth and bandwidth[0], source)
     return None
