@@ -25,7 +25,7 @@ SUBLANES = {4: 8, 2: 16, 1: 32}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a figure is from, and when it was read there (ISO date); None where it was seen second-hand, `via` another."""
+    """Where a figure is from, and when it was read there (ISO date); None where it was seen at another place, `via`."""
 
     title: str
     url: str | None
