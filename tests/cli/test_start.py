@@ -6,7 +6,21 @@ import time
 
 import pytest
 
-COMMANDS = ("new", "plan", "plot", "run", "demo", "status", "ui", "list", "report", "check", "catalog")
+COMMANDS = (
+    "new",
+    "plan",
+    "plot",
+    "run",
+    "demo",
+    "status",
+    "ui",
+    "list",
+    "report",
+    "check",
+    "catalog",
+    "verify",
+    "chips",
+)
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, inspect, live, plots, results, studies
+from taetpu.cli import checks, chips, inspect, live, plots, results, studies, verify
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -38,8 +38,19 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|cpu",
+            envvar="TAETPU_DEVICE",
+            help="Use one accelerator of several, by its number from 0, or none. Stands before the command.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    if device is not None:
+        from taetpu.core.devices import choose
+
+        choose(device)
 
 
 app.command()(studies.new)
@@ -53,6 +64,8 @@ app.command()(results.report)
 app.command()(checks.check)
 app.command()(plots.plot)
 app.command()(live.ui)
+app.command()(verify.verify)
+app.command()(chips.chips)
 
 
 def main() -> None:
@@ -78,7 +91,7 @@ def main() -> None:
             raise
         _refuse(blamed)
     if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
-        command = " goes on from the last checkpoint" if arguments[0] in ("run", "demo") else " can be given again"
+        command = " goes on from the last checkpoint" if {"run", "demo"} & {*arguments} else " can be given again"
         sys.stderr.write(f"\ninterrupted: the same command{command}\n")
     sys.exit(code)
 
@@ -95,6 +108,8 @@ def _misused(error: typer.TyperException) -> "UserError":
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")
+    if getattr(error, "option_name", None) == "--device":
+        return UserError("--device stands before the command", remedy="taetpu --device N COMMAND ...")
     return UserError(problem[:1].lower() + problem[1:], remedy=f"`{command} --help` shows how it is written")
 
 

@@ -25,11 +25,12 @@ SUBLANES = {4: 8, 2: 16, 1: 32}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a figure is from, and when it was read there (ISO date)."""
+    """Where a figure is from, and when it was read there (ISO date); None where it was seen at another place, `via`."""
 
     title: str
     url: str | None
-    read: str
+    read: str | None
+    via: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Chip:
         runtime: the runtime version that the Cloud TPU API starts it with.
         bf16_flops: peak FLOP/s with bfloat16 inputs.
         hbm_bytes: bytes of memory.
+        program_gib: GiB of one device's memory that libtpu lets a program have; the rest is its own.
         hbm_bandwidth: bytes/s.
         ici_bandwidth: bytes/s to all neighbours together, both directions.
         usd_on_demand, usd_spot: USD per chip-hour; the cheapest US region.
@@ -73,6 +75,7 @@ class Chip:
     runtime: str | None
     bf16_flops: float
     hbm_bytes: int
+    program_gib: float
     hbm_bandwidth: float
     ici_bandwidth: float | None
     usd_on_demand: float | None
@@ -158,6 +161,7 @@ class Slice:
 
     @property
     def hbm_bytes_per_device(self) -> int:
+        """Memory of one device, that which libtpu keeps included (see `Chip.program_gib`)."""
         return self.generation.hbm_bytes // self.generation.devices_per_chip
 
     def usd_per_hour(self, spot: bool) -> float | None:
@@ -185,9 +189,8 @@ def _document() -> dict[str, Any]:
 
 @cache
 def _sources() -> dict[str, Source]:
-    return {
-        key: Source(one["title"], one["url"], one["read"].isoformat()) for key, one in _document()["sources"].items()
-    }
+    entries = _document()["sources"].items()
+    return {key: Source(**one | {"read": one["read"] and one["read"].isoformat()}) for key, one in entries}
 
 
 def dated() -> str:
@@ -243,6 +246,8 @@ def peak(device_kind: str) -> Peak | None:
     for entry in _document()["gpus"]:
         if re.search(rf"(?<![A-Za-z0-9]){re.escape(entry['kind'])}(?![A-Za-z0-9])", device_kind):
             flops, bandwidth = entry["bf16_flops"], entry["hbm_bandwidth"]
+            if not (flops or bandwidth):
+                return None
             source = _sources()[(flops or bandwidth)[1]]
             return Peak(entry["kind"], flops and flops[0], bandwidth and bandwidth[0], source)
     return None

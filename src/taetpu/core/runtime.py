@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-ACCELERATOR_FILES = ("/dev/accel0", "/dev/vfio/0", "/dev/nvidia0", "/dev/kfd")
+from taetpu.core.devices import accelerators
 
 
 def cores() -> int:
@@ -28,7 +28,7 @@ def prepare_jax() -> None:
     """
     if "jax" in sys.modules:
         return
-    if not any(Path(f).exists() for f in ACCELERATOR_FILES):
+    if not accelerators():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:

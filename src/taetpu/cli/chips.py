@@ -1,0 +1,87 @@
+"""`taetpu chips`: what is published about TPUs and NVIDIA's chips."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.options import AsJson
+from taetpu.cli.tables import say, show_json, show_table
+
+if TYPE_CHECKING:
+    from taetpu.core.chips import Chip, Slice
+
+
+def chips(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A slice (v5e-8, v4:2x2x4); all chips otherwise.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """What is published about TPUs: rates, memory, slices, prices.
+
+    Example: taetpu chips v5e-8
+    """
+    from taetpu.core.chips import dated, generations, resolve
+
+    if name:
+        found = resolve(name)
+        show_json(_slice(found) | {"chip": _chip(found.generation), "dated": dated()}) if as_json else _show(found)
+        return
+    if as_json:
+        show_json({"dated": dated(), "chips": [_chip(chip) for chip in generations()]})
+        return
+    show_table([_row(chip) for chip in generations()])
+    typer.echo("")
+    say(
+        f"Per chip, as of {dated()}; USD an hour on demand and spot, where it is cheapest in the US. A slice's name "
+        "counts its cores or its chips. Each figure's source: taetpu chips --json"
+    )
+
+
+def _row(chip: "Chip") -> dict[str, Any]:
+    """A generation, in the units of its makers."""
+    sizes = chip.slices()
+    return {
+        "chip": chip.name,
+        "bf16 TF/s": f"{chip.bf16_flops / 1e12:.0f}",
+        "HBM": f"{chip.hbm_bytes / 2**30:.0f} GiB",
+        "GB/s": f"{chip.hbm_bandwidth / 1e9:.0f}",
+        "USD/h": _usd(chip.usd_on_demand),
+        "spot": _usd(chip.usd_spot),
+        "slices": f"{sizes[0].name} to {sizes[-1].name.rpartition('-')[2]}",
+        "by": chip.counts,
+    }
+
+
+def _usd(rate: float | None) -> str:
+    return "no rate" if rate is None else f"{rate:.2f}"
+
+
+def _chip(chip: "Chip") -> dict[str, Any]:
+    plain = asdict(chip) | {"machine_types": dict(chip.machine_types), "sources": {}}
+    return plain | {"sources": {figure: asdict(source) for figure, source in chip.sources}}
+
+
+def _slice(found: "Slice") -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "topology": found.topology_name,
+        "chips": found.chips,
+        "cores": found.cores,
+        "devices": found.devices,
+        "hosts": found.hosts,
+        "machine_type": found.machine_type,
+        "runtime": found.generation.runtime,
+        "hbm_bytes": found.hbm_bytes,
+        "bf16_flops": found.chips * found.generation.bf16_flops,
+        "usd_per_hour": found.usd_per_hour(spot=False),
+        "usd_per_hour_spot": found.usd_per_hour(spot=True),
+    }
+
+
+def _show(found: "Slice") -> None:
+    data = _slice(found)
+    bare = {"bf16_flops": f"{data['bf16_flops']:.4g}", "hbm_bytes": f"{found.hbm_bytes / 2**30:.0f} GiB"}
+    prices = {key: _usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
+    for key, value in (data | bare | prices).items():
+        if value is not None:
+            typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")

@@ -1,0 +1,85 @@
+"""Which accelerators a machine has, and how one is chosen: device files stand in a folder of the test's."""
+
+import subprocess
+import sys
+
+import pytest
+
+from taetpu.core.devices import ONE_CHIP, accelerators, choose
+from taetpu.core.errors import UserError
+
+
+@pytest.fixture
+def dev(tmp_path):
+    """`dev(*names)`: a folder with these device files, and some that are none."""
+
+    def made(*names):
+        for name in ("null", "vfio/vfio", "nvidiactl", "nvidia-uvm", *names):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        return tmp_path
+
+    return made
+
+
+def test_files_are_counted_in_the_order_of_their_numbers(dev):
+    here = dev(*(f"nvidia{number}" for number in range(11)))
+    (found,) = accelerators(here)
+    assert (found.kind, [file.name for file in found.files]) == ("NVIDIA GPU", [f"nvidia{n}" for n in range(11)])
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"), [(["accel0"], "TPU"), (["vfio/0", "vfio/1"], "TPU"), (["kfd"], "AMD GPU"), ([], None)]
+)
+def test_each_kind_is_told_by_its_files(dev, files, kind):
+    assert [one.kind for one in accelerators(dev(*files))] == ([kind] if kind else [])
+
+
+def test_one_gpu_is_all_that_a_process_sees(dev):
+    environ = {}
+    choose("1", dev("nvidia0", "nvidia1"), environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_number_counts_among_what_a_scheduler_gave(dev):
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    choose("1", dev("nvidia0", "nvidia1", "nvidia2", "nvidia3"), environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": "3"}
+
+
+def test_one_chip_does_not_wait_for_the_others(dev):
+    environ = {}
+    choose("3", dev("accel0", "accel1", "accel2", "accel3"), environ)
+    assert environ.pop("TPU_VISIBLE_CHIPS") == "3"
+    assert environ == ONE_CHIP
+    assert {environ[name] for name in ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")} == {"1,1,1"}
+
+
+@pytest.mark.parametrize(
+    ("device", "files", "environ", "told"),
+    [
+        ("4", ["accel0", "accel1", "accel2", "accel3"], {}, "there is no device 4: this machine has 4 TPUs"),
+        ("1", ["nvidia0"], {}, "there is no device 1: this machine has one NVIDIA GPU"),
+        ("1", ["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, "one NVIDIA GPU (limited by CUDA_VISIBLE_DEV"),
+        ("0", [], {}, "there is no device 0: this machine has no accelerator"),
+        ("gpu", ["nvidia0"], {}, "--device gpu is neither a number nor cpu"),
+        ("-1", ["nvidia0"], {}, "--device -1 is neither a number nor cpu"),
+        ("0", ["kfd"], {}, "an AMD GPU cannot be chosen by --device"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_set(dev, device, files, environ, told):
+    before = dict(environ)
+    with pytest.raises(UserError, match=r".") as error:
+        choose(device, dev(*files), environ)
+    assert told in error.value.problem
+    assert error.value.remedy
+    assert environ == before
+
+
+@pytest.mark.slow
+def test_jax_sees_what_was_chosen():
+    """`cpu` holds although the environment asks for an accelerator: what is set comes before jax is imported."""
+    code = "from taetpu.core.devices import choose; choose('cpu')\nimport jax; print(jax.devices()[0].platform)"
+    environ = {"JAX_PLATFORMS": "tpu", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "cpu", done.stderr
