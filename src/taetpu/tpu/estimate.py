@@ -45,7 +45,7 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         facts: what the compiler said of it (`tpu.child.compiled`).
 
     Returns:
-        Per device: `hbm` bytes needed of those available; `flops` and `bytes` of a step and their ratio, `intensity`
+        Per device: `hbm` bytes needed of those that the compiler lets a program have; `flops` and `bytes` of a step and their ratio, `intensity`
         (above the chip's own ratio, `balance`, products decide); `step_seconds`, `seconds` of all packs, `utilisation`
         (the model's FLOPs of real runs over what all devices of the slice could do) and `tokens_per_second` as
         `[low, high]`, an end None where no estimate of it can be made; `missing`, in words, what is not known.
@@ -60,7 +60,7 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
     useful = work.flops * work.width * filled
     return {
         "hbm": None if memory is None else {
-            "needed": memory["needed"], "available": tpu.hbm_bytes_per_device,
+            "needed": memory["needed"], "available": int(chip.program_gib * 2**30),
             **{part: memory[part] for part in ("arguments", "temporaries", "code")},
         },
         "flops": facts["flops"],

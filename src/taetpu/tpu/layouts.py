@@ -44,7 +44,7 @@ def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Plan
     """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
     config = group.runs[0].config
     need = state_bytes(config, source) + step_bytes(config, source)
-    fit = max(1, int(tpu.hbm_bytes_per_device * SHARE_OF_MEMORY) // need)
+    fit = max(1, int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) // need)
     size = len(group.runs)
     for devices in sorted({tpu.devices, *(2**i for i in range(tpu.devices.bit_length()))}, reverse=True):
         most = min(packing.widest or WIDEST * devices, fit * devices)
