@@ -45,10 +45,11 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         facts: what the compiler said of it (`tpu.child.compiled`).
 
     Returns:
-        Per device: `hbm` bytes needed of those that the compiler lets a program have; `flops` and `bytes` of a step and their ratio, `intensity`
-        (above the chip's own ratio, `balance`, products decide); `step_seconds`, `seconds` of all packs, `utilisation`
-        (the model's FLOPs of real runs over what all devices of the slice could do) and `tokens_per_second` as
-        `[low, high]`, an end None where no estimate of it can be made; `missing`, in words, what is not known.
+        Per device: `hbm` bytes needed of those that the compiler lets a program have; `flops` and `bytes` of a step and
+        their ratio, `intensity` (above the chip's own ratio, `balance`, products decide); `step_seconds`, `seconds` of
+        all packs, `utilisation` (the model's FLOPs of real runs over what all devices of the slice could do) and
+        `tokens_per_second` as `[low, high]`, an end None where no estimate of it can be made; `missing`, in words, what
+        is not known.
     """
     chip, share = tpu.generation, tpu.generation.devices_per_chip
     peak, bandwidth = chip.bf16_flops / share, chip.hbm_bandwidth / share
