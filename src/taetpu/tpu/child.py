@@ -159,6 +159,7 @@ def costs(dump: Path) -> Json:
     return {
         "cycles": step.cycles,
         "bytes": step.bytes,
+        "collectives": module.collectives,
         "loops": sorted(trips for trips in module.loops.values() if trips is not None),
         "filled": round(given / padded, 4) if padded else 1.0,
     }

@@ -22,6 +22,7 @@ MOVES_NOTHING = frozenset(f"{kind}-done" for kind in DONE) | {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
     "opt-barrier", "async-update", "partition-id", "replica-id", "domain",
 }  # fmt: skip
+EXCHANGES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"}
 READS_A_PART = frozenset(("dynamic-slice", "gather", "slice", "slice-start", "async-start", "dynamic-update-slice"))
 
 
@@ -79,6 +80,11 @@ class Module:
             (body,), (condition,) = op.called("body"), op.called("condition")
             found[body] = self._trips(condition)
         return found
+
+    @cached_property
+    def collectives(self) -> int:
+        """How many operations exchange data between devices."""
+        return sum(op.kind.removesuffix("-start") in EXCHANGES for ops in self.computations.values() for op in ops)
 
     def _trips(self, condition: str) -> int | None:
         text = "\n".join(op.line for op in self.computations.get(condition, ()))

@@ -112,6 +112,7 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes(config, source)],
         "filled": facts.get("filled"),
         "loops": facts.get("loops"),
+        "collectives": facts.get("collectives"),
         "hazards": _hazards(planned, facts, tpu),
     }
     if "too_large" in facts:
