@@ -48,7 +48,7 @@ def loss_and_gradients(model, key=None):
     return [logits, *jax.tree.leaves(gradients)]
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_splash_attention_is_softmax_of_queries_and_keys_times_values(causal):
     """Each pair of query heads reads a key-value head of its own; with gradients."""
     q, k, v, weight = (jax.random.normal(root_key(i), (1, heads, SEQ, 8)) for i, heads in enumerate((4, 2, 2, 4)))

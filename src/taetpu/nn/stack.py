@@ -68,7 +68,7 @@ class Stack(eqx.Module):
 
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, dict[str, Array]]:
             number, arrays = inputs
-            # Where layers stand in a loop of their own, nothing else could compute the same once for both passes.
+            # In a loop, nothing could compute the same once for both passes; in the open, XLA has to be kept from it.
             kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass == self.size)
             return kept(number, x, number, arrays)
 
@@ -78,8 +78,11 @@ class Stack(eqx.Module):
 
     @property
     def layers_a_pass(self) -> int:
-        """How many layers each pass of the loop holds."""
-        return self.size if self.size <= UNROLL_UP_TO else self.unroll
+        """How many layers each pass of the loop holds.
+
+        What is computed a second time stays in a loop: unrolled, XLA's CPU backend holds as much as if it were kept.
+        """
+        return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
 
     def layer(self, index: int) -> Block:
         """The block of the `index`-th layer of this stack, alone."""

@@ -22,11 +22,6 @@ def totals(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Floa
     return {name: value.sum() for name, value in positions(logits, targets, weights).items()}
 
 
-def by_sequence(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, " batch"]]:
-    """The same sums, each sequence's apart."""
-    return {name: value.sum(-1) for name, value in positions(logits, targets, weights).items()}
-
-
 def positions(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
     """What `totals` sums.
 
