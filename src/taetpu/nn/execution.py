@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from taetpu.nn.attention import Attention
-from taetpu.nn.kernels import PATHS
+from taetpu.nn.kernels import PATHS, Counted, Kernel
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import Stack
 
@@ -34,9 +34,13 @@ class Execution:
         kept = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
         return {name: value for name, value in kept.items() if value != getattr(AS_BUILT, name)}
 
-    def applied(self, tree: Any) -> Any:
-        """A model, or what holds trees shaped like one (gradients, moments), computed this way."""
+    def applied(self, tree: Any, *, counted: bool = False) -> Any:
+        """A model, or what holds trees shaped like one (gradients, moments), computed this way.
+
+        `counted`: only its memory is to be counted, on a machine that may not have the kernel.
+        """
         path = PATHS[self.attention]
+        path = Counted(path) if counted and isinstance(path, Kernel) else path
 
         def attention(node: Any) -> Any:
             return eqx.tree_at(lambda a: a.path, node, path) if isinstance(node, Attention) else node

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from taetpu.core.keys import named
@@ -61,7 +62,8 @@ class Plain(eqx.Module):
     """softmax(scale q k) v, with the scores in memory: every kind of scores, mask, dropout and site."""
 
     name: ClassVar = "plain"
-    platforms: ClassVar[tuple[str, ...]] = ("cpu", "cuda", "rocm", "tpu")
+    platform: ClassVar = ""  # any
+    needs: ClassVar = "nothing"
 
     def refusal(self, call: Call) -> None:
         return None
@@ -100,7 +102,8 @@ class Kernel(eqx.Module):
     """
 
     name: ClassVar[str]
-    platforms: ClassVar[tuple[str, ...]]
+    platform: ClassVar[str]  # see `platform_of`
+    needs: ClassVar[str]
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
         observed = True in [wanted(name) for name in SITES]  # asking says that a site is there: both are asked for
@@ -131,7 +134,8 @@ class CuDNN(Kernel):
     """cuDNN's flash attention, by `jax.nn.dot_product_attention`."""
 
     name: ClassVar = "cudnn"
-    platforms: ClassVar[tuple[str, ...]] = ("cuda",)
+    platform: ClassVar = "cuda"
+    needs: ClassVar = "an NVIDIA GPU, Ampere or later"
 
     def refusals(self, call: Call) -> Iterator[str]:
         yield from super().refusals(call)
@@ -155,7 +159,8 @@ class Splash(Kernel):
     """
 
     name: ClassVar = "splash"
-    platforms: ClassVar[tuple[str, ...]] = ("tpu",)
+    platform: ClassVar = "tpu"
+    needs: ClassVar = "a TPU"
 
     block: int = eqx.field(static=True, default=512)
     interpret: bool = eqx.field(static=True, default=False)
@@ -181,6 +186,18 @@ class Splash(Kernel):
             interpret=self.interpret,
         )
         return jax.vmap(kernel)(q, k, v)
+
+
+class Counted(Kernel):
+    """Stands for a kernel where memory is counted, on whatever machine: takes what it takes, and computes nothing."""
+
+    kernel: Kernel
+
+    def refusals(self, call: Call) -> Iterator[str]:
+        return self.kernel.refusals(call)
+
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        return checkpoint_name(jnp.zeros_like(q), SAVED)
 
 
 PATHS = {path.name: path for path in (PLAIN, CuDNN(), Splash())}

@@ -20,6 +20,8 @@ from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 # The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
 # cycles (docs/log.md); cuDNN's has not been measured.
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
+AMPERE = 8.0  # compute capability, from which cuDNN has flash attention
+AUTO_TAKES = "attention: auto takes it where it is there"
 LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are computed in chunks of the other
 
 
@@ -56,7 +58,7 @@ def decide(
 
     Args:
         precision: of activations and products.
-        platform: `cpu`, `tpu`, `cuda` or `rocm`; what is here unless given.
+        platform: as `platform_of` says; that of this process's devices unless given.
         memory: bytes that a device has for packs; of this one unless given.
 
     Raises:
@@ -67,7 +69,7 @@ def decide(
     if attention == "auto":
         attention = _attention(config, source, precision, platform)
     else:
-        check_path(attention, platform, "attention: auto takes it where it is there")
+        check_path(attention, platform, AUTO_TAKES)
     room = memory_bytes() if memory is None else memory
     if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
         room = math.inf
@@ -112,17 +114,18 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
 
 
 def platform_of(device: Any) -> str:
-    """The platform of a device: `cpu`, `tpu`, `cuda` or `rocm`."""
+    """The platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
     if device.platform != "gpu":
         return device.platform
-    return "cuda" if "cuda" in device.client.platform_version else "rocm"
+    is_nvidia = "cuda" in device.client.platform_version
+    return "cuda" if is_nvidia and float(device.compute_capability) >= AMPERE else "gpu"
 
 
 def check_path(attention: str, platform: str, remedy: str) -> None:
-    """Raise `UserError` where a platform does not have a path of attention."""
-    there = PATHS[attention].platforms
-    if platform not in there:
-        problem = f"attention={attention} runs on {' or '.join(there)}, and this is {platform}"
+    """Raise `UserError` where a platform does not have a path of attention; the path starts in a run's config."""
+    path = PATHS.get(attention, PATHS["plain"])
+    if path.platform not in ("", platform):
+        problem = f"attention={attention} needs {path.needs}, and the device here is a {platform}"
         raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
 
 

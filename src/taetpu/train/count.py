@@ -54,7 +54,7 @@ def _forward(
     config: LMConfig, vocab_size: int, seq_len: int, execution: Execution = AS_BUILT, precision: str = "float32"
 ) -> tuple[int, int]:
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
-    model = execution.applied(shapes(config, vocab_size, seq_len))
+    model = execution.applied(shapes(config, vocab_size, seq_len), counted=True)
     traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
     kept, again = results(traced.jaxpr)
     if execution.loss_chunk is not None:
@@ -82,8 +82,7 @@ def results(jaxpr: Any) -> tuple[int, int]:
     kept = again = 0
     for eqn in jaxpr.eqns:
         own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
-        # A kernel's inner equations are about its blocks, which are never in the device's memory.
-        inner = [] if eqn.primitive.name == "pallas_call" else _inner(eqn.params)
+        inner = _inner(eqn.params)
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         parts = [results(part) for part in inner]
         most = max((part[1] for part in parts), default=0)
@@ -101,7 +100,7 @@ def saved(jaxpr: Any, policy: Any) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         inner = _inner(eqn.params)
-        if inner and eqn.primitive.name != "pallas_call":
+        if inner:
             total += sum(saved(part, policy) for part in inner)
         elif policy(eqn.primitive, *(v.aval for v in eqn.invars), **eqn.params):
             total += sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
