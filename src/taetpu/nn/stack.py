@@ -69,7 +69,7 @@ class Stack(eqx.Module):
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, dict[str, Array]]:
             number, arrays = inputs
             # In a loop, nothing could compute the same once for both passes; in the open, XLA has to be kept from it.
-            kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass == self.size)
+            kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
             return kept(number, x, number, arrays)
 
         x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass)

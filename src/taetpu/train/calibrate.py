@@ -105,9 +105,10 @@ class Shape:
 
     @property
     def deep(self) -> bool:
-        """Has the model a stack of layers that is not unrolled whole?"""
+        """Has the model a stack of layers that is not unrolled whole? With remat every stack stays a loop."""
+        most = UNROLL_UP_TO if self.work.execution.remat == "none" else 1
         layers = split(self.work.config, self.work.group.live)[0].model.layers
-        return any(len(list(alike)) > UNROLL_UP_TO for _, alike in groupby(layers))
+        return any(len(list(alike)) > most for _, alike in groupby(layers))
 
     def seconds_of_work(self) -> float:
         """A lower bound of how long training the group takes."""

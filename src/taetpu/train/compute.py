@@ -132,9 +132,10 @@ def check_path(attention: str, platform: str, remedy: str) -> None:
 def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
     """The kernel of this platform, where the sequences are long enough and a layer takes it in training."""
     name, least = KERNELS.get(platform, ("plain", 0))
-    calls = [call_of(part, source.seq_len, precision, training=True) for part, _ in attentions(config, source)]
-    taken = source.seq_len >= least and any(PATHS[name].refusal(call) is None for call in calls)
-    return name if taken else "plain"
+    if name == "plain" or source.seq_len < least:
+        return "plain"
+    calls = (call_of(part, source.seq_len, precision, training=True) for part, _ in attentions(config, source))
+    return name if any(PATHS[name].refusal(call) is None for call in calls) else "plain"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:

@@ -35,7 +35,7 @@ def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     Every product in the program is counted as it stands, loops by their length; element-wise work is not counted. The
     backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1).
     """
-    return _forward(cast(Any, config), vocab_size, seq_len)[0]
+    return _forward(cast(Any, config), vocab_size, seq_len, AS_BUILT, "float32")[0]
 
 
 def activation_bytes(
@@ -50,9 +50,7 @@ def activation_bytes(
 
 
 @cache
-def _forward(
-    config: LMConfig, vocab_size: int, seq_len: int, execution: Execution = AS_BUILT, precision: str = "float32"
-) -> tuple[int, int]:
+def _forward(config: LMConfig, vocab_size: int, seq_len: int, execution: Execution, precision: str) -> tuple[int, int]:
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
     model = execution.applied(shapes(config, vocab_size, seq_len), counted=True)
     traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
