@@ -14,6 +14,7 @@ from taetpu.core.chips import Slice, resolve
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component, load
 from taetpu.core.registry import BUILTIN, kinds
+from taetpu.nn.execution import AS_BUILT
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
@@ -71,7 +72,7 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
         if run is not None:
             layout = Layout(tpu.devices, tpu.devices)
             source = run.task.prepare(Path())
-            found[slot, kind] = Request(run, source, frozenset(), "bfloat16", layout, tpu, Path(), ())
+            found[slot, kind] = Request(run, source, frozenset(), "bfloat16", AS_BUILT, layout, tpu, Path(), ())
     return found
 
 

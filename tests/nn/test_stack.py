@@ -10,6 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
 from taetpu.nn import stack
+from taetpu.nn.execution import Execution
 from taetpu.nn.lm import ModelConfig, build, matrices, named_parameters, with_parameters
 from taetpu.nn.parts import trainable
 
@@ -58,7 +59,7 @@ def test_rolled_is_unrolled(draw, monkeypatch, layers):
     model, key = draw(BASE | {"dropout": 0.5}), root_key(3)
     whole = forward(model, key)
     monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
-    model = stack.unrolled(model, layers)
+    model = Execution(unroll=layers).applied(model)
     text = str(jax.make_jaxpr(lambda m: m(TOKENS))(model))
     assert f"unroll={layers}" in text
     assert "unroll=3" not in text

@@ -1,12 +1,20 @@
 """The loss is torch's cross entropy, weighted, and survives large logits."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from taetpu.optim.loss import by_sequence, totals
+from taetpu.core.compiling import jit_once
+from taetpu.core.sites import capture
+from taetpu.data.batches import Batch
+from taetpu.nn.execution import Execution
+from taetpu.nn.parts import join, trainable
+from taetpu.optim.loss import predictions, totals
+from taetpu.train.count import inner
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((2, 5, 7)).astype(np.float32) * 3
@@ -55,10 +63,62 @@ def test_nan_is_never_correct():
     assert sums["correct"] == 0
 
 
-def test_sums_of_sequences_are_the_batchs_in_parts():
-    sums, whole = by_sequence(jnp.asarray(LOGITS), TARGETS, WEIGHTS), totals(jnp.asarray(LOGITS), TARGETS, WEIGHTS)
-    for name, values in sums.items():
-        assert values.shape == (2,)
-        np.testing.assert_allclose(values.sum(), whole[name], rtol=1e-6)
-    alone = totals(jnp.asarray(LOGITS[:1]), TARGETS[:1], WEIGHTS[:1])
-    np.testing.assert_allclose(sums["nll"][0], alone["nll"], rtol=1e-6)
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(1)
+    tokens, targets = (jnp.asarray(rng.integers(0, VOCAB, (3, SEQ)), jnp.int32) for _ in range(2))
+    return Batch(tokens, targets, jnp.asarray(rng.integers(0, 3, (3, SEQ)), jnp.float32))
+
+
+VOCAB, SEQ = 50, 10  # a vocabulary that is no other size
+SETTINGS = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}, "ffn": "none"}
+
+
+def summed(model, batch, **how):
+    params, rest = trainable(model)
+
+    def loss(params):
+        sums = {name: v.sum(-1) for name, v in predictions(join(params, rest), batch, **how)[1].items()}
+        return sums["nll"].sum() / sums["weight"].sum(), sums
+
+    return jax.value_and_grad(loss, has_aux=True), params
+
+
+def shapes(jaxpr):
+    """The shapes of all that a jaxpr computes, of the jaxprs in it too."""
+    for eqn in jaxpr.eqns:
+        yield from (v.aval.shape for v in eqn.outvars)
+        for part in inner(eqn.params):
+            yield from shapes(part)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "tokens"),
+    [("tied", 12), ("untied", 3), pytest.param("tied", 1, marks=pytest.mark.slow)],  # parts of 4, 4, 2 and of 1
+)
+def test_a_loss_in_chunks_is_the_loss(draw, batch, embedding, tokens):
+    """And so are gradients and hits, and no array holds as many logits as there are positions."""
+    model = draw({**SETTINGS, "embedding": embedding}, vocab=VOCAB, seq=SEQ)
+    chunked = Execution(loss_chunk=tokens).applied(model)
+    ways = [summed(model, batch), summed(chunked, batch)]
+    for (fn, params), whole in zip(ways, (True, False), strict=True):
+        logits = [math.prod(s) for s in shapes(jax.make_jaxpr(fn)(params).jaxpr) if VOCAB in s and 8 not in s]
+        assert (max(logits) >= 3 * SEQ * VOCAB) == whole
+        assert whole or max(logits) <= max(tokens, 3) * VOCAB
+    expected, found = (jax.tree.leaves(jit_once(fn)(params)) for fn, params in ways)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_logits_are_whole_where_they_are_asked_for(draw, batch):
+    model = draw(SETTINGS, vocab=VOCAB, seq=SEQ)
+    chunked = Execution(loss_chunk=4).applied(model)
+
+    def logits(model, **how):
+        return jax.eval_shape(lambda: predictions(model, batch, **how)[0])
+
+    assert logits(chunked) is None
+    assert logits(chunked, whole=True).shape == (3, SEQ, VOCAB)
+    assert logits(Execution(loss_chunk=30).applied(model)).shape == (3, SEQ, VOCAB)  # all in one chunk
+    (given, _), reads = jax.eval_shape(capture(lambda: predictions(chunked, batch), ["logits"]))
+    assert given.shape == reads["logits"].shape == (3, SEQ, VOCAB)

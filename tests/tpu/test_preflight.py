@@ -139,7 +139,12 @@ def test_remedies_keep_what_is_trained(tmp_path: Path) -> None:
     (members,) = group(study.runs())
     planned = plan_for(tpu, members, study.sources.of(members.runs[0].config), parse_packing("off"))
     found = list(remedies(planned, tpu))
-    assert [one.setting for one in found][:2] == ["train.accumulate=2", "train.accumulate=4"]
+    assert [one.setting for one in found] == [
+        "train.accumulate=2",
+        "train.compute.remat=dots",
+        "train.compute.remat=full",
+        "train.accumulate=4",
+    ]
     for one in found:
         assert one.planned.first.config.model == planned.first.config.model
         assert one.planned.first.config.train.batch_size == 4

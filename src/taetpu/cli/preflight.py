@@ -70,10 +70,8 @@ def show_slices(found: list[dict[str, Any]]) -> None:
 
 
 def _show_slice(found: dict[str, Any]) -> None:
-    hosts = f"{found['hosts']} host{'s' if found['hosts'] > 1 else ''}"
-    typer.echo(
-        f"{found['tpu']} ({found['topology']}): {found['chips']} chips on {hosts}, {_gib(found['hbm'])} a device"
-    )
+    shape = f"{_count(found['chips'], 'chip')} on {_count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
+    typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
     show_table([_program(one) for one in found["programs"]])
     told: dict[str, list[str]] = {}
     for program in found["programs"]:

@@ -163,8 +163,18 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
         yield f"tuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best"
     if found["at_run"]:
         yield f"matched by time: measured at run, for {', '.join(found['at_run'])}"
+    yield from dict.fromkeys(line for pack in found["packs"] for line in _computed(pack))
     if resolved := _resolution(found["resolution"]):
         yield resolved
+
+
+def _computed(pack: dict[str, Any]) -> Iterator[str]:
+    """How a pack's numbers are computed, where that is not the plain way, and what is not computed so."""
+    chosen = [f"{name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack]
+    if chosen:
+        yield f"{', '.join(pack['arms'])}: computed with {', '.join(chosen)}"
+    for line in pack["routed"]:
+        yield f"{', '.join(pack['arms'])}: {line}"
 
 
 def _resolution(found: dict[str, Any]) -> str:

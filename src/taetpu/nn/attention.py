@@ -3,8 +3,6 @@
 from typing import Annotated, Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
@@ -13,16 +11,14 @@ from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
-from taetpu.core.sites import site, wanted
+from taetpu.core.sites import site
+from taetpu.nn.kernels import PLAIN
 from taetpu.nn.parts import Context, Dims, Fixed, dropout, project
 from taetpu.nn.position import PositionConfig
-from taetpu.nn.product import product
 from taetpu.nn.scores import NoScores
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
-KVHeads = Float[Array, "batch kv_head seq head_dim"]
-Scores = Float[Array, "batch head query key"]
 
 
 @register("mixer", "none")
@@ -142,37 +138,16 @@ class Attention(eqx.Module):
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
     causal: bool = eqx.field(static=True)
+    path: Any = PLAIN  # how it is computed: see `nn.kernels`
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         q = split_heads(project(x, self.wq, self.bq), self.num_heads)
         k = split_heads(project(x, self.wk, self.bk), self.num_kv_heads)
         v = split_heads(project(x, self.wv, self.bv), self.num_kv_heads)
         q, k = self.position(q, k, ctx)
-        z = self.attend(q, self.shared(k), self.shared(v), ctx)
+        z = self.path(self, q, k, v, ctx)
         z = site("mixer.z", z if self.keep is None else z * self.keep.value.astype(z.dtype)[:, None, None])
         return project(join_heads(z), self.wo, self.bo)
-
-    def shared(self, kv: KVHeads) -> Heads:
-        """Each key-value head repeated for the query heads that read it."""
-        return jnp.repeat(kv, self.num_heads // self.num_kv_heads, axis=1) if self.num_kv_heads < self.num_heads else kv
-
-    def attend(self, q: Heads, k: Heads, v: Heads, ctx: Context) -> Heads:
-        scores = self.scores(product(q, k.mT, jnp.float32) * self.scale.value, ctx)
-        if self.causal:
-            scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
-        return self.read(site("mixer.scores", scores), v, ctx)
-
-    def read(self, scores: Scores, v: Heads, ctx: Context) -> Heads:
-        """softmax(scores) v. Unless the pattern is looked at, the sum that normalises it divides the result instead.
-
-        The result is smaller, and so no gradient is summed over the pattern.
-        """
-        pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-        total = pattern.sum(-1, keepdims=True)
-        if wanted("mixer.pattern"):
-            pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
-        pattern = self.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
-        return (product(pattern, v, jnp.float32) / total).astype(v.dtype)
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:

@@ -1,4 +1,4 @@
-"""Slot `embedding`: tokens to vectors, and vectors back to logits."""
+"""Slot `embedding`: tokens to vectors, and vectors back to logits, each position by itself."""
 
 import equinox as eqx
 import jax.numpy as jnp

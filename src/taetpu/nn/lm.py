@@ -150,19 +150,25 @@ class LM(eqx.Module):
     dropout: Any
     stacks: tuple[Stack, ...]
     norm: Any
+    loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.execution`
 
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq vocab"]:
         """Logits, float32. `key` turns dropout on; `dtype` is the precision of activations and products."""
+        return site("logits", self.embedding.decode(self.final(tokens, key=key, dtype=dtype)))
+
+    def final(
+        self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
+    ) -> Float[Array, "batch seq dim"]:
+        """What logits are computed from: the stream behind the last layer, normed."""
         ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key)
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.position(x, ctx)
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
         for stack in self.stacks:
             x = stack(x, ctx)
-        x = site("final", x if self.norm is None else self.norm(x))
-        return site("logits", self.embedding.decode(x))
+        return site("final", x if self.norm is None else self.norm(x))
 
 
 def named_parameters(model: LM) -> dict[str, Array]:

@@ -1,7 +1,8 @@
 """Equal neighbouring layers as one stacked block under a scan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,11 +15,33 @@ from taetpu.core.keys import Key, named
 from taetpu.core.sites import note, owning
 from taetpu.core.traced import bind, split
 from taetpu.nn.block import Block, LayerConfig
+from taetpu.nn.kernels import SAVED
 from taetpu.nn.parts import Context, Dims
 
 # Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones take
 # `Stack.unroll` layers a pass, so that compile time does not grow with depth.
 UNROLL_UP_TO = 8
+
+_keep = jax.checkpoint_policies
+
+
+def everything(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., Any]:
+    """Every activation is kept for the backward pass."""
+    return layer
+
+
+# What the backward pass finds of a layer, and what it computes a second time. `dots` keeps the results of the
+# projections, and of kernels of attention; `full` keeps nothing but what came into the layer.
+REMAT: dict[str, Callable[..., Any]] = {
+    "none": everything,
+    "dots": partial(
+        jax.checkpoint,
+        policy=_keep.save_from_both_policies(
+            _keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(SAVED)
+        ),
+    ),
+    "full": jax.checkpoint,
+}
 
 
 class Stack(eqx.Module):
@@ -31,6 +54,7 @@ class Stack(eqx.Module):
     start: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
     unroll: int = eqx.field(static=True, default=1)
+    remat: str = eqx.field(static=True, default="none")  # see `REMAT`
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         layers = range(self.start, self.start + self.size)
@@ -44,7 +68,9 @@ class Stack(eqx.Module):
 
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, dict[str, Array]]:
             number, arrays = inputs
-            return owning(layer, layers)(number, x, number, arrays)
+            # In a loop, nothing could compute the same once for both passes; in the open, XLA has to be kept from it.
+            kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
+            return kept(number, x, number, arrays)
 
         x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass)
         note(reads)
@@ -52,8 +78,11 @@ class Stack(eqx.Module):
 
     @property
     def layers_a_pass(self) -> int:
-        """How many layers each pass of the loop holds."""
-        return self.size if self.size <= UNROLL_UP_TO else self.unroll
+        """How many layers each pass of the loop holds.
+
+        What is computed a second time stays in a loop: unrolled, XLA's CPU backend holds as much as if it were kept.
+        """
+        return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
 
     def layer(self, index: int) -> Block:
         """The block of the `index`-th layer of this stack, alone."""
@@ -80,15 +109,6 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         stacks.append(Stack(block, start, len(numbers)))
         start += len(numbers)
     return tuple(stacks)
-
-
-def unrolled(tree: Any, layers: int) -> Any:
-    """A model, or what is shaped like one, with so many layers in each pass of a deep stack's loop."""
-
-    def changed(node: Any) -> Any:
-        return replace(node, unroll=layers) if isinstance(node, Stack) else node
-
-    return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, Stack))
 
 
 def joined(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

@@ -72,6 +72,11 @@ def acts(hook: Hook, method: str) -> bool:
     return getattr(type(hook), method) is not getattr(Hook, method)
 
 
+def readers(hooks: Mapping[str, Hook]) -> list[str]:
+    """The names of the hooks that are given the logits."""
+    return [name for name, hook in sorted(hooks.items()) if acts(hook, "loss")]
+
+
 def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any, now: Moment) -> Any:
     """`value` through the method of every hook that has it, in the order of names; each gets a key of its own.
 

@@ -249,7 +249,7 @@ def noise(results: Results) -> str:
 def packing(results: Results) -> list[str]:
     """How runs were packed, an entry for each kind of pack: `24 runs in packs of 8 on 2 devices (measured)`."""
     return [
-        f"{_count(pack['runs'], 'run')} {_layout(pack)} ({pack['chosen']})"
+        f"{_count(pack['runs'], 'run')} {_layout(pack)}{_computed(pack)} ({pack['chosen']})"
         for pack in results.get("packs", ())
         if "chosen" in pack
     ]
@@ -260,6 +260,13 @@ def _layout(pack: Mapping[str, Any]) -> str:
     where = f" on {pack['devices']} devices" if pack["devices"] > 1 else ""
     loop = f", {pack['unroll']} layers at once" if pack["unroll"] > 1 else ""
     return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop + filled
+
+
+def _computed(pack: Mapping[str, Any]) -> str:
+    """How numbers were computed, where that was not the plain way."""
+    return "".join(
+        f", {name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack
+    )
 
 
 def more_seeds(results: Results) -> list[str]:

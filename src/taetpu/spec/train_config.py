@@ -6,9 +6,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
-from taetpu.core.identity import OBSERVATION as OBSERVATION
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
+from taetpu.spec.compute_config import ComputeConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
@@ -33,7 +33,7 @@ class TrainConfig(Config):
     can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
     done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
     one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them:
-    both are lists of kinds, or settings by name.
+    both are lists of kinds, or settings by name. `compute` says how numbers are computed.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
@@ -46,6 +46,7 @@ class TrainConfig(Config):
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute: ComputeConfig = ComputeConfig()
     eval_every: PositiveInt | None = None
     checkpoint: int | str = "eval"
     keep_checkpoints: bool = False

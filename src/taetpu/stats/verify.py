@@ -106,13 +106,16 @@ def _of_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, 
 
 
 def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Runs of one arm that cost different things. Memory depends on the versions that it was counted with."""
+    """Runs of one arm that cost different things. Memory depends on the versions that it was counted with, and on how
+    numbers were computed."""
     first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
     for run in runs:
         result = read_result(run) or {}
-        versions = json.dumps(result.get("environment", {}).get("versions"), sort_keys=True)
+        pack = result.get("pack", {})
+        how = [pack.get(name) for name in ("precision", "attention", "remat", "loss_chunk")]
+        counted = json.dumps([result.get("environment", {}).get("versions"), how], sort_keys=True)
         for name in (name for name in COSTS if name in result):
-            key = run.arm, name, versions if name == "memory" else ""
+            key = run.arm, name, counted if name == "memory" else ""
             other, value = first.setdefault(key, (run, result[name]))
             if value != result[name]:
                 yield f"{run.where}: {name} is {result[name]} in the result, and {value} in that of {other.where}"

@@ -1,10 +1,14 @@
 """The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
 
+import jax
+
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
+from taetpu.core.errors import UserError
 from taetpu.spec.design import Study
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
+from taetpu.train.compute import AUTO_TAKES, check_path, platform_of
 
 
 def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study, dict[str, Computation]]:
@@ -14,9 +18,15 @@ def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study,
         told: called with how many arms are proved, and of how many.
 
     Raises:
-        UserError: data cannot be used; an arm cannot be matched, breaks the contract, or cannot be tuned.
+        UserError: the device here lacks the path of attention that is asked for; data cannot be used; an arm cannot
+            be matched, breaks the contract, or cannot be tuned.
     """
     study.runs()
+    baseline = study.arms[0]
+    try:
+        check_path(baseline.config.train.compute.attention, platform_of(jax.devices()[0]), AUTO_TAKES)
+    except UserError as error:
+        raise baseline.explain(error) from None
     study = beside(study, matched(study))
     computed = check(study, told)
     if study.tune is not None:

@@ -19,6 +19,7 @@ from taetpu.study.planner import resolution
 from taetpu.study.prepare import proved
 from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
+from taetpu.train.compute import routed
 from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
@@ -207,15 +208,18 @@ def _packs(study: Study, missing: list[RunSpec], folder: StudyFolder, packing: P
     for plan in [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], stored, packing, measure)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.of(runs[0].config)
-        a_step = known.seconds(Work(Group(frozenset(plan.live), runs), source, plan.precision), plan.layout)
+        work = Work(Group(frozenset(plan.live), runs), source, plan.precision, plan.execution)
+        a_step = known.seconds(work, plan.layout)
         steps = runs[0].config.train.total_steps(source.num_windows)
         structure = structure_key(split(runs[0].config, frozenset(plan.live))[0])
+        program = f"{plan.layout} {plan.precision} {plan.execution} {structure}"
         entry = {
             **plan.facts,
-            "program": programs.setdefault(f"{plan.layout} {plan.precision} {structure}", len(programs) + 1),
+            "program": programs.setdefault(program, len(programs) + 1),
             "chosen": "measured at run" if runs[0].id in at_run else plan.chosen,
             "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
             "runs": [list(names) for names in plan.runs],
+            "routed": [str(one) for one in routed(runs[0].config, source, plan.execution, plan.precision)],
             "seconds": None if a_step is None or runs[0].id in at_run else a_step * steps,
         }
         found.append(entry)

@@ -10,6 +10,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, time_matched, timed
 from taetpu.train.calibrate import Calibration
+from taetpu.train.compute import decide
 from taetpu.train.plan import Group, Work, auto_precision
 from taetpu.train.watch import Watcher
 
@@ -38,7 +39,7 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.of(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
-    work = Work(Group(frozenset(active(config)), runs), source, precision)
+    work = Work(Group(frozenset(active(config)), runs), source, precision, decide(config, source, precision))
     seconds = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins)).timed(work, watcher)
     if seconds is None:
         problem = f"the time that arm {name!r} takes could not be measured"

@@ -121,13 +121,14 @@ class Packs:
             structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
             steps = structure.train.total_steps(source.num_windows)
             layout = asdict(plan.layout)
-            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision, **layout)
+            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision,
+                                          execution=plan.execution, **layout)  # fmt: skip
         return self.programs[key]
 
     def program_key(self, plan: PackPlan) -> str:
         """Equal for packs that share a program."""
         structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
-        return f"{plan.layout} {plan.precision} {structure_key(structure)}"
+        return f"{plan.layout} {plan.precision} {plan.execution} {structure_key(structure)}"
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

@@ -26,9 +26,10 @@ from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
+from taetpu.nn.execution import Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
-from taetpu.train.count import products, sides
+from taetpu.train.count import inner, products, sides
 from taetpu.train.pack import Program
 from taetpu.train.plan import Layout
 from taetpu.train.trial import lines
@@ -65,7 +66,7 @@ def built(request: Json) -> tuple[Program, Any]:
     structure, numbers = split(config, frozenset(request["live"]))
     program = Program(
         structure, source, steps=config.train.total_steps(source.num_windows), precision=request["precision"],
-        on=devices(request["tpu"]), **asdict(Layout(**request["layout"])),
+        execution=Execution(**request["execution"]), on=devices(request["tpu"]), **asdict(Layout(**request["layout"])),
     )  # fmt: skip
     return program, program.shapes(numbers).advance
 
@@ -82,6 +83,7 @@ def compiled(request: Json) -> Json:
         "lower_seconds": round(time.monotonic() - began, 2),
         "flops": products(traced.jaxpr.jaxpr),
         "padded_flops": padded(traced.jaxpr.jaxpr),
+        "scans": sorted(rounds(traced.jaxpr.jaxpr)),
         "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
     }
     began = time.monotonic()
@@ -98,6 +100,12 @@ def compiled(request: Json) -> Json:
 
 def text_hash(lowered: Any) -> str:
     return sha256(lowered.as_text().encode()).hexdigest()
+
+
+def rounds(jaxpr: Any) -> set[int]:
+    """The lengths of all loops that a jaxpr has."""
+    found = {eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"}
+    return found.union(*(rounds(part) for eqn in jaxpr.eqns for part in inner(eqn.params)))
 
 
 def padded(jaxpr: Any) -> int:
@@ -160,6 +168,7 @@ def costs(dump: Path) -> Json:
         "cycles": step.cycles,
         "bytes": step.bytes,
         "collectives": module.collectives,
+        "kernels": module.kernels,
         "loops": sorted(trips for trips in module.loops.values() if trips is not None),
         "filled": round(given / padded, 4) if padded else 1.0,
     }

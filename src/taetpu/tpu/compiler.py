@@ -20,6 +20,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
+from taetpu.nn.execution import Execution
 from taetpu.spec.identity import canonical, plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
@@ -39,7 +40,7 @@ class Request:
 
     Attributes:
         config: one run's, which stands for all of the pack.
-        live, precision: see `train.plan.PackPlan`.
+        live, precision, execution: see `train.plan.PackPlan`.
         folder: where the task's paths start.
         plugins: the plug-ins of the study.
     """
@@ -48,6 +49,7 @@ class Request:
     source: Source
     live: frozenset[str]
     precision: str
+    execution: Execution
     layout: Layout
     tpu: Slice
     folder: Path
@@ -59,6 +61,7 @@ class Request:
             "config": to_data(self.config),
             "live": sorted(self.live),
             "precision": self.precision,
+            "execution": asdict(self.execution),
             "layout": asdict(self.layout),
             "tpu": self.tpu.topology_name,
             "folder": str(self.folder),
@@ -72,6 +75,7 @@ class Request:
         about = {
             "structure": to_data(split(self.config, self.live)[0]),
             "precision": self.precision,
+            "execution": asdict(self.execution),
             "layout": asdict(self.layout),
             "tpu": [self.tpu.topology_name, self.tpu.topology_options],
             "task": [self.source.vocab_size, self.source.seq_len, arrays],

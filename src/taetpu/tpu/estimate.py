@@ -82,6 +82,8 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
 def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
     chip = tpu.generation
     found = [facts["missing"]] if "missing" in facts else []
+    if facts.get("kernels"):
+        found.append("attention's kernels have no cycles in the compiler's text: its estimate leaves them out")
     if chip.clock_hz is None:
         found.append(f"the clock of {chip.name} is not published: its cycles are no seconds")
     return found

@@ -82,6 +82,11 @@ class Module:
         return found
 
     @cached_property
+    def kernels(self) -> int:
+        """How many operations are kernels, of which the text does not say what they cost."""
+        return sum("tpu_custom_call" in op.line for ops in self.computations.values() for op in ops)
+
+    @cached_property
     def collectives(self) -> int:
         """How many operations exchange data between devices."""
         return sum(op.kind.removesuffix("-start") in EXCHANGES for ops in self.computations.values() for op in ops)

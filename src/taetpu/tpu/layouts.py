@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 
 from taetpu.core.chips import Slice
 from taetpu.data.batches import Source
+from taetpu.nn.execution import Execution
 from taetpu.spec.design import RunSpec
+from taetpu.train.compute import decide
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width
 
@@ -20,6 +22,7 @@ class Planned:
     group: Group
     source: Source
     precision: str
+    execution: Execution
     layout: Layout
 
     @property
@@ -43,8 +46,11 @@ class Planned:
 def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Planned:
     """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
     config = group.runs[0].config
-    need = state_bytes(config, source) + step_bytes(config, source)
-    fit = max(1, int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) // need)
+    precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
+    room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
+    execution = decide(config, source, precision, platform="tpu", memory=room)
+    need = state_bytes(config, source) + step_bytes(config, source, execution, precision)
+    fit = max(1, room // need)
     size = len(group.runs)
     for devices in sorted({tpu.devices, *(2**i for i in range(tpu.devices.bit_length()))}, reverse=True):
         most = min(packing.widest or WIDEST * devices, fit * devices)
@@ -53,5 +59,4 @@ def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Plan
             break
     else:
         layout = Layout(1)
-    precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
-    return Planned(group, source, precision, layout)
+    return Planned(group, source, precision, execution, layout)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.chips import Slice
-from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources
 from taetpu.tpu.compiler import Compiler, Facts, Request
 from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.layouts import Planned, plan_for
 from taetpu.tpu.padding import advice, sizes
 from taetpu.tpu.remedies import Remedy, remedies
+from taetpu.train.compute import routed
 from taetpu.train.count import flops_per_token
 from taetpu.train.plan import Packing, group
 
@@ -35,8 +35,8 @@ class Asked:
 
     def request(self, planned: Planned, tpu: Slice) -> Request:
         return Request(
-            planned.first.config, planned.source, planned.group.live, planned.precision, planned.layout,
-            tpu, self.folder, self.plugins,
+            planned.first.config, planned.source, planned.group.live, planned.precision, planned.execution,
+            planned.layout, tpu, self.folder, self.plugins,
         )  # fmt: skip
 
     def planned(self, tpu: Slice) -> list[Planned]:
@@ -107,6 +107,8 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         "packs": work.packs,
         **asdict(layout),
         "precision": planned.precision,
+        **planned.execution.told,
+        "routed": [str(one) for one in routed(config, source, planned.execution, planned.precision)],
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes(config, source)],
@@ -132,19 +134,12 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
     spare = planned.packs * layout.width - runs
     if spare:
         found.append(f"{spare} of {planned.packs * layout.width} places in packs are filled up with repeats")
+    found += [str(one) for one in routed(planned.first.config, planned.source, planned.execution, planned.precision)]
     found += advice(sizes(planned.first.config, planned.source))
-    expected = loops(planned)
-    if unknown := sorted(set(facts.get("loops", ())) - expected):
+    if unknown := sorted(set(facts.get("loops", ())) - set(facts.get("scans", ()))):
         rounds = ", ".join(map(str, unknown))
-        found.append(f"the program has loops of {rounds} rounds, of which nothing in the study is known")
+        found.append(f"the program has loops of {rounds} rounds, that its source does not have: times may be wrong")
     return found
-
-
-def loops(planned: Planned) -> set[int]:
-    """The lengths that loops of a step can have: stacks of layers, microbatches, runs of a pack."""
-    structure = split(planned.first.config, planned.group.live)[0]
-    layers = len(structure.model.layers)
-    return {*range(layers + 1), structure.train.accumulate, planned.layout.width}
 
 
 def _slice(asked: Asked, tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taetpu.core.chips import Slice
+from taetpu.nn.stack import REMAT
 from taetpu.spec.design import RunSpec
 from taetpu.tpu.compiler import Facts
 from taetpu.tpu.layouts import Planned
@@ -28,10 +29,15 @@ class Remedy:
 
 
 def remedies(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
-    """Settings that change no result but in its last bits, one by one: the batch in more parts, which is free but for
-    small products.
+    """Settings that change no result but in its last bits, one by one: the batch in two parts, which is free but for
+    small products; more of each layer computed twice; the batch in as many parts as it takes.
     """
-    yield from _in_parts(planned)
+    parts = list(_in_parts(planned))
+    yield from parts[:1]
+    ways = list(REMAT)  # from what is kept whole to what is computed again whole
+    for remat in ways[ways.index(planned.execution.remat) + 1 :]:
+        yield Remedy(f"train.compute.remat={remat}", computed(planned, remat=remat))
+    yield from parts[1:]
 
 
 def _in_parts(planned: Planned) -> Iterator[Remedy]:
@@ -41,6 +47,11 @@ def _in_parts(planned: Planned) -> Iterator[Remedy]:
     while (parts := 2 * parts) <= train.batch_size:
         if train.batch_size % parts == 0:
             yield Remedy(f"train.accumulate={parts}", with_train(planned, accumulate=parts))
+
+
+def computed(planned: Planned, **fields: Any) -> Planned:
+    """The same runs, computed in another way."""
+    return replace(planned, execution=replace(planned.execution, **fields))
 
 
 def with_train(planned: Planned, **fields: Any) -> Planned:

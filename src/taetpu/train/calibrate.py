@@ -20,11 +20,11 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.identity import BESIDE
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.nn.stack import UNROLL_UP_TO
 from taetpu.spec.identity import canonical, plugin_sources
-from taetpu.spec.train_config import OBSERVATION
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
@@ -61,6 +61,7 @@ class Shape:
             "config": to_data(self.work.config),
             "live": sorted(self.work.group.live),
             "precision": self.work.precision,
+            "execution": asdict(self.work.execution),
             "data": self.work.source.fingerprint,
             "folder": str(self.folder),
             "plugins": [str(file) for file in self.plugins],
@@ -73,13 +74,14 @@ class Shape:
         work = self.work
         if jax.default_backend() == "cpu":
             return Child(self.request(layout))
-        return Here(work.config, work.source, layout, live=work.group.live, precision=work.precision)
+        how = {"live": work.group.live, "precision": work.precision, "execution": work.execution}
+        return Here(work.config, work.source, layout, **how)
 
     def about(self) -> dict[str, Any]:
         """The machine and the program; measurements are good for whoever has the same."""
         source = self.work.source
         config = to_data(split(self.work.config, self.work.group.live)[0])
-        train = {k: v for k, v in config["train"].items() if k not in (*OBSERVATION, "steps", "epochs", "loss_bound")}
+        train = {k: v for k, v in config["train"].items() if k not in (*BESIDE, "steps", "epochs", "loss_bound")}
         task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
         return {
             "machine": {
@@ -89,7 +91,13 @@ class Shape:
                 "jaxlib": version("jaxlib"),
                 "memory": round(memory_bytes() / 2**30),
             },
-            "program": {"task": task, "model": config["model"], "train": train, "precision": self.work.precision},
+            "program": {
+                "task": task,
+                "model": config["model"],
+                "train": train,
+                "precision": self.work.precision,
+                **self.work.execution.told,
+            },
             "plugins": plugin_sources(self.work.config),
             "vocab": source.vocab_size,
             "seq_len": source.seq_len,
@@ -97,9 +105,10 @@ class Shape:
 
     @property
     def deep(self) -> bool:
-        """Has the model a stack of layers that is not unrolled whole?"""
+        """Has the model a stack of layers that is not unrolled whole? With remat every stack stays a loop."""
+        most = UNROLL_UP_TO if self.work.execution.remat == "none" else 1
         layers = split(self.work.config, self.work.group.live)[0].model.layers
-        return any(len(list(alike)) > UNROLL_UP_TO for _, alike in groupby(layers))
+        return any(len(list(alike)) > most for _, alike in groupby(layers))
 
     def seconds_of_work(self) -> float:
         """A lower bound of how long training the group takes."""

@@ -250,7 +250,8 @@ class PackTrainer:
                     "metrics": {**last, **test[i]},
                     "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                     "memory": {
-                        "training": state_bytes(run.config, self.source) + step_bytes(run.config, self.source),
+                        "training": state_bytes(run.config, self.source)
+                        + step_bytes(run.config, self.source, self.plan.execution, self.plan.precision),
                         "kv_cache": kv_bytes(run.config, self.source),
                     },
                     **spent,

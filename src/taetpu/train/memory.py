@@ -1,13 +1,16 @@
 """What memory there is, what a run needs of it, and how running out of it shows."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from taetpu.data.batches import Source
+from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.nn.parts import Dims
+from taetpu.optim.hooks import readers
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import activation_bytes, num_params
 
@@ -27,13 +30,19 @@ def state_bytes(config: ResolvedConfig, source: Source) -> int:
     return 4 * 4 * num_params(config.model, source.vocab_size, source.seq_len)
 
 
-def step_bytes(config: ResolvedConfig, source: Source) -> int:
+def step_bytes(
+    config: ResolvedConfig, source: Source, execution: Execution = AS_BUILT, precision: str = "float32"
+) -> int:
     """An upper estimate of what a run holds besides while it takes a step, in bytes.
 
-    Everything that the forward pass of a microbatch computes, as if the backward pass kept it all.
+    Everything that the forward pass of a microbatch computes, as if the backward pass kept it all, but what `execution`
+    says is not kept.
     """
     sequences = config.train.batch_size // config.train.accumulate
-    return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len)
+    if execution.loss_chunk is not None:  # a chunk is of the whole microbatch
+        chunk = None if readers(config.train.hooks) else max(1, execution.loss_chunk // sequences)
+        execution = replace(execution, loss_chunk=chunk)
+    return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
 
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:

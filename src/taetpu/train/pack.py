@@ -8,6 +8,7 @@ where chunks are cut changes no bit.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -22,8 +23,9 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
-from taetpu.nn.stack import unrolled
+from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.compute import check_path, platform_of
 from taetpu.train.sample import continue_tokens
 from taetpu.train.step import DATA, TrainState, evaluate, init_state, observe, train_step
 
@@ -72,6 +74,7 @@ class Program:
             is divided over several devices.
         unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
+        execution: how the model is computed besides (its own `unroll` does not count).
         chunk: the most steps one dispatch may take.
         on: devices to use instead of those there are; they may be those of a topology, for which one can only compile.
     """
@@ -86,11 +89,14 @@ class Program:
         devices: int = 1,
         unroll: int = 1,
         precision: str = "float32",
+        execution: Execution = AS_BUILT,
         chunk: int = 64,
         on: Sequence[Any] | None = None,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.dtype, self.unroll = pack_mesh(width, devices, on), jnp.dtype(precision), unroll
+        self.mesh, self.dtype = pack_mesh(width, devices, on), jnp.dtype(precision)
+        self.execution = replace(execution, unroll=unroll)
+        check_path(execution.attention, platform_of(self.mesh.devices.flat[0]), "go on where this pack was begun")
         self.shards = self.mesh.shape[DATA]
         self.observers: dict[int, Any] = {}
 
@@ -134,7 +140,7 @@ class Program:
         """`(numbers, seeds) -> state`."""
 
         def first(numbers: Any, seed: Any) -> TrainState:
-            return unrolled(init_state(bind(self.structure, numbers), self.source, seed), self.unroll)
+            return self.execution.applied(init_state(bind(self.structure, numbers), self.source, seed))
 
         return self.over_runs(first, once=True)
 

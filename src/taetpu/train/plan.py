@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import jax
@@ -13,9 +13,11 @@ from taetpu.core.errors import UserError
 from taetpu.core.runtime import cores
 from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
+from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.design import RunSpec
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.compute import decide
 from taetpu.train.count import num_params
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
@@ -51,6 +53,7 @@ class PackPlan:
         live: fields traced though neutral in some runs (see `core.traced.split`).
         runs: `(arm, seed, id)` of each run.
         chosen: how the layout was: `measured`, by `rule of thumb`, as `asked for`.
+        attention, remat, loss_chunk: see `nn.execution`; decided once, too.
         halved_from: the width that was planned first, where that ran out of memory.
     """
 
@@ -62,6 +65,9 @@ class PackPlan:
     runs: tuple[tuple[str, int, str], ...]
     unroll: int = 1
     chosen: str = "rule of thumb"
+    attention: str = "plain"
+    remat: str = "none"
+    loss_chunk: int | None = None
     halved_from: int | None = None
 
     @property
@@ -69,10 +75,15 @@ class PackPlan:
         return Layout(self.width, self.devices, self.unroll)
 
     @property
+    def execution(self) -> Execution:
+        return Execution(self.unroll, self.remat, self.attention, self.loss_chunk)
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the results of its runs say of it."""
         names = ("id", "width", "devices", "unroll", "precision", "chosen", "halved_from")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return said | self.execution.told
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
@@ -143,11 +154,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Work:
-    """A group that is to be packed, with its prepared task; `precision` as in `PackPlan`."""
+    """A group that is to be packed, with its prepared task; `precision` and `execution` as in `PackPlan`."""
 
     group: Group
     source: Source
     precision: str
+    execution: Execution = AS_BUILT
 
     @property
     def size(self) -> int:
@@ -163,7 +175,8 @@ class Work:
 
         The cores of a CPU share theirs, and each works on one run at a time.
         """
-        state, step = state_bytes(self.config, self.source), step_bytes(self.config, self.source)
+        state = state_bytes(self.config, self.source)
+        step = step_bytes(self.config, self.source, self.execution, self.precision)
         if jax.default_backend() == "cpu":
             return max(1, (memory_bytes() - devices * step) // state)
         return max(1, memory_bytes() // (state + step)) * devices
@@ -208,8 +221,11 @@ def plan_packs(
         precision = members.runs[0].config.train.precision
         if precision == "auto":
             precision = earlier[0].precision if earlier else auto_precision()
-        layout, chosen = choose(Work(members, source_of[members.runs[0].id], precision), packing, measure)
+        work = Work(members, source_of[members.runs[0].id], precision)
+        work = replace(work, execution=decide(work.config, work.source, precision))
+        layout, chosen = choose(work, packing, measure)
         settings = {"precision": precision, "live": tuple(sorted(members.live)), "chosen": chosen, **asdict(layout)}
+        settings |= work.execution.told
         for start in range(0, len(members.runs), layout.width):
             names = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
             plans.append(PackPlan(id=pack_id(names), runs=names, **settings))

@@ -17,8 +17,8 @@ from taetpu.core.sites import capture, present
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.lm import LM, matrices
 from taetpu.nn.parts import join, trainable
-from taetpu.optim.hooks import Moment, run_hooks
-from taetpu.optim.loss import by_sequence, totals
+from taetpu.optim.hooks import Moment, readers, run_hooks
+from taetpu.optim.loss import predictions
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
@@ -169,11 +169,12 @@ def gradients(
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = shard(batch, shards)
+    whole = bool(readers(train.hooks))
 
     def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
         model = join(params, rest)
-        logits = model(part.tokens, key=part_key(key, number), dtype=dtype)
-        sums = totals(logits, part.targets, part.weights)
+        logits, found = predictions(model, part, key=part_key(key, number), dtype=dtype, whole=whole)
+        sums = {name: values.sum() for name, values in found.items()}
         own = jnp.maximum(sums["weight"], 1.0)
         there = replace(now, key=named(now.key, "part", number))
         mean = run_hooks(train.hooks, "loss", sums["nll"] / own, logits, part, model, now=there)
@@ -216,11 +217,11 @@ def part_key(key: Key, number: Any) -> Key:
 
 def evaluate(model: LM, windows: Batch, *, dtype: Any, shards: int = 1) -> dict[str, Float[Array, "batches batch"]]:
     """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`, its batches divided over
-    `shards` devices: see `optim.loss.totals`.
+    `shards` devices: see `optim.loss.positions`.
     """
 
     def one(_: None, batch: Batch) -> tuple[None, dict[str, Array]]:
-        return None, by_sequence(model(batch.tokens, dtype=dtype), batch.targets, batch.weights)
+        return None, {name: values.sum(-1) for name, values in predictions(model, batch, dtype=dtype)[1].items()}
 
     _, sums = jax.lax.scan(one, None, windows)
     return sums if shards == 1 else jax.lax.all_gather(sums, DATA, axis=1, tiled=True)

@@ -23,6 +23,7 @@ from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
+from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.memory import out_of_memory, peak_bytes
 from taetpu.train.pack import Program, stack_numbers
@@ -38,10 +39,14 @@ class Trial:
         JaxRuntimeError: it does not fit into the device's memory.
     """
 
-    def __init__(self, config: ResolvedConfig, source: Source, layout: Layout, *, live: frozenset[str], precision: str):
+    def __init__(
+        self, config: ResolvedConfig, source: Source, layout: Layout, *,
+        live: frozenset[str], precision: str, execution: Execution = AS_BUILT,
+    ):  # fmt: skip
         structure, numbers = split(config, live)
         steps = config.train.total_steps(source.num_windows)
-        self.program = Program(structure, source, steps=steps, precision=precision, **asdict(layout))
+        form = {"precision": precision, "execution": execution, **asdict(layout)}
+        self.program = Program(structure, source, steps=steps, **form)
         everyone = range(layout.width)
         self.numbers = self.program.place(stack_numbers([numbers for _ in everyone]))
         self.seeds = self.program.place(np.array(everyone, np.int32))
@@ -90,7 +95,8 @@ def requested(request: dict[str, Any]) -> Trial:
     if source.fingerprint != request["data"] or str(jax.devices()) != request["devices"]:
         raise RuntimeError("this process sees other data or other devices than its parent")
     live = frozenset(request["live"])
-    return Trial(config, source, Layout(**request["layout"]), live=live, precision=request["precision"])
+    how = {"live": live, "precision": request["precision"], "execution": Execution(**request["execution"])}
+    return Trial(config, source, Layout(**request["layout"]), **how)
 
 
 def lines() -> Iterator[Any]:

@@ -1,0 +1,203 @@
+"""Paths of attention: the ways from queries, keys and values to what each head reads.
+
+`PLAIN` computes every kind of attention, as XLA fuses it. The others are kernels that never hold the scores whole:
+cuDNN's on NVIDIA's GPUs, and splash attention (Pallas) on TPUs. A kernel says which calls it does not compute
+(`refusal`); such a call takes the plain path, so nothing that was asked for is ever dropped.
+
+All paths compute the same up to rounding. The scale is a traced number, and kernels want theirs at compile time, so it
+is multiplied into the queries.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from taetpu.core.keys import named
+from taetpu.core.sites import site, wanted
+from taetpu.nn.parts import Context, Identity
+from taetpu.nn.product import product
+
+Heads = Float[Array, "batch head seq head_dim"]
+KVHeads = Float[Array, "batch kv_head seq head_dim"]
+Scores = Float[Array, "batch head query key"]
+
+SITES = ("mixer.scores", "mixer.pattern")  # what only the plain path ever holds
+LANES = 128  # of a TPU's vector unit: splash attention wants whole ones of keys
+SAVED = "attention"  # under this name `jax.checkpoint` may keep what a kernel gives
+
+
+@dataclass(frozen=True)
+class Call:
+    """What of a call of attention decides which paths can take it.
+
+    Attributes:
+        dtype: of queries, keys and values.
+        scored: the scores are changed before the softmax (slot `scores`).
+        drawn: dropout is applied to the pattern, in training with a key.
+        observed: the scores or the pattern are read or edited (`core.sites`).
+    """
+
+    seq: int
+    head_dim: int
+    dtype: Any
+    scored: bool
+    drawn: bool
+    observed: bool
+
+
+def call_of(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
+    """A call of an attention module (`nn.attention.Attention`); in `training` there is a key to draw from."""
+    scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
+    head_dim = attention.wq.shape[-1] // attention.num_heads
+    return Call(seq, head_dim, jnp.dtype(dtype), scored, drawn and training, observed)
+
+
+class Plain(eqx.Module):
+    """softmax(scale q k) v, with the scores in memory: every kind of scores, mask, dropout and site."""
+
+    name: ClassVar = "plain"
+    platform: ClassVar = ""  # any
+    needs: ClassVar = "nothing"
+
+    def refusal(self, call: Call) -> None:
+        return None
+
+    def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
+        k, v = (self.shared(kv, q.shape[1] // kv.shape[1]) for kv in (k, v))
+        scores = attention.scores(product(q, k.mT, jnp.float32) * attention.scale.value, ctx)
+        if attention.causal:
+            scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
+        return self.read(attention, site("mixer.scores", scores), v, ctx)
+
+    def shared(self, kv: KVHeads, heads: int) -> Heads:
+        """Each key-value head repeated for the query heads that read it."""
+        return jnp.repeat(kv, heads, axis=1) if heads > 1 else kv
+
+    def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
+        """softmax(scores) v. Unless the pattern is looked at, the sum that normalises it divides the result instead.
+
+        The result is smaller, and so no gradient is summed over the pattern.
+        """
+        pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+        total = pattern.sum(-1, keepdims=True)
+        if wanted("mixer.pattern"):
+            pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
+        pattern = attention.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
+        return (product(pattern, v, jnp.float32) / total).astype(v.dtype)
+
+
+PLAIN = Plain()
+
+
+class Kernel(eqx.Module):
+    """A path that computes some calls by a kernel of its own, and leaves the others to the plain path.
+
+    Keys are masked by their place in the sequence, which is the order of `Context.positions`.
+    """
+
+    name: ClassVar[str]
+    platform: ClassVar[str]  # see `platform_of`
+    needs: ClassVar[str]
+
+    def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
+        observed = True in [wanted(name) for name in SITES]  # asking says that a site is there: both are asked for
+        call = call_of(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
+        if self.refusal(call) is not None:
+            return PLAIN(attention, q, k, v, ctx)
+        q = (q.astype(jnp.float32) * attention.scale.value).astype(q.dtype)
+        return self.attend(q, k, v, causal=attention.causal)
+
+    def refusal(self, call: Call) -> str | None:
+        """Why this path does not take a call; None where it does."""
+        return next(self.refusals(call), None)
+
+    def refusals(self, call: Call) -> Iterator[str]:
+        if call.scored:
+            yield "its scores are changed before the softmax, by numbers that are no constants of the program"
+        if call.drawn:
+            yield "dropout on its pattern is drawn in training"
+        if call.observed:
+            yield f"{' or '.join(SITES)} is looked at"
+
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        """softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
+        raise NotImplementedError
+
+
+class CuDNN(Kernel):
+    """cuDNN's flash attention, by `jax.nn.dot_product_attention`."""
+
+    name: ClassVar = "cudnn"
+    platform: ClassVar = "cuda"
+    needs: ClassVar = "an NVIDIA GPU, Ampere or later"
+
+    def refusals(self, call: Call) -> Iterator[str]:
+        yield from super().refusals(call)
+        if call.dtype != jnp.bfloat16:
+            yield f"cuDNN computes it in bfloat16, not {call.dtype}"
+        if call.head_dim % 8 or call.head_dim > 128:
+            yield f"cuDNN takes a head_dim that is a multiple of 8 and at most 128, not {call.head_dim}"
+
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        turned = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+        z = jax.nn.dot_product_attention(*turned, scale=1.0, is_causal=causal, implementation="cudnn")
+        return z.transpose(0, 2, 1, 3)
+
+
+class Splash(Kernel):
+    """Splash attention of `jax.experimental.pallas`: flash attention that skips the blocks which are masked whole.
+
+    Attributes:
+        block: most queries, and most keys, of a block.
+        interpret: run the kernel step by step on whatever device there is, for tests.
+    """
+
+    name: ClassVar = "splash"
+    platform: ClassVar = "tpu"
+    needs: ClassVar = "a TPU"
+
+    block: int = eqx.field(static=True, default=512)
+    interpret: bool = eqx.field(static=True, default=False)
+
+    def refusals(self, call: Call) -> Iterator[str]:
+        yield from super().refusals(call)
+        if call.seq % LANES:
+            yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
+
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        # Imported here: Pallas for TPUs takes as long to import as the rest of the model.
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+        heads, seq = q.shape[1:3]
+        size = next(n for n in range(min(self.block, seq), 0, -LANES) if seq % n == 0)
+        sides: dict[str, Any] = {f"block_{side}": size for side in ("q", "kv", "q_dkv", "kv_dkv", "q_dq", "kv_dq")}
+        mask = masks.CausalMask((seq, seq)) if causal else masks.FullMask((seq, seq))
+        kernel: Any = splash.make_splash_mha_single_device(
+            masks.MultiHeadMask([mask] * heads),
+            block_sizes=splash.BlockSizes(**sides),
+            residual_checkpoint_name=SAVED,
+            interpret=self.interpret,
+        )
+        return jax.vmap(kernel)(q, k, v)
+
+
+class Counted(Kernel):
+    """Stands for a kernel where memory is counted, on whatever machine: takes what it takes, and computes nothing."""
+
+    kernel: Kernel
+
+    def refusals(self, call: Call) -> Iterator[str]:
+        return self.kernel.refusals(call)
+
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        return checkpoint_name(jnp.zeros_like(q), SAVED)
+
+
+PATHS = {path.name: path for path in (PLAIN, CuDNN(), Splash())}

@@ -1,0 +1,146 @@
+"""What `train.compute` comes to for the runs of a pack: decided when they are planned, then kept."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from taetpu.core.errors import UserError
+from taetpu.data.batches import Source
+from taetpu.nn.attention import Attention
+from taetpu.nn.execution import Execution
+from taetpu.nn.kernels import PATHS, call_of
+from taetpu.nn.stack import REMAT
+from taetpu.optim.hooks import readers
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.count import shapes
+from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
+
+# The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
+# cycles (docs/log.md); cuDNN's has not been measured.
+KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
+AMPERE = 8.0  # compute capability, from which cuDNN has flash attention
+AUTO_TAKES = "attention: auto takes it where it is there"
+LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are computed in chunks of the other
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What is not computed in the way that was chosen.
+
+    Attributes:
+        layers: the numbers of the layers; empty where it is not about layers.
+        when: `always`, or only in `training`.
+        reason: why, as a clause: `dropout on its pattern is drawn in training`.
+    """
+
+    layers: tuple[int, ...]
+    when: str
+    reason: str
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return f"logits exist whole: {self.reason}"
+        what = f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
+        return f"attention of {what} takes the plain path{' in training' * (self.when != 'always')}: {self.reason}"
+
+
+def decide(
+    config: ResolvedConfig,
+    source: Source,
+    precision: str,
+    *,
+    platform: str | None = None,
+    memory: int | None = None,
+) -> Execution:
+    """How runs of a config are to be computed.
+
+    Args:
+        precision: of activations and products.
+        platform: as `platform_of` says; that of this process's devices unless given.
+        memory: bytes that a device has for packs; of this one unless given.
+
+    Raises:
+        UserError: a path of attention is asked for that this platform does not have.
+    """
+    asked, platform = config.train.compute, platform or platform_of(jax.devices()[0])
+    attention, chunk, remat = asked.attention, asked.loss_chunk, asked.remat
+    if attention == "auto":
+        attention = _attention(config, source, precision, platform)
+    else:
+        check_path(attention, platform, AUTO_TAKES)
+    room = memory_bytes() if memory is None else memory
+    if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
+        room = math.inf
+    chosen = Execution(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
+    ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
+    room -= state_bytes(config, source)
+    return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
+
+
+def routed(config: ResolvedConfig, source: Source, execution: Execution, precision: str) -> list[Routed]:
+    """What of a run is computed otherwise than `execution` says, and why.
+
+    What is decided call by call is not listed: whoever looks at scores or patterns, or at logits, has them computed the
+    plain way in that call, and so are samples, of other lengths and in float32.
+    """
+    found = list[Routed]()
+    for attention, layers in attentions(config, source) if execution.attention != "plain" else ():
+        training, evaluation = (
+            PATHS[execution.attention].refusal(call_of(attention, source.seq_len, precision, training=training))
+            for training in (True, False)
+        )
+        if reason := training or evaluation:
+            found.append(Routed(layers, "always" if evaluation else "training", reason))
+    if execution.loss_chunk is not None:
+        found += [Routed((), "training", f"hook {name!r} reads them") for name in readers(config.train.hooks)]
+    return found
+
+
+def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, tuple[int, ...]]]:
+    """The attention modules of a model, as shapes, each with the layers that have it."""
+
+    def is_attention(node: Any) -> bool:
+        return isinstance(node, Attention)
+
+    stacks = shapes(config.model, source.vocab_size, source.seq_len).stacks
+    return [
+        (node, tuple(range(stack.start, stack.start + stack.size)))
+        for stack in stacks
+        for node in jax.tree.leaves(stack.block, is_leaf=is_attention)
+        if is_attention(node)
+    ]
+
+
+def platform_of(device: Any) -> str:
+    """The platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
+    if device.platform != "gpu":
+        return device.platform
+    is_nvidia = "cuda" in device.client.platform_version
+    return "cuda" if is_nvidia and float(device.compute_capability) >= AMPERE else "gpu"
+
+
+def check_path(attention: str, platform: str, remedy: str) -> None:
+    """Raise `UserError` where a platform does not have a path of attention; the path starts in a run's config."""
+    path = PATHS.get(attention, PATHS["plain"])
+    if path.platform not in ("", platform):
+        problem = f"attention={attention} needs {path.needs}, and the device here is a {platform}"
+        raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
+
+
+def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
+    """The kernel of this platform, where the sequences are long enough and a layer takes it in training."""
+    name, least = KERNELS.get(platform, ("plain", 0))
+    if name == "plain" or source.seq_len < least:
+        return "plain"
+    calls = (call_of(part, source.seq_len, precision, training=True) for part, _ in attentions(config, source))
+    return name if any(PATHS[name].refusal(call) is None for call in calls) else "plain"
+
+
+def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
+    """Tokens of a chunk, where the logits of a microbatch are large; None where they are not, or are read anyway."""
+    sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
+    if readers(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
+        return None
+    return max(sequences, int(SMALL * memory) // token)

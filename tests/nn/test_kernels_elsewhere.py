@@ -1,0 +1,86 @@
+"""Kernels of attention in the gradients of a pack, compiled or lowered for devices that are not here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from taetpu.core.keys import root_key
+from taetpu.core.loading import load
+from taetpu.nn.execution import Execution
+from taetpu.nn.kernels import CuDNN
+from taetpu.nn.lm import ModelConfig, build
+from taetpu.nn.parts import join, trainable
+
+TPU = """
+import json
+import jax, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.nn.test_kernels_elsewhere import gradients
+
+topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:1x1", chips_per_host_bounds=(1, 1, 1))
+here = NamedSharding(Mesh(np.array(topology.devices[:1]), ("run",)), PartitionSpec())
+found = {}
+for path in ("plain", "splash"):
+    fn, shapes = gradients(path, runs=2, seq=1024)
+    program = jax.jit(fn, in_shardings=here, out_shardings=here).lower(shapes).compile()
+    found[path] = [program.memory_analysis().temp_size_in_bytes, program.as_text().count("tpu_custom_call")]
+print(json.dumps(found))
+"""
+
+
+def gradients(attention, runs, seq):
+    """The gradients of so many models with a layer of attention, in bfloat16, and the shapes of the models."""
+    heads = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64}
+    config = load(ModelConfig, {"dim": 64, "num_layers": 1, "mixer": heads, "ffn": "none"}).resolve()
+
+    def first(seed):
+        return trainable(Execution(attention=attention).applied(build(config, 7, seq, key=root_key(seed))))
+
+    params, rest = jax.eval_shape(jax.vmap(first), jax.ShapeDtypeStruct((runs,), jnp.int32))
+
+    def loss(params, rest):
+        return join(params, rest)(jnp.zeros((4, seq), jnp.int32), dtype=jnp.bfloat16).var()
+
+    return jax.vmap(lambda both: jax.grad(loss)(*both)), (params, rest)
+
+
+@pytest.mark.slow
+def test_splash_attention_compiles_for_a_tpu_and_takes_less_memory():
+    """By the TPU's own compiler, in a process of its own: there is no TPU here, so nothing is run on one."""
+    pytest.importorskip("libtpu")
+    quiet = dict.fromkeys(("TF_CPP_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL", "TPU_MIN_LOG_LEVEL"), "3")
+    tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
+           "TPU_ACCELERATOR_TYPE": "v5litepod-1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
+    environment = {**os.environ, **quiet, **tpu, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", TPU], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    (plain, none), (splash, kernels) = found["plain"], found["splash"]
+    assert none == 0
+    assert kernels >= 3  # forward, keys and values, queries
+    assert splash < plain / 2
+
+
+def test_cudnn_is_what_attention_is_lowered_to_for_nvidia(monkeypatch):
+    """What cuDNN's version is, is made up: without it jax does not lower for it. Nothing is run on a GPU."""
+
+    class Versions:
+        @staticmethod
+        def cudnn_get_version():
+            return 91100
+
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", Versions)
+    fn, shapes = gradients(CuDNN.name, runs=2, seq=64)
+    text = jax.jit(fn).trace(shapes).lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"custom_call @(__cudnn\S+?)\(", text)) == {
+        "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""How numbers are computed: decided by device, length and size, where it is not told, and never in silence."""
+
+import json
+from dataclasses import asdict
+
+import jax.numpy as jnp
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.core.traced import split
+from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.optim.hooks import Hook
+from taetpu.spec.design import RunSpec
+from taetpu.train.compute import check_path, decide, routed
+from taetpu.train.memory import state_bytes, step_bytes
+from taetpu.train.pack import Program
+from taetpu.train.plan import PackPlan, plan_packs
+
+PLENTY = 1 << 50
+
+
+class Reading(Hook):
+    """A hook that is given the logits."""
+
+    def loss(self, loss, logits, batch, model, now):
+        return loss + jnp.mean(logits)
+
+
+@pytest.fixture
+def sized(make):
+    """`sized(seq, model, **train) -> (config, source)` of a task with sequences of that length."""
+
+    def of(seq=16, model=(), **train):
+        config = make({"kind": "copy", "seq_len": seq, "symbols": 6, "min_length": 2, "max_length": 6}, model, **train)
+        return config, config.task.prepare(None)
+
+    return of
+
+
+def attention(config, source, precision="bfloat16", platform="tpu"):
+    return decide(config, source, precision, platform=platform, memory=PLENTY).attention
+
+
+def test_a_cpu_computes_what_is_built(sized):
+    config, source = sized(512)
+    assert decide(config, source, "float32", memory=1) == AS_BUILT
+    (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
+    assert not {"attention", "remat", "loss_chunk"} & set(plan.facts)
+
+
+@pytest.mark.parametrize(
+    ("platform", "precision", "seq", "model", "expected"),
+    [
+        ("tpu", "bfloat16", 512, {}, "splash"),
+        ("tpu", "float32", 512, {}, "splash"),
+        ("tpu", "bfloat16", 384, {}, "plain"),  # too short to pay
+        ("tpu", "bfloat16", 520, {}, "plain"),  # no multiple of 128
+        ("tpu", "bfloat16", 512, {"dropout": 0.1}, "plain"),
+        ("tpu", "bfloat16", 512, {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}}, "plain"),
+        ("tpu", "bfloat16", 512, {"mixer": "none"}, "plain"),
+        ("tpu", "bfloat16", 512, {"layers": {0: {"mixer": "none"}}}, "splash"),
+        ("cuda", "bfloat16", 16, {}, "cudnn"),
+        ("cuda", "float32", 16, {}, "plain"),
+        ("gpu", "bfloat16", 16, {}, "plain"),
+        ("cpu", "bfloat16", 512, {}, "plain"),
+    ],
+)
+def test_auto_takes_a_kernel_where_one_is_that_a_layer_can_use(sized, platform, precision, seq, model, expected):
+    assert attention(*sized(seq, model), precision, platform) == expected
+
+
+def test_what_is_asked_for_is_taken_or_refused(sized):
+    config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
+    assert decide(config, source, "float32") == Execution(remat="dots", loss_chunk=20)
+    assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
+    with pytest.raises(UserError, match="splash needs a TPU, and the device here is a cpu"):
+        decide(*sized(compute={"attention": "splash"}), "float32")
+    with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
+        check_path("cudnn", "gpu", "")
+
+
+def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
+    config, source = sized()
+    with pytest.raises(UserError, match="go on where this pack was begun"):
+        Program(split(config)[0], source, steps=1, width=1, execution=Execution(attention="splash"))
+
+
+def test_less_is_kept_the_less_memory_there_is(sized):
+    config, source = sized(512, {"num_layers": 6, "dim": 32}, batch_size=4)
+
+    def found(memory):
+        return decide(config, source, "bfloat16", platform="tpu", memory=int(memory)).remat
+
+    needed = {
+        kept: state_bytes(config, source) + step_bytes(config, source, Execution(1, kept, "splash"), "bfloat16")
+        for kept in ("none", "dots", "full")
+    }
+    assert needed["full"] < needed["dots"] < needed["none"]
+    large = [found(needed["none"]), found(needed["none"] - 1), found(needed["dots"] - 1), found(1)]
+    assert large == ["none", "dots", "full", "full"]
+
+
+def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
+    config, source = sized(512, batch_size=4)
+    whole = 4 * 512 * source.vocab_size * 4  # sequences, positions, vocabulary, bytes
+
+    def chunk(memory, config=config):
+        return decide(config, source, "float32", platform="tpu", memory=memory).loss_chunk
+
+    assert chunk(16 * whole) is None
+    assert chunk(16 * whole - 1) == 511  # a quarter of what is just too large
+    assert chunk(1) == 4  # at least a position of each sequence
+    step = [step_bytes(config, source, Execution(loss_chunk=n)) for n in (None, 512)]
+    assert step[0] - step[1] == whole * 3 // 4
+    hooked = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {"mine": Reading()}})})
+    assert chunk(1, hooked) is None
+    assert step_bytes(hooked, source, Execution(loss_chunk=512)) == step[0]
+    (told,) = routed(hooked, source, Execution(loss_chunk=512), "float32")
+    assert str(told) == "logits exist whole: hook 'mine' reads them"
+
+
+def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
+    heads = {"kind": "attention", "num_heads": 2}
+    model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
+    config, source = sized(512, model)
+    told = [str(one) for one in routed(config, source, Execution(attention="splash"), "bfloat16")]
+    drawn = "takes the plain path in training: dropout on its pattern is drawn in training"
+    assert told[0] == f"attention of layer 0 {drawn}"
+    assert told[1].startswith("attention of layers 1, 2 takes the plain path: its scores are changed")
+    assert told[2] == f"attention of layer 3 {drawn}"
+    assert routed(config, source, AS_BUILT, "bfloat16") == []
+    assert "128 tokens, not 520" in str(routed(*sized(520), Execution(attention="splash"), "bfloat16")[0])
+
+
+def test_what_was_decided_is_stored_and_told(sized):
+    config, source = sized(compute={"remat": "full", "loss_chunk": 12})
+    (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
+    assert plan.execution == Execution(remat="full", loss_chunk=12)
+    assert PackPlan.from_data(json.loads(json.dumps(asdict(plan)))) == plan
+    assert {name: plan.facts[name] for name in ("remat", "loss_chunk")} == {"remat": "full", "loss_chunk": 12}
+    assert "attention" not in plan.facts
+    before = {name: v for name, v in asdict(plan).items() if name not in ("attention", "remat", "loss_chunk")}
+    assert PackPlan.from_data(before).execution == AS_BUILT  # a plan of an earlier version
+    assert plan.halved(plan.runs)[0].execution == plan.execution
