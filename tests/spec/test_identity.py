@@ -8,11 +8,11 @@ import pytest
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.spec.design import difference
 from taetpu.spec.identity import canonical, run_id
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.spec.train_config import OBSERVATION
 
 SHORT = {
     "task": {"kind": "text", "source": "a.txt", "seq_len": 8},
@@ -66,11 +66,18 @@ def test_another_number_is_another_run(part, field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("eval_every", 3), ("checkpoint", 2), ("keep_checkpoints", True), ("log_every", 1), ("sample", "none")],
+    [
+        ("eval_every", 3),
+        ("checkpoint", 2),
+        ("keep_checkpoints", True),
+        ("log_every", 1),
+        ("sample", "none"),
+        ("compute", {"mesh": {"data": 2}}),
+    ],
 )
 def test_how_a_run_is_watched_is_no_part_of_it(field, value):
     assert ident({**SHORT, "train": {**SHORT["train"], field: value}}) == ident(SHORT)
-    assert field in OBSERVATION
+    assert field in BESIDE
 
 
 def test_the_seed_and_the_data_are_part_of_it():

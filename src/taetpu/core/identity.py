@@ -11,6 +11,15 @@ LENGTH = 16
 OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 """Fields of `train` that say how a run is watched: no part of what it computes."""
 
+COMPUTATION = ("compute",)
+"""Fields of `train` that say how its numbers are computed: these change them in their last bits alone."""
+
+BESIDE = {
+    **dict.fromkeys(OBSERVATION, "how a run is watched"),
+    **dict.fromkeys(COMPUTATION, "how numbers are computed"),
+}
+"""What no identity knows of `train`, and arms may not differ in: each field with what it says."""
+
 
 def canonical(data: Any) -> str:
     """Plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
@@ -22,8 +31,9 @@ def canonical(data: Any) -> str:
 
 
 def computed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved config's data without what its numbers do not depend on: where data is read, how a run is watched."""
-    dropped = {"task": ("source",), "train": OBSERVATION}
+    """A resolved config's data without what its numbers do not depend on: where data is read, how a run is watched,
+    how numbers are computed."""
+    dropped = {"task": ("source",), "train": tuple(BESIDE)}
     return {
         section: {name: value for name, value in fields.items() if name not in dropped.get(section, ())}
         for section, fields in config.items()

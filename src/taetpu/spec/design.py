@@ -9,6 +9,7 @@ from typing import Any
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import paragraph, table
+from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin
 from taetpu.data.batches import Source
@@ -17,15 +18,15 @@ from taetpu.spec.identity import SCHEMA, canonical, run_id
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, brief, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
-from taetpu.spec.train_config import OBSERVATION
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
 
 # What of a study may never change once it is frozen, and how it is called.
 FIXED = {"schema": "the format", "base": "the baseline", "measure": "what is measured", "data": "the task's data"}
-# What of the baseline may: where data is read from (the data has an entry of its own), and how runs are watched.
-FREE = ("base.task.source", *(f"base.train.{field}" for field in OBSERVATION))
+# What of the baseline may: where data is read from (the data has an entry of its own), how runs are watched and
+# computed.
+FREE = ("base.task.source", *(f"base.train.{field}" for field in BESIDE))
 
 
 @dataclass(frozen=True)

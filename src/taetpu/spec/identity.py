@@ -12,7 +12,7 @@ def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
     the source of the plug-ins whose kinds the config uses.
 
     Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint. How a run is
-    watched (`OBSERVATION`) does not enter either.
+    watched or computed (`core.identity.BESIDE`) does not enter either.
     """
     return identity(to_data(config), seed, fingerprint, plugin_sources(config))
 

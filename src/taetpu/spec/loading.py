@@ -6,6 +6,7 @@ from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
@@ -18,7 +19,6 @@ from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, merged, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
 from taetpu.spec.trackers import trackers
-from taetpu.spec.train_config import OBSERVATION
 from taetpu.spec.tuning import tuning
 
 UNSPLIT = "let val or test of the task be above 0"
@@ -173,9 +173,9 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
 def _refuse_observation(candidate: Candidate) -> None:
     for path, place in candidate.origins.items():
         section, _, rest = path.partition(".")
-        if section == "train" and rest.split(".")[0] in OBSERVATION:
+        if section == "train" and (says := BESIDE.get(rest.split(".")[0])):
             part = "part of " if len(candidate.overrides) > 1 else ""
-            problem = f"{part}arm {candidate.name!r} changes nothing that is trained: {path} says how a run is watched"
+            problem = f"{part}arm {candidate.name!r} changes nothing that is trained: {path} says {says}"
             raise UserError(problem, path=place, remedy="set it in base")
 
 

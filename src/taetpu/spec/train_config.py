@@ -6,9 +6,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
-from taetpu.core.identity import OBSERVATION as OBSERVATION
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
+from taetpu.spec.compute_config import ComputeConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
@@ -33,7 +33,7 @@ class TrainConfig(Config):
     can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
     done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
     one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them:
-    both are lists of kinds, or settings by name.
+    both are lists of kinds, or settings by name. `compute` says how numbers are computed.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
@@ -46,6 +46,7 @@ class TrainConfig(Config):
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute: ComputeConfig = ComputeConfig()
     eval_every: PositiveInt | None = None
     checkpoint: int | str = "eval"
     keep_checkpoints: bool = False
@@ -77,6 +78,7 @@ class TrainConfig(Config):
                 path=("accumulate",),
                 remedy="a divisor of batch_size",
             )
+        self.check_mesh()
         if taken := sorted(set(self.metrics) & set(SERIES)):
             problem = f"a metric cannot be called {taken[0]!r}: every run measures that anyway"
             raise UserError(problem, path=("metrics", taken[0]), remedy="another name, with the kind in its settings")
@@ -90,6 +92,18 @@ class TrainConfig(Config):
         if self.steps is not None:
             self.check_schedule(self.steps)
         return self
+
+    def check_mesh(self) -> None:
+        """Raise `UserError` when the devices that are to share a batch cannot share it evenly."""
+        mesh, part = self.compute.mesh, self.batch_size // self.accumulate
+        if mesh != "auto" and part % mesh.data:
+            fits = [n for n in range(1, part + 1) if part % n == 0]
+            raise UserError(
+                f"data={mesh.data} does not divide the {part} sequences that are worked on at once "
+                f"(batch_size={self.batch_size}, accumulate={self.accumulate})",
+                path=("compute", "mesh", "data"),
+                remedy=f"data of {', '.join(map(str, fits))}, or another batch_size",
+            )
 
     def check_schedule(self, steps: int) -> None:
         """Raise `UserError` when warm-up leaves no step after it."""

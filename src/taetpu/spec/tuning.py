@@ -7,11 +7,11 @@ from itertools import product
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec
-from taetpu.spec.train_config import OBSERVATION
 
 FIRST_SEED = 1_000_000  # of those that tuning takes unless it is told; the study's own stay clear of them
 SEEDS = 2  # that tuning takes unless it is told
@@ -76,8 +76,8 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
 def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]) -> None:
     place = ("tune", path)
     section, _, rest = path.partition(".")
-    if section == "train" and rest.split(".")[0] in OBSERVATION:
-        problem = f"{path} says how a run is watched, and changes nothing that is trained"
+    if section == "train" and (says := BESIDE.get(rest.split(".")[0])):
+        problem = f"{path} says {says}, and changes nothing that is trained"
         raise UserError(problem, path=place, remedy="set it in base")
     if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
         problem = f"{path} is tuned, and the ladder says what {rung} is"

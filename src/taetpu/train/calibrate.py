@@ -20,11 +20,11 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.identity import BESIDE
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.nn.stack import UNROLL_UP_TO
 from taetpu.spec.identity import canonical, plugin_sources
-from taetpu.spec.train_config import OBSERVATION
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
@@ -79,7 +79,7 @@ class Shape:
         """The machine and the program; measurements are good for whoever has the same."""
         source = self.work.source
         config = to_data(split(self.work.config, self.work.group.live)[0])
-        train = {k: v for k, v in config["train"].items() if k not in (*OBSERVATION, "steps", "epochs", "loss_bound")}
+        train = {k: v for k, v in config["train"].items() if k not in (*BESIDE, "steps", "epochs", "loss_bound")}
         task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
         return {
             "machine": {

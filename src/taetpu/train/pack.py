@@ -1,9 +1,9 @@
 """A pack: runs that differ only in numbers, compiled into one program and trained together.
 
 The program maps the functions of `train.step` over a leading run axis, which is sharded over devices, so that no
-collective can appear; only where one run is divided over several devices do these speak with each other. The runs of one device are vectorised on an accelerator and take turns on a CPU core. How many
-steps a dispatch takes is an input of the program: every chunk of a study, whatever its length, runs the same code, and
-where chunks are cut changes no bit.
+collective can appear; devices speak with each other only where several of them share one run. The runs of one device
+are vectorised on an accelerator and take turns on a CPU core. How many steps a dispatch takes is an input of the
+program: every chunk of a study, whatever its length, runs the same code, and where chunks are cut changes no bit.
 """
 
 import json

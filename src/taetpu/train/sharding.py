@@ -7,16 +7,18 @@ columns and the second by rows (Shoeybi et al. 2019). A sequence stays whole on 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.lm import LMConfig
 from taetpu.nn.parts import trainable
+from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
@@ -91,3 +93,56 @@ def placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model
         to = axes(path, leaf.shape, sizes)
         parts = prod(sizes[name] for name in to if name)
         yield Placement(path, leaf.shape, to, leaf.size * leaf.dtype.itemsize // parts)
+
+
+def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
+    """What each device holds of a run from step to step: parameters, two moments, and as much for gradients."""
+    return 4 * sum(one.bytes for one in placements(config, vocab_size, seq_len, data, model))
+
+
+def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
+    """Raise `UserError` where a run cannot be divided over a mesh of these sizes; the path starts in its config.
+
+    Of what is divided over `data` the batch has to be divisible; over `model`, heads and hidden layers. A sequence is
+    not divided, so that its length may be anything, and a vocabulary that cannot be is left whole.
+    """
+    train = config.train
+    part = train.batch_size // train.accumulate
+    if part % data:
+        problem = f"{part} sequences are worked on at once, which {data} devices cannot share evenly"
+        remedy = f"another batch_size, or data of {_divisors([part])}"
+        raise UserError(problem, path=("train", "batch_size"), remedy=remedy)
+    sizes = [found for found in _inner_sizes(config, vocab_size) if model > 1]
+    for path, size in sizes:
+        if size % model:
+            remedy = f"model of {_divisors([size for _, size in sizes])} fits every layer"
+            raise UserError(f"{path[-1]}={size} is not divisible by model={model}", path=path, remedy=remedy)
+
+
+def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    """What `model` divides of each layer: heads, and the inner size of its feed-forward."""
+    arrays = leaves_by_path(shapes(config.model, vocab_size, config.task.seq_len))
+    hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
+    with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
+    for i, layer in enumerate(config.model.layers):
+        if heads := getattr(layer.mixer, "num_heads", None):
+            yield ("model", "layers", i, "mixer", "num_heads"), heads
+    for i, size in zip(with_ffn, hidden, strict=False):
+        yield ("model", "layers", i, "ffn", "hidden"), size
+
+
+def _divisors(sizes: Sequence[int]) -> str:
+    return ", ".join(str(n) for n in range(1, min(sizes) + 1) if all(size % n == 0 for size in sizes))
+
+
+def divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
+    """The ways `(data, model)` in which so many devices can share a run among them evenly: over few of them first, and
+    of equally many over as many of `data` as can be.
+    """
+    for share in (n for n in range(1, devices + 1) if devices % n == 0):
+        for model in (n for n in range(1, share + 1) if share % n == 0):
+            try:
+                check_mesh(config, vocab_size, share // model, model)
+            except UserError:
+                continue
+            yield share // model, model
