@@ -201,6 +201,16 @@ def run(
         float | None,
         typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse."),
     ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            envvar="JAX_COORDINATOR_ADDRESS",
+            help="Train in several processes, which meet there; or as Cloud TPU, SLURM or Open MPI say (auto).",
+        ),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
+    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
@@ -214,7 +224,16 @@ def run(
         raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
     how["audit"] = AUDIT if audit is None else audit
-    train_study(study, sets or [], root, how, as_json)
+    from taetpu.core.runtime import prepare_jax
+
+    prepare_jax()
+    from taetpu.core.hosts import Cluster, is_first, joined
+
+    if coordinator is None and (processes, process) != (None, None):
+        remedy = "--coordinator HOST:PORT, the first one's address"
+        raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
+    with joined(Cluster(coordinator, processes, process) if coordinator else None):
+        train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
 
 
 def demo(root: Root = None) -> None:
@@ -228,8 +247,10 @@ def demo(root: Root = None) -> None:
         train_study(file, [], root, {}, False)
 
 
-def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
-    """Run a study file to its report, with progress, and print the verdicts."""
+def train_study(
+    file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
+) -> None:
+    """Run a study file to its report, with progress, and print the verdicts; `silent` prints nothing but errors."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
@@ -239,11 +260,11 @@ def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, An
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
 
-    with StudyProgress(Console(stderr=True)) as progress:
+    with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
         outcome = run_file(file, sets, root=root, watcher=progress, **how)
-    if as_json:
+    if as_json and not silent:
         show_json(outcome.results)
-    else:
+    elif not silent:
         show(outcome.results, outcome.report)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)

@@ -50,11 +50,8 @@ def listening() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Ctrl-C waits until the block is done; pressed again, it waits no longer.
-
-    For libraries that run an event loop: one of its threads would be left in the middle of its work.
-    """
+def noted() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is only noted, and what this gives says whether it was; pressed again, it waits no longer."""
     heard: list[int] = []
 
     def note(number: int, frame: Any) -> None:
@@ -63,8 +60,18 @@ def held() -> Iterator[None]:
             raise KeyboardInterrupt
 
     with _handler(note):
+        yield lambda: bool(heard)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Ctrl-C waits until the block is done; pressed again, it waits no longer.
+
+    For libraries that run an event loop: one of its threads would be left in the middle of its work.
+    """
+    with noted() as heard:
         yield
-    if heard:
+    if heard():
         raise KeyboardInterrupt
 
 

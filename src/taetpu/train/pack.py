@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.hosts import placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
@@ -112,7 +113,7 @@ class Program:
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
         """The task's arrays, on every device."""
-        return jax.device_put(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
+        return placed(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(
         self,
@@ -147,7 +148,13 @@ class Program:
 
     def place(self, tree: Any) -> Any:
         """Put host arrays with a leading run axis on the pack's devices."""
-        return jax.device_put(tree, NamedSharding(self.mesh, RUNS))
+        return placed(tree, NamedSharding(self.mesh, RUNS))
+
+    @property
+    def own_runs(self) -> set[int]:
+        """The places in the pack of the runs that this process has a part in."""
+        places = NamedSharding(self.mesh, RUNS).addressable_devices_indices_map((self.width,))
+        return {i for index in places.values() if index for i in range(self.width)[index[0]]}
 
     @cached_property
     def init(self) -> Callable[[Any, Any], TrainState]:
@@ -221,7 +228,7 @@ class Program:
     def evaluation_set(self, split: str) -> Batch | None:
         """A split on the device as `(batches, batch, seq)`, the last batch filled up with weightless windows."""
         windows = self.windows(split)
-        return None if windows is None else jax.device_put(windows, NamedSharding(self.mesh, DIVIDED))
+        return None if windows is None else placed(windows, NamedSharding(self.mesh, DIVIDED))
 
     def windows(self, split: str) -> Batch | None:
         """What `evaluation_set` puts on the device, on the host."""
