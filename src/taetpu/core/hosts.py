@@ -5,6 +5,9 @@ finds out, and the others are told. Alone, a process decides for itself, and not
 """
 
 import json
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,13 +18,18 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Failed, UserError
 
 T = TypeVar("T")
 FRAME = 1024  # bytes of a message's first part, which says how long it is; the rest is filled up to a power of two
 AUTO = "auto"
+PATIENCE = 20  # seconds that processes wait for each other when they end
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)  # is the first one doing what the others do not?
+
+
+class Parted(Failed):
+    """Something failed in this process which need not have in the others: they cannot go on together."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,8 @@ class Cluster:
 def joined(cluster: Cluster | None) -> Iterator[None]:
     """Be one of several processes for a `with` block, which is to be entered before jax is first used.
 
-    Where the block fails the others are not waited for. They find out when they next need this process, at the latest
-    when its heartbeat is missed.
+    At the end all wait for each other. Where one fails it ends at once, and the others do when they next need it, at
+    the latest when its heartbeat is missed.
 
     Raises:
         UserError: the cluster is not described, or the others cannot be found.
@@ -71,12 +79,24 @@ def joined(cluster: Cluster | None) -> Iterator[None]:
     jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
     address = None if cluster.coordinator == AUTO else cluster.coordinator
     try:
-        jax.distributed.initialize(address, cluster.processes, cluster.process)
+        jax.distributed.initialize(address, cluster.processes, cluster.process, shutdown_timeout_seconds=PATIENCE)
     except (ValueError, RuntimeError) as error:
         told = str(error).splitlines()[0]
         remedy = "start as many processes as are said, each with its own number; or name --coordinator host:port"
         raise UserError(f"the processes do not find each other: {told}", remedy=remedy) from None
-    yield
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):  # as in every process
+        jax.distributed.shutdown()
+        raise
+    except Exception as error:
+        # Not as in the others, which may be gone, or wait for this one: to take leave of them would end in an abort.
+        if isinstance(error, Parted):
+            sys.stderr.write(f"{error}\n")
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(Parted.exit_code if isinstance(error, Parted) else 1)
     jax.distributed.shutdown()
 
 

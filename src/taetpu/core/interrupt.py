@@ -49,18 +49,23 @@ def listening() -> Iterator[Callable[[], None]]:
         sys.unraisablehook = hook
 
 
+class _Note:
+    """Notes Ctrl-C; pressed again, it is raised."""
+
+    heard = 0
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.heard += 1
+        if self.heard > 1:
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def noted() -> Iterator[Callable[[], bool]]:
     """Ctrl-C is only noted, and what this gives says whether it was; pressed again, it waits no longer."""
-    heard: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        heard.append(number)
-        if len(heard) > 1:
-            raise KeyboardInterrupt
-
+    note = _Note()
     with _handler(note):
-        yield lambda: bool(heard)
+        yield lambda: note.heard > 0
 
 
 @contextmanager
@@ -69,6 +74,9 @@ def held() -> Iterator[None]:
 
     For libraries that run an event loop: one of its threads would be left in the middle of its work.
     """
+    if isinstance(signal.getsignal(signal.SIGINT), _Note):  # it waits anyway, further out
+        yield
+        return
     with noted() as heard:
         yield
     if heard():
