@@ -86,8 +86,14 @@ def begun(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
         folder.mark_pack(plan.id, {"boot": now[0], "oom_kills": now[1]})
     try:
         yield
-    finally:
+    except Exception as error:
+        if not several() or isinstance(error, UserError):  # else the other processes may not hear of it
+            folder.unmark_pack(plan.id)
+        raise
+    except BaseException:
         folder.unmark_pack(plan.id)
+        raise
+    folder.unmark_pack(plan.id)
 
 
 def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:

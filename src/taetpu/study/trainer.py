@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from taetpu.core.errors import Failed, UserError
-from taetpu.core.hosts import several
+from taetpu.core.errors import UserError
+from taetpu.core.hosts import Parted, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
 from taetpu.store.study import StudyFolder
@@ -112,9 +112,8 @@ class Packs:
             if several():  # the others may be in the middle of a step, and wait for this process for ever
                 told = f"{type(error).__name__}: {error}".splitlines()[0]
                 problem = f"process {jax.process_index()} of {jax.process_count()} failed: {told}"
-                raise Failed(
-                    f"{problem}\nthe same command, in every process, goes on from the last checkpoint"
-                ) from error
+                remedy = "the same command, in every process, goes on from the last checkpoint"
+                raise Parted(f"{problem}\n{remedy}") from error
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error
