@@ -17,9 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.lm import LMConfig
-from taetpu.nn.parts import trainable
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import shapes
+from taetpu.train.count import parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
 STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # arrays of stacked layers, whose first axis counts layers
@@ -89,7 +88,7 @@ class Placement(NamedTuple):
 def placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
     """Every trained array of a model on a mesh of these sizes."""
     sizes = {DATA: data, MODEL: model}
-    for path, leaf in leaves_by_path(trainable(shapes(config, vocab_size, seq_len))[0]).items():
+    for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
         to = axes(path, leaf.shape, sizes)
         parts = prod(sizes[name] for name in to if name)
         yield Placement(path, leaf.shape, to, leaf.size * leaf.dtype.itemsize // parts)
@@ -121,7 +120,7 @@ def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -
 
 def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tuple[str | int, ...], int]]:
     """What `model` divides of each layer: heads, and the inner size of its feed-forward."""
-    arrays = leaves_by_path(shapes(config.model, vocab_size, config.task.seq_len))
+    arrays = leaves_by_path(parameter_shapes(config.model, vocab_size, config.task.seq_len))
     hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
     with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
     for i, layer in enumerate(config.model.layers):
