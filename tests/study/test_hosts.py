@@ -110,7 +110,7 @@ def test_two_processes_train_a_study_as_one_does(tmp_path, mesh):
 @pytest.mark.parametrize("how", ENDED)
 def test_one_of_two_processes_that_ends_takes_the_other_along_and_both_go_on(tmp_path, how):
     (tmp_path / "study.yaml").write_text(PACKED)
-    sets = ("--set", "train.steps=1500", "--set", "train.eval_every=100")
+    sets = ("--set", "train.steps=600", "--set", "train.eval_every=50")
     code, said = end(start(tmp_path, "one", 4, *sets))
     assert code == 0, said
     both = processes(tmp_path, "two", *sets)
