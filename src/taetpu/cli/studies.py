@@ -177,7 +177,7 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
         "runs": sum(len(pack["runs"]) for pack in packs),
         "width": first["width"],
         "devices": first["devices"],
-        "each run over": f"{first['data']} x {first['model']}" if first["data"] * first["model"] > 1 else None,
+        "each run over": f"{first['data']} x {first['model']}" if "data" in first else None,
         "unroll": first["unroll"] if first["unroll"] > 1 else None,
         "chosen": first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
