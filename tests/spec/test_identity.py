@@ -66,9 +66,15 @@ def test_another_number_is_another_run(part, field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("eval_every", 3), ("checkpoint", 2), ("keep_checkpoints", True), ("log_every", 1), ("sample", "none"),
-     ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64})],
-)  # fmt: skip
+    [
+        ("eval_every", 3),
+        ("checkpoint", 2),
+        ("keep_checkpoints", True),
+        ("log_every", 1),
+        ("sample", "none"),
+        ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64, "mesh": {"data": 2}}),
+    ],
+)
 def test_how_a_run_is_watched_or_computed_is_no_part_of_it(field, value):
     assert ident({**SHORT, "train": {**SHORT["train"], field: value}}) == ident(SHORT)
     assert field in BESIDE

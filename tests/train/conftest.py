@@ -33,13 +33,13 @@ def text(tmp_path_factory) -> tuple[dict, Source]:
 _PROGRAMS: dict[tuple, Program] = {}
 
 
-def program(structure, source, steps, width, devices, chunk) -> Program:
+def program(structure, source, steps, width, devices, chunk, **mesh) -> Program:
     """Programs are shared between tests: compiling is what these tests spend their time on."""
-    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk)
+    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, *mesh.items())
     if key not in _PROGRAMS:
         precision = structure.train.precision.replace("auto", "float32")
         _PROGRAMS[key] = Program(
-            structure, source, steps=steps, width=width, devices=devices, precision=precision, chunk=chunk
+            structure, source, steps=steps, width=width, devices=devices, precision=precision, chunk=chunk, **mesh
         )
     return _PROGRAMS[key]
 
@@ -47,13 +47,13 @@ def program(structure, source, steps, width, devices, chunk) -> Program:
 class Trainer:
     """A pack of equal configs on several seeds, driven by hand."""
 
-    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=()):
+    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), **mesh):
         live = frozenset(live).union(*(active(c) for c in configs))
         parts = [split(c, live) for c in configs]
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)
         steps = configs[0].train.total_steps(source.num_windows)
-        self.program = program(self.structure, source, steps, self.width, devices, chunk)
+        self.program = program(self.structure, source, steps, self.width, devices, chunk, **mesh)
         fill = [0] * (self.width - len(configs))
         order = [*range(len(configs)), *fill]
         self.numbers = self.program.place(stack_numbers([parts[i][1] for i in order]))

@@ -62,7 +62,7 @@ def test_a_run_is_the_same_bits_in_a_pack_of_any_width(trainer, configs, text):
 def test_a_batch_divided_over_two_devices_is_the_same_step(trainer, make, text, accumulate):
     config = make(text[0], batch_size=8, accumulate=accumulate)
     whole, divided = (trainer([config], text[1], devices=devices) for devices in (1, 2))
-    assert divided.program.shards == 2
+    assert divided.program.mesh.shape["data"] == 2
     np.testing.assert_allclose(whole.advance(8)["train/loss"], divided.advance(8)["train/loss"], atol=2e-6)
     model = jax.device_get(whole.state.model)
     sums = [

@@ -205,6 +205,7 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
         "runs": sum(len(pack["runs"]) for pack in packs),
         "width": first["width"],
         "devices": first["devices"],
+        "each run over": f"{first['data']} x {first['model']}" if "data" in first else None,
         "unroll": first["unroll"] if first["unroll"] > 1 else None,
         "chosen": first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
@@ -229,6 +230,16 @@ def run(
         float | None,
         typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse."),
     ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            envvar="JAX_COORDINATOR_ADDRESS",
+            help="Train in several processes, which meet there; or as Cloud TPU, SLURM or Open MPI say (auto).",
+        ),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
+    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
@@ -242,7 +253,16 @@ def run(
         raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
     how["audit"] = AUDIT if audit is None else audit
-    train_study(study, sets or [], root, how, as_json)
+    from taetpu.core.runtime import prepare_jax
+
+    prepare_jax()
+    from taetpu.core.hosts import Cluster, is_first, joined
+
+    if coordinator is None and (processes, process) != (None, None):
+        remedy = "--coordinator HOST:PORT, the first one's address"
+        raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
+    with joined(Cluster(coordinator, processes, process) if coordinator else None):
+        train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
 
 
 def demo(root: Root = None) -> None:
@@ -256,8 +276,10 @@ def demo(root: Root = None) -> None:
         train_study(file, [], root, {}, False)
 
 
-def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
-    """Run a study file to its report, with progress, and print the verdicts."""
+def train_study(
+    file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
+) -> None:
+    """Run a study file to its report, with progress, and print the verdicts; `silent` prints nothing but errors."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
@@ -267,11 +289,11 @@ def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, An
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
 
-    with StudyProgress(Console(stderr=True)) as progress:
+    with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
         outcome = run_file(file, sets, root=root, watcher=progress, **how)
-    if as_json:
+    if as_json and not silent:
         show_json(outcome.results)
-    else:
+    elif not silent:
         show(outcome.results, outcome.report)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)

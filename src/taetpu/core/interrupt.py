@@ -49,22 +49,37 @@ def listening() -> Iterator[Callable[[], None]]:
         sys.unraisablehook = hook
 
 
+class _Note:
+    """Notes Ctrl-C; pressed again, it is raised."""
+
+    heard = 0
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.heard += 1
+        if self.heard > 1:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def noted() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is only noted, and what this gives says whether it was; pressed again, it waits no longer."""
+    note = _Note()
+    with _handler(note):
+        yield lambda: note.heard > 0
+
+
 @contextmanager
 def held() -> Iterator[None]:
     """Ctrl-C waits until the block is done; pressed again, it waits no longer.
 
     For libraries that run an event loop: one of its threads would be left in the middle of its work.
     """
-    heard: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        heard.append(number)
-        if len(heard) > 1:
-            raise KeyboardInterrupt
-
-    with _handler(note):
+    if isinstance(signal.getsignal(signal.SIGINT), _Note):  # it waits anyway, further out
         yield
-    if heard:
+        return
+    with noted() as heard:
+        yield
+    if heard():
         raise KeyboardInterrupt
 
 

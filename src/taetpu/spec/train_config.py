@@ -78,6 +78,7 @@ class TrainConfig(Config):
                 path=("accumulate",),
                 remedy="a divisor of batch_size",
             )
+        self.check_mesh()
         if taken := sorted(set(self.metrics) & set(SERIES)):
             problem = f"a metric cannot be called {taken[0]!r}: every run measures that anyway"
             raise UserError(problem, path=("metrics", taken[0]), remedy="another name, with the kind in its settings")
@@ -91,6 +92,18 @@ class TrainConfig(Config):
         if self.steps is not None:
             self.check_schedule(self.steps)
         return self
+
+    def check_mesh(self) -> None:
+        """Raise `UserError` when the devices that are to share a batch cannot share it evenly."""
+        mesh, part = self.compute.mesh, self.batch_size // self.accumulate
+        if mesh != "auto" and part % mesh.data:
+            fits = [n for n in range(1, part + 1) if part % n == 0]
+            raise UserError(
+                f"data={mesh.data} does not divide the {part} sequences that are worked on at once "
+                f"(batch_size={self.batch_size}, accumulate={self.accumulate})",
+                path=("compute", "mesh", "data"),
+                remedy=f"data of {', '.join(map(str, fits))}, or another batch_size",
+            )
 
     def check_schedule(self, steps: int) -> None:
         """Raise `UserError` when warm-up leaves no step after it."""

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from taetpu.core.errors import UserError
+from taetpu.core.hosts import agreed, several
 from taetpu.core.loading import load
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.schema import ResolvedConfig
@@ -11,7 +13,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.train.calibrate import Calibration
 from taetpu.train.memory import oom_kills
-from taetpu.train.plan import Packing, PackPlan, plan_packs
+from taetpu.train.plan import Measure, Packing, PackPlan, plan_packs
 from taetpu.train.watch import Watcher
 
 
@@ -27,8 +29,17 @@ def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watche
             folder.run(*names).start(described(run))
         if names not in known and status != "done":
             new.append(run)
-    measure = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins), watcher)
-    plans = [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], old, packing, measure)]
+    if several():
+        # Layouts cannot be timed by one process alone. The first decides on all that depends on its memory.
+        if packing.measure == "always":
+            problem = "several processes cannot measure which packs are fastest"
+            raise UserError(problem, path=("--pack",), remedy="auto, or the most runs in a pack, e.g. 8")
+        measure: Measure = lambda work, packing: None  # noqa: E731 (as the default of `plan_packs`)
+    else:
+        measure = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins), watcher)
+    sources = [study.sources.of(run.config) for run in new]
+    found = agreed(lambda: [asdict(plan) for plan in plan_packs(new, sources, old, packing, measure)])
+    plans = [*old, *map(PackPlan.from_data, found)]
     write_plans(folder, plans)
     return plans
 
@@ -70,13 +81,19 @@ def halve(folder: StudyFolder, plans: Sequence[PackPlan]) -> list[PackPlan]:
 @contextmanager
 def begun(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
     """Leave a mark while a pack is trained, which outlives a process that is killed in the middle of it."""
-    now = oom_kills()
+    now = agreed(oom_kills)
     if now is not None:
         folder.mark_pack(plan.id, {"boot": now[0], "oom_kills": now[1]})
     try:
         yield
-    finally:
+    except Exception as error:
+        if not several() or isinstance(error, UserError):  # else the other processes may not hear of it
+            folder.unmark_pack(plan.id)
+        raise
+    except BaseException:
         folder.unmark_pack(plan.id)
+        raise
+    folder.unmark_pack(plan.id)
 
 
 def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
@@ -85,7 +102,7 @@ def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
     Whom the system killed is not ours to see. But it counts how often it did so, and a mark that is still there says
     that the process did not end by itself.
     """
-    mark, now = folder.pack_mark(plan.id), oom_kills()
+    mark, now = folder.pack_mark(plan.id), agreed(oom_kills)
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
         return False
     return not any(folder.run(*names).metrics() for names in plan.runs)

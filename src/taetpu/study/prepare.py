@@ -5,10 +5,11 @@ import jax
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import UserError
-from taetpu.spec.design import Study
+from taetpu.spec.design import Arm, Study
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 from taetpu.train.compute import AUTO_TAKES, check_path, platform_of
+from taetpu.train.sharding import check_mesh
 
 
 def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study, dict[str, Computation]]:
@@ -29,6 +30,18 @@ def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study,
         raise baseline.explain(error) from None
     study = beside(study, matched(study))
     computed = check(study, told)
+    for arm in study.arms:
+        refuse_mesh(study, arm)
     if study.tune is not None:
         trials(study).runs()
     return study, computed
+
+
+def refuse_mesh(study: Study, arm: Arm) -> None:
+    """Raise `UserError` where an arm's runs cannot be divided over devices as the study asks."""
+    mesh = arm.config.train.compute.mesh
+    if mesh != "auto":
+        try:
+            check_mesh(arm.config, study.source(arm).vocab_size, mesh.data, mesh.model)
+        except UserError as error:
+            raise arm.explain(error) from None

@@ -1,15 +1,18 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.hosts import agreed, is_first, several, together
 from taetpu.report.build import build
 from taetpu.report.notebook import html
 from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.identity import canonical
 from taetpu.spec.loading import load_study
 from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
@@ -21,6 +24,7 @@ from taetpu.study.freeze import freeze
 from taetpu.study.prepare import proved
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.timing import in_equal_time
+from taetpu.study.together import Together
 from taetpu.study.tracking import tracked
 from taetpu.study.trainer import Failure, train_missing
 from taetpu.study.tuning import choose, trials, tuned
@@ -107,6 +111,22 @@ def run(
     return run_study(study, folder, watcher or Watcher(), options)
 
 
+def shared(study: Study, folder: StudyFolder) -> StudyFolder:
+    """A study's folder as several processes use it, if there are several.
+
+    Raises:
+        UserError: they have not read the same study.
+    """
+    if not several():
+        return folder
+    own = canonical([run.id for run in study.runs()])
+    other, _ = together(agreed(lambda: own) != own, 0)
+    if other:
+        problem = "the processes do not train the same runs: their study files, data or versions differ"
+        raise UserError(problem, file=study.document.file, remedy="the same files on every host")
+    return StudyFolder(Together(folder.store), folder.name)
+
+
 def parse_audit(share: float) -> float:
     """The share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
     if 0 <= share <= 1:
@@ -127,9 +147,10 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
         remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
         raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
     for root in options.reuse:
-        studies_at(root)  # a misspelt one is told before anything is stored
+        agreed(lambda root=root: bool(studies_at(root)))  # a misspelt one is told before anything is stored
     study, _ = proved(study)
-    with folder.claim(), tracked(study, folder, watcher) as watcher:
+    own, folder = folder, shared(study, folder)
+    with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
         study = in_equal_time(study, folder, watcher)
         if options.until_resolved:
             study = study.changed(seeds=seeds_begun(study, folder))
@@ -158,15 +179,16 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
         failed += [failure for _, failures in more for failure in failures]
     audit = Audit(study, folder, watcher, options.packing)
     refuted = audit.prove(sample(taken, options.audit), taken)
-    results = analyse(folder)
-    return Outcome(results, build(folder), failed, refuted, folder.where)
+    results = agreed(lambda: analyse(folder))
+    return Outcome(results, agreed(lambda: build(folder)), failed, refuted, folder.where)
 
 
 def obtained(
     study: Study, folder: StudyFolder, watcher: Watcher, options: Options
 ) -> tuple[list[RunSpec], list[Failure]]:
     """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
-    taken = adopt(study, folder, options.reuse)
+    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse)])
+    taken = [run for run in study.runs() if run.id in names]
     return taken, train_missing(study, folder, watcher, options.packing)
 
 

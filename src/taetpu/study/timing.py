@@ -3,6 +3,7 @@
 from functools import cache
 
 from taetpu.core.errors import UserError
+from taetpu.core.hosts import several
 from taetpu.core.traced import active
 from taetpu.spec.design import Study
 from taetpu.stats.stored import read_study
@@ -36,6 +37,10 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     Raises:
         UserError: it cannot be measured.
     """
+    if several():
+        problem = "how long a step takes cannot be measured by several processes together"
+        remedy = "run the study in one process first, which keeps what it measures; or match: flops"
+        raise study.document.located(UserError(problem, path=("match",), remedy=remedy))
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.of(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from taetpu.core.errors import UserError
+from taetpu.core.hosts import Parted, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
 from taetpu.store.study import StudyFolder
@@ -33,7 +34,9 @@ def environment() -> dict[str, Any]:
     """What the runs are trained with; it goes with every result."""
     device = jax.devices()[0]
     names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
+    processes = {"processes": jax.process_count()} if several() else {}
     return {
+        **processes,
         "device": device.device_kind,
         "platform": device.platform,
         "python": platform.python_version(),
@@ -106,6 +109,11 @@ class Packs:
         except UserError:
             raise
         except Exception as error:
+            if several():  # the others may be in the middle of a step, and wait for this process for ever
+                told = f"{type(error).__name__}: {error}".splitlines()[0]
+                problem = f"process {jax.process_index()} of {jax.process_count()} failed: {told}"
+                remedy = "the same command, in every process, goes on from the last checkpoint"
+                raise Parted(f"{problem}\n{remedy}") from error
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error

@@ -13,6 +13,7 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from taetpu.core.hosts import agreed
 from taetpu.core.interrupt import held
 from taetpu.core.tree import leaves_by_path
 from taetpu.store import disk
@@ -44,7 +45,7 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """The newest step that was written whole."""
-        return self.manager.latest_step()
+        return agreed(self.manager.latest_step)
 
     def save(self, step: int, state: object) -> None:
         """Write the state of `step`; it counts only once it is whole.

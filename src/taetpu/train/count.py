@@ -20,6 +20,11 @@ def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
     return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
 
 
+def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
+    """What is trained of the model, as shapes."""
+    return jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0])
+
+
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Trained numbers of the model, the embedding included."""
     return _params(cast(Any, config), vocab_size, seq_len)
@@ -27,7 +32,7 @@ def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
 
 @cache
 def _params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
-    return count(jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0]))
+    return count(parameter_shapes(config, vocab_size, seq_len))
 
 
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:

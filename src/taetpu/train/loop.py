@@ -2,14 +2,16 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from taetpu.core.interrupt import listening
+from taetpu.core.hosts import fetched, several, together
+from taetpu.core.interrupt import listening, noted
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
@@ -72,6 +74,7 @@ class PackTrainer:
                       for n in looks for step in range(n, self.steps + 1, n)}  # fmt: skip
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
+        self.own_runs = self.program.own_runs
         self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
         self.dispatch, self.began = 1, time.monotonic()
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
@@ -85,7 +88,7 @@ class PackTrainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
-        with listening() as self.check, Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
+        with self.interruptible() as self.check, Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.looks}):
@@ -97,6 +100,10 @@ class PackTrainer:
                 if border == step:  # a look at the next step is taken again after a stop: it is stored behind this one
                     self.look(state, step)
         self.finish(state)
+
+    def interruptible(self) -> AbstractContextManager[Callable[[], Any]]:
+        """Hears Ctrl-C. One of several processes must not stop where others go on: they agree on where to."""
+        return noted() if several() else listening()
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
@@ -112,13 +119,15 @@ class PackTrainer:
         pending: tuple[int, Any] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            self.check()
+            stop, dispatch = together(self.check(), self.dispatch)
+            if stop:
+                raise KeyboardInterrupt
             issued = None
             if step < border:
-                size = min(self.dispatch, self.program.chunk, border - step)
+                size = min(dispatch, self.program.chunk, border - step)
                 count = np.int32(size)
                 state, metrics = self.program.advance(
-                    state, self.numbers, self.seeds, self.rows(step, size), count, self.program.arrays
+                    state, self.numbers, self.seeds, self.fed(self.rows(step, size)), count, self.program.arrays
                 )
                 step, issued = step + size, (size, metrics)
             if pending:
@@ -133,25 +142,31 @@ class PackTrainer:
         return state
 
     def rows(self, step: int, size: int) -> np.ndarray:
-        """Window numbers of the next `size` steps, `(width, chunk, batch)`; what is beyond `size` is not read."""
+        """Window numbers of the next `size` steps, `(width, chunk, batch)`; what is beyond `size` is not read, nor what
+        belongs to another process.
+        """
         batch = self.train.batch_size
         rows = np.zeros((self.plan.width, self.program.chunk, batch), np.int32)
-        for i, seed in enumerate(self.seeds_on_host):
-            rows[i, :size] = self.source.rows(seed, step, size, batch)
+        for i in self.own_runs:
+            rows[i, :size] = self.source.rows(self.seeds_on_host[i], step, size, batch)
         return rows
+
+    def fed(self, rows: np.ndarray) -> Any:
+        """Rows as the program takes them: of several processes each hands in its own."""
+        return self.program.place(rows) if several() else rows
 
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
         """Take in the metrics of a dispatch; waits until it is done."""
-        host = {name: np.asarray(values)[:, :size] for name, values in metrics.items()}
+        host = {name: fetched(values)[:, :size] for name, values in metrics.items()}
         self.recorder.add_steps(host)
         self.watcher.advanced(self.recorder.end, host["train/loss"][: len(self.runs), -1])
 
     def look(self, state: TrainState, step: int) -> None:
         """Measure what is due of the next update; it is that update's number, counted from 1, that it is stored by."""
         for every in self.looks.get(step, ()):
-            rows = self.rows(step, 1)[:, 0]
+            rows = self.fed(self.rows(step, 1)[:, 0])
             found = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
-            host = {name: np.asarray(values) for name, values in found.items()}
+            host = {name: fetched(values) for name, values in found.items()}
             for i in range(len(self.runs)):
                 self.recorder.add_point(step + 1, i, {name: float(values[i]) for name, values in host.items()})
             self.watcher.looked(step)
@@ -193,7 +208,7 @@ class PackTrainer:
             return [{}] * self.plan.width
         began = time.monotonic()
         found = self.program.evaluate(state.model, windows)
-        sequences = {name: np.asarray(v, np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
+        sequences = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
         if split_name in self.sequences:  # the first time compiles
             self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
         self.sequences[split_name] = sequences
@@ -214,7 +229,7 @@ class PackTrainer:
         if self.train.sample is None or not self.runs[0].config.task.causal:
             return
         prompt = self.source.prompt()
-        drawn = np.asarray(self.program.sample(state.model, self.seeds, np.int32(step), prompt))
+        drawn = fetched(self.program.sample(state.model, self.seeds, np.int32(step), prompt))
         shown: set[str] = set()
         for i, run in enumerate(self.runs):
             if run.arm not in shown:
@@ -228,7 +243,7 @@ class PackTrainer:
         test = self.evaluation(state, "test")
         if "val" not in self.sequences:  # killed between the last evaluation and the result
             self.evaluation(state, "val")
-        diverged = np.asarray(state.diverged_at)
+        diverged = fetched(state.diverged_at)
         for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
             if folder not in self.open:
                 continue
@@ -262,7 +277,7 @@ class PackTrainer:
 
     def model_files(self, state: TrainState, i: int) -> dict[str, bytes]:
         """The model of one run as files."""
-        model = jax.tree.map(lambda a: a[i], state.model)
+        model = jax.tree.map(lambda a: fetched(a[i]) if several() else a[i], state.model)
         source = self.source
         config = self.runs[i].config.model
         return to_files(model, config, vocab_size=source.vocab_size, seq_len=source.seq_len, tokenizer=source.tokenizer)

@@ -20,8 +20,13 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def memory_bytes() -> int:
     """What packs may use of a device's memory, in bytes; on a CPU the devices share it."""
+    return int(device_bytes_limit() * SHARE_OF_MEMORY)
+
+
+def device_bytes_limit() -> int:
+    """The memory of a device, in bytes; of a CPU, this machine's."""
     stats = jax.local_devices()[0].memory_stats() or {}
-    return int((stats.get("bytes_limit") or host_bytes()) * SHARE_OF_MEMORY)
+    return stats.get("bytes_limit") or host_bytes()
 
 
 def state_bytes(config: ResolvedConfig, source: Source) -> int:

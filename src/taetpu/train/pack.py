@@ -1,9 +1,9 @@
 """A pack: runs that differ only in numbers, compiled into one program and trained together.
 
 The program maps the functions of `train.step` over a leading run axis, which is sharded over devices, so that no
-collective can appear. The runs of one device are vectorised on an accelerator and take turns on a CPU core. How many
-steps a dispatch takes is an input of the program: every chunk of a study, whatever its length, runs the same code, and
-where chunks are cut changes no bit.
+collective can appear; devices speak with each other only where several of them share one run. The runs of one device
+are vectorised on an accelerator and take turns on a CPU core. How many steps a dispatch takes is an input of the
+program: every chunk of a study, whatever its length, runs the same code, and where chunks are cut changes no bit.
 """
 
 import json
@@ -20,24 +20,32 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.hosts import placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.compute import check_path, platform_of
+from taetpu.train.division import WHOLE, ByHand, Division, Partitioned
 from taetpu.train.sample import continue_tokens
-from taetpu.train.step import DATA, TrainState, evaluate, init_state, observe, train_step
+from taetpu.train.sharding import DATA, MODEL, RUN, shardings
+from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
 
-RUNS = PartitionSpec("run")
+RUNS = PartitionSpec(RUN)
 SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
 
-def pack_mesh(width: int, devices: int, on: Sequence[Any] | None = None) -> Mesh:
-    """The first `devices` devices along the axes of runs and, where there are fewer runs than devices, of their batch.
+def pack_mesh(
+    width: int, devices: int, data: int = 1, model: int = 1, on: Sequence[Any] | None = None
+) -> tuple[Mesh, Division]:
+    """The first `devices` devices along the axes `(run, data, model)`, and how they share one run.
+
+    Where there are fewer runs than devices, those that are left divide each run's batch by hand.
 
     Args:
+        data, model: over how many devices each run is divided, parameters and all.
         on: the devices to take them from; all there are unless given.
 
     Raises:
@@ -50,8 +58,12 @@ def pack_mesh(width: int, devices: int, on: Sequence[Any] | None = None) -> Mesh
             remedy="go on where it was begun; on a CPU, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} to make as many of fewer cores",
         )
-    runs = min(width, devices)
-    return Mesh(np.array(there[:devices]).reshape(runs, devices // runs), ("run", DATA))
+    partitioned = data * model > 1
+    runs = devices // (data * model) if partitioned else min(width, devices)
+    mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, model), (RUN, DATA, MODEL))
+    if partitioned:
+        return mesh, Partitioned(mesh)
+    return mesh, ByHand(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
 
 class Shapes(NamedTuple):
@@ -72,6 +84,7 @@ class Program:
         width: runs in a pack.
         devices: how many devices the pack is spread over; divides `width`. Or `width` divides it: then each run's batch
             is divided over several devices.
+        data, model: over how many devices of `devices` each run is divided, parameters and all (see `train.sharding`).
         unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
         execution: how the model is computed besides (its own `unroll` does not count).
@@ -87,6 +100,8 @@ class Program:
         steps: int,
         width: int,
         devices: int = 1,
+        data: int = 1,
+        model: int = 1,
         unroll: int = 1,
         precision: str = "float32",
         execution: Execution = AS_BUILT,
@@ -94,16 +109,16 @@ class Program:
         on: Sequence[Any] | None = None,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.dtype = pack_mesh(width, devices, on), jnp.dtype(precision)
-        self.execution = replace(execution, unroll=unroll)
+        self.mesh, self.division = pack_mesh(width, devices, data, model, on)
+        self.partitioned = data * model > 1
+        self.dtype, self.execution = jnp.dtype(precision), replace(execution, unroll=unroll)
         check_path(execution.attention, platform_of(self.mesh.devices.flat[0]), "go on where this pack was begun")
-        self.shards = self.mesh.shape[DATA]
         self.observers: dict[int, Any] = {}
 
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
         """The task's arrays, on every device."""
-        return jax.device_put(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
+        return placed(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(
         self,
@@ -123,17 +138,28 @@ class Program:
 
         def mapped(*args: Any) -> Any:
             axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
+            if self.partitioned:
+                found = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
+                return jax.lax.with_sharding_constraint(found, self.spread(found))
             specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
             f = in_turn(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
-        # Said outright, because on one device jax may call it unsharded, and would then compile for both.
-        form: dict[str, Any] = {"donate_argnums": tuple(donate), "out_shardings": NamedSharding(self.mesh, RUNS)}
+        form: dict[str, Any] = {"donate_argnums": tuple(donate)}
+        if not self.partitioned:
+            # Said outright, because on one device jax may call it unsharded, and would then compile for both.
+            form["out_shardings"] = NamedSharding(self.mesh, RUNS)
         return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
 
     def place(self, tree: Any) -> Any:
         """Put host arrays with a leading run axis on the pack's devices."""
-        return jax.device_put(tree, NamedSharding(self.mesh, RUNS))
+        return placed(tree, NamedSharding(self.mesh, RUNS))
+
+    @property
+    def own_runs(self) -> set[int]:
+        """The places in the pack of the runs that this process has a part in."""
+        places = NamedSharding(self.mesh, RUNS).addressable_devices_indices_map((self.width,))
+        return {i for index in places.values() if index for i in range(self.width)[index[0]]}
 
     @cached_property
     def init(self) -> Callable[[Any, Any], TrainState]:
@@ -155,7 +181,7 @@ class Program:
         def many(state: TrainState, numbers: Any, seed: Any, rows: Any, count: Any, arrays: Any) -> Any:
             config = bind(self.structure, numbers)
             step = partial(train_step, config=config, source=self.source, arrays=arrays, seed=seed,
-                           steps=self.steps, dtype=self.dtype, shards=self.shards)  # fmt: skip
+                           steps=self.steps, dtype=self.dtype, division=self.division)  # fmt: skip
             shapes = jax.eval_shape(lambda s: step(s, rows=rows[0])[1], state)
             log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
@@ -178,7 +204,8 @@ class Program:
 
             def one(state: TrainState, numbers: Any, seed: Any, rows: Any, arrays: Any) -> Any:
                 return observe(state, bind(self.structure, numbers), self.source, arrays, rows, seed,
-                               steps=self.steps, dtype=self.dtype, metrics=due)  # fmt: skip
+                               steps=self.steps, dtype=self.dtype, metrics=due,
+                               division=self.division if self.partitioned else WHOLE)  # fmt: skip
 
             self.observers[every] = self.over_runs(one, shared=(4,))
         return self.observers[every]
@@ -186,7 +213,7 @@ class Program:
     @cached_property
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
         """`(model, windows) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`."""
-        return self.over_runs(partial(evaluate, dtype=self.dtype, shards=self.shards), divided=(1,))
+        return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), divided=(1,))
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:
@@ -206,14 +233,15 @@ class Program:
     def evaluation_set(self, split: str) -> Batch | None:
         """A split on the device as `(batches, batch, seq)`, the last batch filled up with weightless windows."""
         windows = self.windows(split)
-        return None if windows is None else jax.device_put(windows, NamedSharding(self.mesh, DIVIDED))
+        return None if windows is None else placed(windows, NamedSharding(self.mesh, DIVIDED))
 
     def windows(self, split: str) -> Batch | None:
         """What `evaluation_set` puts on the device, on the host."""
         data = self.source.evaluation(split)
         if data is None:
             return None
-        size = min(self.structure.train.batch_size, -(-len(data.tokens) // self.shards) * self.shards)
+        parts = self.mesh.shape[DATA]
+        size = min(self.structure.train.batch_size, -(-len(data.tokens) // parts) * parts)
         missing = -len(data.tokens) % size
 
         def batched(a: np.ndarray) -> Any:
@@ -249,6 +277,8 @@ class Program:
 
     def spread(self, state: Any) -> Any:
         """Where each array of a state, or of a model in one, lies."""
+        if self.partitioned:
+            return shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import jax
 
 from taetpu.core.errors import UserError
-from taetpu.core.runtime import cores
 from taetpu.core.traced import active, split
 from taetpu.data.batches import Source
 from taetpu.nn.execution import AS_BUILT, Execution
@@ -19,8 +18,9 @@ from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.compute import decide
 from taetpu.train.count import num_params
-from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
+from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
+from taetpu.train.sharding import check_mesh, device_bytes, divisions
 
 LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
 WIDEST = 32  # runs a device, where nothing was measured
@@ -35,11 +35,14 @@ class Layout:
         devices: over how many devices they are spread; divides `width`. Of a run alone the batch may be divided over
             several. On a CPU each core is a device.
         unroll: how many layers of a deep stack one pass of its loop takes (see `nn.stack`).
+        data, model: over how many of the devices each run is divided, parameters and all (see `train.sharding`).
     """
 
     width: int
     devices: int = 1
     unroll: int = 1
+    data: int = 1
+    model: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class PackPlan:
 
     Attributes:
         id: names the pack's folder.
-        width, devices, unroll: see `Layout`; beyond `runs` the pack is filled up with repeats of the first.
+        width, devices, unroll, data, model: see `Layout`; beyond `runs` the pack is filled up with repeats of
+            the first.
         precision: of activations and products; decided once, so that a study moved to another device keeps it.
         live: fields traced though neutral in some runs (see `core.traced.split`).
         runs: `(arm, seed, id)` of each run.
@@ -69,10 +73,17 @@ class PackPlan:
     remat: str = "none"
     loss_chunk: int | None = None
     halved_from: int | None = None
+    data: int = 1
+    model: int = 1
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.width, self.devices, self.unroll)
+        return Layout(self.width, self.devices, self.unroll, self.data, self.model)
+
+    @property
+    def divided(self) -> bool:
+        """Is each run divided over devices, parameters and all?"""
+        return self.data * self.model > 1
 
     @property
     def execution(self) -> Execution:
@@ -82,6 +93,7 @@ class PackPlan:
     def facts(self) -> dict[str, Any]:
         """What the results of its runs say of it."""
         names = ("id", "width", "devices", "unroll", "precision", "chosen", "halved_from")
+        names = (*names, "data", "model") if self.divided else names
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return said | self.execution.told
 
@@ -234,10 +246,49 @@ def plan_packs(
 
 def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]:
     """A group's layout, and how it was chosen."""
+    mesh = work.config.train.compute.mesh
+    data, model = least_division(work) if mesh == "auto" else (mesh.data, mesh.model)
+    if data * model > 1:
+        return divided_layout(work, packing, data, model), "rule of thumb" if mesh == "auto" else "asked for"
     if packing.measure == "never":
         return rule_of_thumb(work, packing), "asked for"
     measured = measure(work, packing)
     return (measured, "measured") if measured else (rule_of_thumb(work, packing), "rule of thumb")
+
+
+def least_division(work: Work) -> tuple[int, int]:
+    """Over how many devices `(data, model)` a run has to be divided: over none, if one holds what it keeps from step to
+    step; else over the fewest that do. The cores of a CPU share their memory, so that dividing gains none.
+    """
+    if jax.default_backend() == "cpu":
+        return 1, 1
+    return fitting_division(work.config, work.source, device_bytes_limit(), jax.device_count())
+
+
+def fitting_division(config: ResolvedConfig, source: Source, memory: int, devices: int) -> tuple[int, int]:
+    """The first way of dividing a run with which a device's memory, in bytes, holds its part; the last if none does."""
+    ways = list(divisions(config, source.vocab_size, devices))
+    sizes = (config.model, source.vocab_size, source.seq_len)
+    return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
+
+
+def divided_layout(work: Work, packing: Packing, data: int, model: int) -> Layout:
+    """As many runs at once as devices can each take a part of one.
+
+    Raises:
+        UserError: there are too few devices for one run, or a size of the run cannot be divided so.
+    """
+    there, share = jax.device_count(), data * model
+    if there < share or (jax.process_count() > 1 and there % share):
+        problem = f"data={data} and model={model} divide a run over {share} devices, and here are {there}"
+        fits = [n for n in range(1, there + 1) if there % n == 0]
+        remedy = f"data times model of {', '.join(map(str, fits))}, or mesh: auto"
+        raise UserError(problem, path=("train", "compute", "mesh"), remedy=remedy)
+    check_mesh(work.config, work.source.vocab_size, data, model)
+    # With several processes each has to take part, if only by repeating a run.
+    at_once = there // share
+    runs = at_once if jax.process_count() > 1 else min(at_once, work.size, packing.widest or at_once)
+    return Layout(runs, runs * share, data=data, model=model)
 
 
 def rule_of_thumb(work: Work, packing: Packing) -> Layout:
@@ -272,8 +323,13 @@ def even_width(runs: int, most: int, devices: int) -> int:
 
 
 def device_counts() -> list[int]:
-    """Over how many devices packs may be spread: 1, 2, 4 ..., and all there are."""
-    there = min(jax.local_device_count(), cores()) if jax.default_backend() == "cpu" else jax.local_device_count()
+    """Over how many devices packs may be spread: 1, 2, 4 ..., and all there are. Of several processes each takes part.
+
+    On a CPU they are as many as cores, unless who started this process has set another number.
+    """
+    there = jax.device_count()
+    if jax.process_count() > 1:
+        return [there]
     return sorted({there, *(2**i for i in range(there.bit_length()))})
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
@@ -22,9 +22,9 @@ from taetpu.optim.loss import predictions
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
+from taetpu.train.division import WHOLE, Division
 
 Scalar = Float[Array, ""]
-DATA = "data"  # the mesh axis over which the batch of one run may be divided
 
 
 class TrainState(eqx.Module):
@@ -73,12 +73,12 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
 
 def update(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, shards: int = 1,
+    *, steps: int, dtype: Any, division: Division = WHOLE,
 ) -> Update:  # fmt: skip
     """The next update. The batch is a function of (seed, step) alone, and so is every random number.
 
     Args:
-        shards: over how many devices of the axis `DATA` the work on the batch is divided.
+        division: how the work on the batch is divided over devices.
     """
     key, train = root_key(seed), config.train
     now = Moment(state.step, steps, named(key, "hooks", state.step))
@@ -86,7 +86,7 @@ def update(
     batch = source.batch(arrays, rows, named(key, "data", state.step))
     batch = run_hooks(train.hooks, "batch", batch, now=now)
     params, rest = trainable(state.model)
-    grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype, shards=shards)
+    grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype, division=division)
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
     lr = train.schedule.lr(state.step, steps, train.optimizer.lr)
@@ -104,10 +104,10 @@ def clip(grads: Any, bound: Any) -> Any:
 
 def train_step(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, shards: int = 1,
+    *, steps: int, dtype: Any, division: Division = WHOLE,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
-    """One update taken, and the metrics of every step. `shards` as in `update`."""
-    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, shards=shards)
+    """One update taken, and the metrics of every step. `division` as in `update`."""
+    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, rest = trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
@@ -125,13 +125,13 @@ def train_step(
 
 def observe(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, metrics: Mapping[str, Metric],
+    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Division = WHOLE,
 ) -> dict[str, Scalar]:  # fmt: skip
     """What `metrics` measure of the next update, without taking it: `{"name/part": value}`.
 
     A metric of sites that this model lacks is left out: an arm without attention has no attention to look at.
     """
-    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype)
+    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, _ = trainable(state.model)
     part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
 
@@ -164,16 +164,24 @@ def measured(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
 
 
 def gradients(
-    params: LM, rest: LM, batch: Batch, key: Key, *, train: TrainConfig, now: Moment, dtype: Any, shards: int
+    params: LM,
+    rest: LM,
+    batch: Batch,
+    key: Key,
+    *,
+    train: TrainConfig,
+    now: Moment,
+    dtype: Any,
+    division: Division,
 ) -> tuple[Any, dict[str, Scalar]]:
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
-    batch = shard(batch, shards)
-    whole = bool(readers(train.hooks))
+    batch = division.own(batch)
+    computed = division.forward(partial(predictions, whole=bool(readers(train.hooks))))
 
     def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
         model = join(params, rest)
-        logits, found = predictions(model, part, key=part_key(key, number), dtype=dtype, whole=whole)
+        logits, found = computed(model, part, key=part_key(key, number), dtype=dtype)
         sums = {name: values.sum() for name, values in found.items()}
         own = jnp.maximum(sums["weight"], 1.0)
         there = replace(now, key=named(now.key, "part", number))
@@ -181,7 +189,7 @@ def gradients(
         return mean * (own / weight), sums
 
     if train.accumulate == 1:
-        return united(jax.grad(loss, has_aux=True)(params, batch, 0), shards)
+        return division.total(jax.grad(loss, has_aux=True)(params, batch, 0))
 
     def add(total: Any, inputs: tuple[Array, Batch]) -> tuple[Any, None]:
         number, part = inputs
@@ -190,24 +198,7 @@ def gradients(
     parts = jax.tree.map(lambda a: a.reshape(train.accumulate, -1, *a.shape[1:]), batch)
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(
         lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), 0)))  # fmt: skip
-    return united(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0], shards)
-
-
-def shard(batch: Batch, shards: int) -> Batch:
-    """This device's part of a batch that every one of them holds whole."""
-    if shards == 1:
-        return batch
-    size = len(batch.tokens) // shards
-    own = jax.lax.axis_index(DATA) * size
-    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, own, size), batch)
-
-
-def united(tree: Any, shards: int) -> Any:
-    """The sum over the devices that share a run, as one collective: one for each array took twice as long on a CPU."""
-    if shards == 1:
-        return tree
-    flat, back = ravel_pytree(tree)
-    return back(jax.lax.psum(flat, DATA))
+    return division.total(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
 
 
 def part_key(key: Key, number: Any) -> Key:
@@ -215,13 +206,16 @@ def part_key(key: Key, number: Any) -> Key:
     return named(key, number)
 
 
-def evaluate(model: LM, windows: Batch, *, dtype: Any, shards: int = 1) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`, its batches divided over
-    `shards` devices: see `optim.loss.positions`.
+def evaluate(
+    model: LM, windows: Batch, *, dtype: Any, division: Division = WHOLE
+) -> dict[str, Float[Array, "batches batch"]]:
+    """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`: see
+    `optim.loss.positions`. Those that are called by hand are this device's part.
     """
 
     def one(_: None, batch: Batch) -> tuple[None, dict[str, Array]]:
-        return None, {name: values.sum(-1) for name, values in predictions(model, batch, dtype=dtype)[1].items()}
+        _, found = division.forward(predictions)(model, batch, dtype=dtype)
+        return None, {name: values.sum(-1) for name, values in found.items()}
 
     _, sums = jax.lax.scan(one, None, windows)
-    return sums if shards == 1 else jax.lax.all_gather(sums, DATA, axis=1, tiled=True)
+    return division.joined(sums)

@@ -1,0 +1,67 @@
+"""What a child process with eight simulated devices is asked: the losses of meshes, and what their programs hold.
+
+`python -m tests.train.eight` prints JSON.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+MESHES = {
+    "one": {"devices": 1},
+    "runs": {"devices": 8, "width": 8},
+    "fsdp": {"devices": 8, "data": 8},
+    "tensor": {"devices": 8, "model": 8},
+    "both": {"devices": 8, "data": 4, "model": 2},
+    "all": {"devices": 8, "data": 2, "model": 2},
+}
+RUNS, STEPS = 2, 8
+OPERATION = re.compile(r" (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
+
+
+def collectives(hlo: str) -> dict[str, int]:
+    """How many operations of a compiled program need several devices."""
+    return dict(Counter(OPERATION.findall(hlo)))
+
+
+def trained(name: str) -> dict:
+    """The losses of the first runs on a mesh, the collectives of a step, and each device's share of parameters and
+    moments."""
+    import jax
+    import numpy as np
+    from tests.train.conftest import settings
+
+    from taetpu.core.traced import split
+    from taetpu.train.pack import Program, stack_numbers
+
+    mesh = dict(MESHES[name])
+    width = mesh.pop("width", RUNS)
+    config = settings(
+        model={"dim": 32, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "relu"}},
+        batch_size=16, accumulate=2, steps=STEPS, task={
+            "kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6, "eval_size": 16},
+    )  # fmt: skip
+    source = config.task.prepare(Path())
+    structure, numbers = split(config)
+    program = Program(structure, source, steps=STEPS, width=width, chunk=STEPS, **mesh)
+    stacked = program.place(stack_numbers([numbers] * width))
+    seeds = program.place(np.arange(width, dtype=np.int32))
+    state = program.init(stacked, seeds)
+    rows = np.stack([source.rows(seed, 0, STEPS, 16) for seed in range(width)])
+    state, metrics = program.advance(state, stacked, seeds, rows, np.int32(STEPS), program.arrays)
+    sums = program.evaluate(state.model, program.evaluation_set("val"))
+    leaves = [a for a in jax.tree.leaves((state.model, state.opt)) if a.ndim > 2]
+    text = program.advance.lower(*program.shapes(numbers).advance).compile().as_text()
+    return {
+        "losses": np.asarray(metrics["train/loss"])[:RUNS].tolist(),
+        "nll": np.asarray(sums["nll"])[:RUNS].sum((1, 2)).tolist(),
+        "collectives": collectives(text),
+        "share": sum(a.addressable_shards[0].data.nbytes for a in leaves) / sum(a.nbytes for a in leaves),
+    }
+
+
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    print(json.dumps({name: trained(name) for name in MESHES}))
