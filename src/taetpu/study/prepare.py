@@ -5,10 +5,12 @@ import jax
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import UserError
+from taetpu.nn.execution import AS_BUILT
 from taetpu.spec.design import Arm, Study
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 from taetpu.train.compute import AUTO_TAKES, check_path, platform_of
+from taetpu.train.plan import partitionable
 from taetpu.train.sharding import check_mesh
 
 
@@ -42,6 +44,8 @@ def refuse_mesh(study: Study, arm: Arm) -> None:
     mesh = arm.config.train.compute.mesh
     if mesh != "auto":
         try:
+            if mesh.data * mesh.model > 1:
+                partitionable(AS_BUILT, arm.config)
             check_mesh(arm.config, study.source(arm).vocab_size, mesh.data, mesh.model)
         except UserError as error:
             raise arm.explain(error) from None

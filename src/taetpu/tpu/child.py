@@ -78,11 +78,12 @@ def compiled(request: Json) -> Json:
     step: Any = program.advance
     traced = step.trace(*shapes)
     lowered = traced.lower()
+    parts = program.mesh.size if program.partitioned else 1  # what XLA divides is traced whole
     facts: Json = {
         "program": text_hash(lowered),
         "lower_seconds": round(time.monotonic() - began, 2),
-        "flops": products(traced.jaxpr.jaxpr),
-        "padded_flops": padded(traced.jaxpr.jaxpr),
+        "flops": products(traced.jaxpr.jaxpr) // parts,
+        "padded_flops": padded(traced.jaxpr.jaxpr) // parts,
         "scans": sorted(rounds(traced.jaxpr.jaxpr)),
         "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
     }

@@ -8,7 +8,7 @@ from taetpu.nn.execution import Execution
 from taetpu.spec.design import RunSpec
 from taetpu.train.compute import decide
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
-from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width
+from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,31 @@ class Planned:
     def narrower(self) -> "Planned | None":
         """The same in packs of half the width; None where each run is alone already."""
         width = self.layout.width
-        if width == 1:
+        if width == 1 or self.layout.divided:
             return None
         half = -(-width // 2)
         devices = max(d for d in range(1, self.layout.devices + 1) if half % d == 0)
         return replace(self, layout=replace(self.layout, width=half, devices=devices))
 
 
+def divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> Planned:
+    """Runs that are divided over devices each, as many at once as the slice has room for."""
+    config = group.runs[0].config
+    at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
+    layout = Layout(at_once, at_once * data * model, data=data, model=model)
+    room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) * data * model
+    execution = partitionable(decide(config, source, precision, platform="tpu", memory=room), config)
+    return Planned(group, source, precision, execution, layout)
+
+
 def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Planned:
     """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
+    mesh, whole = config.train.compute.mesh, int(tpu.generation.program_gib * 2**30)
+    data, model = fitting_division(config, source, whole, tpu.devices) if mesh == "auto" else (mesh.data, mesh.model)
+    if data * model > 1:
+        return divided(group, source, precision, tpu, data, model)
     room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
     execution = decide(config, source, precision, platform="tpu", memory=room)
     need = state_bytes(config, source) + step_bytes(config, source, execution, precision)

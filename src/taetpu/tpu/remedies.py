@@ -1,5 +1,6 @@
 """What makes a run fit into memory, in the order in which it costs least; each is compiled before it is advised."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,7 +9,8 @@ from taetpu.core.chips import Slice
 from taetpu.nn.stack import REMAT
 from taetpu.spec.design import RunSpec
 from taetpu.tpu.compiler import Facts
-from taetpu.tpu.layouts import Planned
+from taetpu.tpu.layouts import Planned, divided
+from taetpu.train.sharding import divisions
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Remedy:
     facts: Facts = field(default_factory=dict)
 
     def facts_in_words(self) -> str:
-        return f"--set {self.setting}, which needs {self.facts['memory']['needed'] / 2**30:.2f} GiB"
+        return f"--set {shlex.quote(self.setting)}, which needs {self.facts['memory']['needed'] / 2**30:.2f} GiB"
 
 
 def remedies(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
@@ -38,6 +40,16 @@ def remedies(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
     for remat in ways[ways.index(planned.execution.remat) + 1 :]:
         yield Remedy(f"train.compute.remat={remat}", computed(planned, remat=remat))
     yield from parts[1:]
+    yield from _over_devices(planned, tpu)
+
+
+def _over_devices(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
+    """A run divided over more devices of the slice, parameters and all."""
+    config, now = planned.first.config, planned.layout.data * planned.layout.model
+    for data, model in divisions(config, planned.source.vocab_size, tpu.devices):
+        if data * model > now:
+            setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
+            yield Remedy(setting, divided(planned.group, planned.source, planned.precision, tpu, data, model))
 
 
 def _in_parts(planned: Planned) -> Iterator[Remedy]:

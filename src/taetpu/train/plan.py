@@ -44,6 +44,11 @@ class Layout:
     data: int = 1
     model: int = 1
 
+    @property
+    def divided(self) -> bool:
+        """Is each run divided over devices, parameters and all?"""
+        return self.data * self.model > 1
+
 
 @dataclass(frozen=True)
 class PackPlan:
@@ -81,11 +86,6 @@ class PackPlan:
         return Layout(self.width, self.devices, self.unroll, self.data, self.model)
 
     @property
-    def divided(self) -> bool:
-        """Is each run divided over devices, parameters and all?"""
-        return self.data * self.model > 1
-
-    @property
     def execution(self) -> Execution:
         return Execution(self.unroll, self.remat, self.attention, self.loss_chunk)
 
@@ -93,7 +93,7 @@ class PackPlan:
     def facts(self) -> dict[str, Any]:
         """What the results of its runs say of it."""
         names = ("id", "width", "devices", "unroll", "precision", "chosen", "halved_from")
-        names = (*names, "data", "model") if self.divided else names
+        names = (*names, "data", "model") if self.layout.divided else names
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return said | self.execution.told
 
@@ -236,6 +236,8 @@ def plan_packs(
         work = Work(members, source_of[members.runs[0].id], precision)
         work = replace(work, execution=decide(work.config, work.source, precision))
         layout, chosen = choose(work, packing, measure)
+        if layout.divided:
+            work = replace(work, execution=partitionable(work.execution, work.config))
         settings = {"precision": precision, "live": tuple(sorted(members.live)), "chosen": chosen, **asdict(layout)}
         settings |= work.execution.told
         for start in range(0, len(members.runs), layout.width):
@@ -254,6 +256,19 @@ def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]
         return rule_of_thumb(work, packing), "asked for"
     measured = measure(work, packing)
     return (measured, "measured") if measured else (rule_of_thumb(work, packing), "rule of thumb")
+
+
+def partitionable(execution: Execution, config: ResolvedConfig) -> Execution:
+    """How a run is computed that XLA divides over devices: it cannot divide a kernel, so attention is the plain one.
+
+    Raises:
+        UserError: a kernel was asked for outright.
+    """
+    asked = config.train.compute.attention
+    if asked not in ("auto", "plain"):
+        problem = f"attention={asked} is a kernel, which cannot be divided over devices as this run is"
+        raise UserError(problem, path=("train", "compute", "attention"), remedy="auto or plain, or a mesh of 1 and 1")
+    return replace(execution, attention="plain")
 
 
 def least_division(work: Work) -> tuple[int, int]:
