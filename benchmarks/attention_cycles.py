@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from taetpu.tpu.hlo import parse
+
 TOKENS = 8192
 BUNDLES = re.compile(r"total scheduled bundles: *(\d+)")
 
@@ -22,13 +24,14 @@ def main(seq: int, heads: int, head_dim: int, path: str, block: int = 512) -> No
     with tempfile.TemporaryDirectory() as kernels, tempfile.TemporaryDirectory() as module:
         os.environ |= {
             "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+            "TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }  # fmt: skip
         if path == "splash":
             os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={kernels} --xla_jf_dump_llo_text=true"
         options = {"xla_dump_to": module, "xla_dump_hlo_as_text": True}
         program = lowered(seq, heads, head_dim, path, block).compile(compiler_options=options)
-        xla = cycles(next(Path(module).glob("*after_codegen.txt")).read_text())
+        text = parse(next(Path(module).glob("*after_codegen.txt")).read_text())
+        xla = text.cost(text.entry).cycles
         files = Path(kernels).glob("*splash*schedule-analysis_final_bundles.txt")
         bundles = sum(int(BUNDLES.search(file.read_text())[1]) for file in files)  # pyright: ignore
         blocks = seq // min(block, seq)
@@ -82,37 +85,6 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
     x = jax.ShapeDtypeStruct((TOKENS // seq, seq, dim), jnp.bfloat16)
     gradients = jax.jit(jax.grad(loss, argnums=(0, 2)), in_shardings=place, out_shardings=place)
     return gradients.lower(params, rest, x)
-
-
-def cycles(text: str) -> int:
-    """The `estimated_cycles` of an optimised HLO module, loops by the constant that their condition compares with."""
-    bodies: dict[str, list[str]] = {}
-    entry = name = ""
-    for line in text.splitlines():
-        if start := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line):
-            name = start[2]
-            bodies[name] = []
-            entry = name if start[1] else entry
-        elif name:
-            bodies[name].append(line)
-
-    def trips(condition: str) -> int:
-        body = "\n".join(bodies[condition])
-        compared = re.search(r"ROOT .*compare\(([^)]*)\), direction=LT", body)
-        names = re.findall(r"%([\w.\-]+)", compared[1]) if compared else []
-        found = [re.search(rf"%{re.escape(n)} = s32\[\][^=]*constant\((\d+)\)", body) for n in names]
-        return next((int(constant[1]) for constant in found if constant), 1)
-
-    def total(name: str) -> int:
-        count = 0
-        for line in bodies[name]:
-            if loop := re.search(r" while\(.*condition=%([\w.\-]+), body=%([\w.\-]+)", line):
-                count += trips(loop[1]) * total(loop[2])
-            elif own := re.search(r'"estimated_cycles":"(\d+)"', line):
-                count += int(own[1])
-        return count
-
-    return total(entry)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,10 @@ NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
 
 
 def every_kind() -> Iterator[tuple[str, str]]:
-    """Slot and kind of all that can be in a train step and can stand without settings."""
+    """Slot and kind of all of taetpu's own that are in a train step."""
     for slot in BUILTIN:
-        yield from ((slot, kind) for kind in kinds(slot) if slot not in NOT_IN_STEPS)
+        own = [kind for kind, component in kinds(slot).items() if component.__module__.startswith("taetpu.")]
+        yield from ((slot, kind) for kind in own if slot not in NOT_IN_STEPS)
 
 
 def config(slot: str, kind: str) -> ResolvedConfig | None:

@@ -1,0 +1,83 @@
+"""What TPU v5e would make of packs and of GPT-2, by its compiler's own cycles; nothing is measured, no TPU is here.
+
+`python -m benchmarks.tpu`: cycles per token of one run of dim 128 and of a pack of 32, and of GPT-2 with 124 million
+parameters by attention path. Needs libtpu; takes some minutes. A kernel has no cycles in the compiler's text; those of
+splash attention come from `benchmarks.attention_cycles`, and leave out what it waits for.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.chips import resolve
+from taetpu.core.loading import load
+from taetpu.nn.execution import Execution
+from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.tpu.compiler import Compiler, Request
+from taetpu.train.plan import Layout
+
+CHIP = "v5e-1"
+LENGTH = {"min_length": 2, "max_length": 6, "eval_size": 8}
+SMALL = {
+    "task": {"kind": "copy", "seq_len": 128, "symbols": 100, **LENGTH},
+    "model": {"dim": 128, "num_layers": 4, "mixer": {"kind": "attention", "num_heads": 4}},
+    "train": {"steps": 100, "batch_size": 8},
+}
+GPT2 = {
+    "task": {"kind": "copy", "seq_len": 1024, "symbols": 50253, **LENGTH},
+    "model": {
+        "dim": 768, "num_layers": 12, "mixer": {"kind": "attention", "num_heads": 12}, "position": "learned",
+        "norm": "layer", "ffn": {"kind": "gelu-tanh", "hidden": 3072}, "embedding": "tied", "bias": True,
+    },
+    "train": {"steps": 100, "batch_size": 8},
+}  # fmt: skip
+CHUNK = 1024  # tokens whose logits exist at once
+
+
+def request(base: dict[str, Any], execution: Execution, width: int = 1) -> Request:
+    config: ResolvedConfig = load(RunConfig, base).resolve()
+    source = config.task.prepare(Path())
+    return Request(config, source, frozenset(), "bfloat16", execution, Layout(width), resolve(CHIP), Path(), ())
+
+
+def tokens(one: Request) -> int:
+    return one.layout.width * one.config.train.batch_size * one.source.seq_len
+
+
+def splash_cycles() -> float:
+    """Cycles of the attention kernels of one of GPT-2's layers, forward and backward, for 8192 tokens."""
+    command = [sys.executable, "-m", "benchmarks.attention_cycles", "1024", "12", "64", "splash"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\(([\d.]+) in kernels", said)
+    assert found, said
+    return float(found[1]) * 1e6
+
+
+def main() -> None:
+    """Print the tables of benchmarks/README.md."""
+    ways = {
+        "one run, dim 128": request(SMALL, Execution()),
+        "a pack of 32, dim 128": request(SMALL, Execution(), 32),
+        "GPT-2 124M, plain": request(GPT2, Execution(remat="dots", loss_chunk=CHUNK)),
+        "GPT-2 124M, splash": request(GPT2, Execution(remat="dots", loss_chunk=CHUNK, attention="splash")),
+    }
+    with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
+        answers = compiler.answers(list(ways.values()))
+    clock = resolve(CHIP).generation.clock_hz or float("nan")
+    print("| program | cycles a token | tokens/s at 1.5 GHz | GB |")
+    print("|---|---|---|---|")
+    for (name, one), facts in zip(ways.items(), answers, strict=True):
+        if "cycles" not in facts:
+            print(f"| {name} | {facts['error']} | | |")
+            continue
+        kernels = len(one.config.model.layers) * splash_cycles() if name.endswith("splash") else 0.0
+        a_token = (facts["cycles"] + kernels) / tokens(one)
+        print(f"| {name} | {a_token:,.0f} | {clock / a_token:,.0f} | {facts['memory']['needed'] / 1e9:.2f} |")
+
+
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"  # libtpu is there, and a TPU is not: jax would look for it
+    main()
