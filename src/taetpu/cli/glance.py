@@ -99,6 +99,7 @@ def _pack(pack: PackView) -> Text:
     at = f"step {pack.step:,}" + (f" of {pack.steps:,}" if pack.steps else "")
     told = [at if pack.step else "starting", f"{_rate(pack.rate)} steps/s" if pack.rate else ""]
     told.append(f"{timedelta(seconds=round(pack.left))} left" if pack.left is not None and pack.step else "")
+    told.append(pack.use)  # last: it is what may not fit
     what = f"pack {pack.number}/{pack.of} ({_count(pack.runs, 'run')})"
     return _line(f"{what}: {', '.join(filter(None, told))}")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
+from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.results import show
@@ -219,6 +220,10 @@ def run(
         float | None,
         typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse."),
     ] = None,
+    profile: Profiled = 0,
+    xla_flags: XlaFlags = "",
+    libtpu_args: LibtpuArgs = "",
+    dump: Dump = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
@@ -231,8 +236,9 @@ def run(
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
         raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
-    how["audit"] = AUDIT if audit is None else audit
-    train_study(study, sets or [], root, how, as_json)
+    how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
+    with started(study, root, xla_flags, libtpu_args, dump):
+        train_study(study, sets or [], root, how, as_json)
 
 
 def demo(root: Root = None) -> None:
@@ -242,15 +248,12 @@ def demo(root: Root = None) -> None:
     """
     from importlib.resources import as_file, files
 
-    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
+    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file, started(file, root):
         train_study(file, [], root, {}, False)
 
 
 def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
-    """Run a study file to its report, with progress, and print the verdicts."""
-    from taetpu.core.runtime import prepare_jax
-
-    prepare_jax()
+    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`."""
     from rich.console import Console
 
     from taetpu.core.errors import Failed

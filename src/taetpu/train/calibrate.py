@@ -20,6 +20,7 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.flags import flags, without_dumps
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.nn.stack import UNROLL_UP_TO
@@ -72,7 +73,7 @@ class Shape:
         """A layout, compiled and ready to be timed."""
         work = self.work
         if jax.default_backend() == "cpu":
-            return Child(self.request(layout))
+            return Child(self.request(layout), environ=without_dumps())
         return Here(work.config, work.source, layout, live=work.group.live, precision=work.precision)
 
     def about(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ class Shape:
                 "devices": [device.device_kind for device in jax.local_devices()],
                 "jaxlib": version("jaxlib"),
                 "memory": round(memory_bytes() / 2**30),
+                **flags(),
             },
             "program": {"task": task, "model": config["model"], "train": train, "precision": self.work.precision},
             "plugins": plugin_sources(self.work.config),

@@ -121,6 +121,8 @@ class Program:
             f = in_turn(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
+        # `Program.advance.<locals>.many` is `advance` in traces, dumps and what is said of compiles.
+        mapped.__name__ = getattr(fn, "func", fn).__qualname__.removeprefix("Program.").split(".")[0]
         # Said outright, because on one device jax may call it unsharded, and would then compile for both.
         form: dict[str, Any] = {"donate_argnums": tuple(donate), "out_shardings": NamedSharding(self.mesh, RUNS)}
         return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
