@@ -39,8 +39,9 @@ def test_a_tpu_computes_waits_for_others_and_idles():
     ops = [
         ("%while.1 = (f32[]) while(...)", 100, 900),  # holds the others: no time of its own
         ("%fusion.7 = f32[8,8]{1,0} fusion(...)", 100, 300),
-        ("%all-reduce.2 = f32[8] all-reduce(...)", 300, 400),
-        ("%fusion.7 = f32[8,8]{1,0} fusion(...)", 500, 800),
+        ("%psum.2 = (f32[8]{0:T(256)}, f32[]) all-reduce(%fusion.7, ...)", 300, 400),
+        ("%fusion.7 = f32[8,8]{1,0} fusion(...)", 500, 700),
+        ("%fusion.8 = f32[8] fusion(f32[8] %all-reduce.1)", 700, 800),
         ("%fusion.9 = f32[8] fusion(...)", 1500, 1600),  # of an evaluation, behind the window
     ]
     beside = [("%copy-start.3 = ... copy-start(...)", 200, 600), ("%all-gather-start.4 = ...", 700, 900)]
@@ -57,8 +58,8 @@ def test_a_tpu_computes_waits_for_others_and_idles():
     expected = {"host to device": 50e-9, "device to host": 20e-9, "between devices": 300e-9}
     assert found.transfers == pytest.approx(expected)
     first = found.costly[0]
-    assert (first["name"], first["times"], first["share"]) == ("fusion.7", 2, pytest.approx(0.5))
-    assert {op["name"] for op in found.costly} == {"fusion.7", "all-reduce.2", "all-gather-start.4"}
+    assert (first["name"], first["times"], first["share"]) == ("fusion.7", 2, pytest.approx(0.4))
+    assert {op["name"] for op in found.costly} == {"fusion.7", "fusion.8", "psum.2", "all-gather-start.4"}
 
 
 def test_a_gpus_streams_run_beside_each_other_and_devices_are_averaged():

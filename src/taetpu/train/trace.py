@@ -16,9 +16,10 @@ from typing import Any
 MOST_COSTLY = 10  # operations that a summary names
 
 # Operations that hold others: what is in them is told by itself.
-CONTAINER = re.compile(r"(while|conditional|call)([.\d]*|[.-](start|done)[.\d]*)")
+CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")
 COLLECTIVE = re.compile(
-    r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|^nccl|^(send|recv)\b|ragged-all-to-all",
+    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|^nccl|^(send|recv)\b"
+    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # as jax calls them, and XLA after it
     re.IGNORECASE,
 )
 TO_DEVICE = re.compile(r"^Memcpy(H2D|HtoD)|^infeed|^tpu::System::TransferToDevice$", re.IGNORECASE)
@@ -142,9 +143,9 @@ def of_accelerator(plane: Any) -> Device:
     device = Device(plane.name)
     for line in plane.lines:
         if line.name == "XLA Ops" or line.name.startswith("Stream #"):
-            device.operations += nested((_short(event.name), _span(event)) for event in line.events)
+            device.operations += nested((event.name, _span(event)) for event in line.events)
         elif line.name == "Async XLA Ops":  # copies within the device's memory run beside operations, and cost nothing
-            found = nested((_short(event.name), _span(event)) for event in line.events)
+            found = nested((event.name, _span(event)) for event in line.events)
             device.operations += [operation for operation in found if operation.kind in TRANSFERS]
     return device
 
@@ -176,11 +177,15 @@ def nested(events: Iterable[tuple[str, Span]]) -> list[Operation]:
         if open_ and end <= found[open_[-1]][1][1]:
             own[open_[-1]] -= end - begin
         open_.append(i)
-    return [Operation(name, kind_of(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)]
+    return [
+        Operation(_short(name), kind_of(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)
+    ]
 
 
 def kind_of(name: str) -> str:
-    """Of an operation, by its name."""
+    """Of an operation, by its name; by its opcode where the name is all its text, as a TPU's is."""
+    text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
+    name = text[1] if text else _short(name)
     if CONTAINER.fullmatch(name):
         return "container"
     for pattern, kind in ((TO_DEVICE, TRANSFERS[0]), (FROM_DEVICE, TRANSFERS[1]), (BETWEEN, TRANSFERS[2])):

@@ -1,0 +1,123 @@
+"""`--profile N`: where the time goes, without a bit of the numbers changed, and never over an older profile."""
+
+import json
+
+import jax
+import pytest
+from tests.small import TINY
+from tests.study.conftest import Interrupting
+
+from taetpu.core.errors import UserError
+from taetpu.spec.loading import load_study
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.run import parse_profile
+from taetpu.study.trainer import train_missing
+from taetpu.train.plan import AUTO
+from taetpu.train.watch import Watcher
+
+STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
+
+
+@pytest.fixture
+def profiled(tmp_path):
+    """`profiled(root, watcher=None, profile=0)`: what `taetpu run` trains, without what it makes of it."""
+
+    def run(root, watcher=None, profile=0):
+        file = tmp_path / "study.yaml"
+        file.write_text(STUDY)
+        loaded = load_study(file)
+        folder = StudyFolder(open_store(tmp_path / root), loaded.name)
+        assert train_missing(loaded, folder, watcher or Watcher(), AUTO, profile) == []
+
+    return run
+
+
+def numbers(root):
+    """All that was trained and measured, by file; times left out."""
+    return {
+        path.relative_to(root): path.read_bytes()
+        for path in sorted(root.glob("tiny/runs/**/*"))
+        if path.is_file() and "times" not in path.parts
+    }
+
+
+def summaries(root):
+    return [json.loads(file.read_text()) for file in sorted(root.glob("tiny/profile/*/*/summary.json"))]
+
+
+WIDTH = 4
+"""The baseline's three runs, and one of them again so that both devices have as many."""
+
+
+class Forgetful(Watcher):
+    """Has jax forget its programs at the first evaluation, so that they are compiled again."""
+
+    def __init__(self):
+        self.cleared = False
+
+    def evaluated(self, step, run, values):
+        if not self.cleared:
+            jax.clear_caches()
+        self.cleared = True
+
+
+def test_a_profile_changes_no_bit_covers_its_steps_and_names_recompiles(tmp_path, profiled):
+    profiled("plain")
+    profiled("traced", Forgetful(), profile=7)
+    assert numbers(tmp_path / "traced") == numbers(tmp_path / "plain")
+    (found,) = summaries(tmp_path / "traced")
+    assert (found["steps"], found["first_step"], found["platform"]) == (7, 1, "cpu")
+    # What a step does is done in each place of the pack at each of the seven steps, and not by what is around.
+    assert 7 * WIDTH in {op["times"] for op in found["costly"]}
+    assert found["compute"] + found["transfer"] + found["idle"] == pytest.approx(1)
+    again = [one for one in found["compiles"] if one["again"]]
+    assert {("advance", 10), ("evaluate", 20)} <= {(one["program"], one["step"]) for one in again}
+    assert sum(one["program"] == "advance" and not one["again"] for one in found["compiles"]) == 1
+    text = next((tmp_path / "traced").glob("tiny/profile/*/*/summary.txt"))
+    assert "advance" in next(line for line in text.read_text().splitlines() if "RECOMPILED" in line)
+    assert len(list(text.parent.glob("plugins/profile/*/*.xplane.pb"))) == 1  # where XProf looks
+
+
+@pytest.mark.slow
+def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_path, profiled):
+    profiled("plain")
+    with pytest.raises(KeyboardInterrupt):
+        profiled("cut", Interrupting("advanced", 12), profile=3)
+    old = {path: path.read_bytes() for path in (tmp_path / "cut").glob("tiny/profile/**/*.pb")}
+    assert len(old) == 1  # the trace of a pack that was stopped stays
+    profiled("cut", profile=100)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "plain")
+    (found,) = summaries(tmp_path / "cut")
+    assert (found["first_step"], found["steps"], found["steps_wanted"]) == (11, 9, 100)  # no more were left
+    assert all(path.read_bytes() == data for path, data in old.items())
+    profiled("cut", profile=3)
+    assert len(summaries(tmp_path / "cut")) == 1
+
+
+@pytest.mark.slow
+def test_a_pack_that_goes_on_with_other_flags_is_warned_about(tmp_path, profiled, monkeypatch):
+    """Flags as this process would have been given them: they are read by the note alone, jax has started long ago."""
+
+    class Hears(Interrupting):
+        def __init__(self, step):
+            super().__init__("advanced", step)
+            self.told = []
+
+        def begun_otherwise(self, plan, before, now):
+            self.told.append((before, now))
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    with pytest.raises(KeyboardInterrupt):
+        profiled("cut", Hears(12))  # behind the checkpoint at 10
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_min_max=true")
+    hears = Hears(10**9)
+    profiled("cut", hears)
+    assert hears.told == [({}, {"xla_flags": ["--xla_cpu_enable_fast_min_max=true"]})]
+    result = next((tmp_path / "cut").glob("tiny/runs/baseline/*/result.json"))
+    assert json.loads(result.read_text())["environment"]["xla_flags"] == ["--xla_cpu_enable_fast_min_max=true"]
+
+
+def test_fewer_steps_than_none_cannot_be_profiled():
+    with pytest.raises(UserError, match="-1 steps"):
+        parse_profile(-1)
