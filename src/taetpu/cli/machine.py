@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from taetpu.cli.tables import say
-
 XlaFlags = Annotated[
     str,
     typer.Option(
@@ -54,7 +52,8 @@ def started(file: Path, root: str | None, xla: str = "", libtpu: str = "", dump:
     finally:
         if folder is not None:
             files, size = size_of(folder)
-            say(f"dumps: {files} files, {size / 1e6:.1f} MB in {folder}" if files else "dumps: nothing was compiled")
+            told = f"dumps: {files} files, {size / 1e6:.1f} MB in {folder}" if files else "dumps: nothing was compiled"
+            typer.echo(told, err=True)
 
 
 def dump_folder(file: Path, root: str | None) -> Path | None:
@@ -70,4 +69,6 @@ def dump_folder(file: Path, root: str | None) -> Path | None:
         folder = StudyFolder(open_store(default_root(root)), str(data["study"]))
     except (OSError, UserError, TypeError, KeyError):
         return None
-    return Path(folder.where).absolute() / "dumps" / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    now = Path(folder.where).absolute() / "dumps" / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    names = (now, *(now.with_name(f"{now.name}-{number}") for number in range(2, 1000)))
+    return next(name for name in names if not name.exists())
