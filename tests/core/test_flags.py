@@ -68,7 +68,7 @@ def test_flags_are_added_to_those_of_the_environment_which_are_tried_too(tmp_pat
 @pytest.mark.slow
 def test_libtpu_is_asked_without_a_tpu():
     tried("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=true")
-    with pytest.raises(UserError, match="libtpu .* knows no flag --xla_tpu_no_such_flag=true"):
+    with pytest.raises(UserError, match=r"libtpu .* knows no flag --xla_tpu_no_such_flag=true"):
         tried("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=true --xla_tpu_no_such_flag=true")
 
 
