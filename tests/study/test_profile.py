@@ -96,6 +96,23 @@ def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_profiler_that_is_taken_ends_no_training(tmp_path, profiled):
+    class Hears(Watcher):
+        told: tuple = ()
+
+        def profiled(self, where, summary, problem):
+            self.told = summary, problem
+
+    hears, options = Hears(), jax.profiler.ProfileOptions()
+    options.python_tracer_level = options.host_tracer_level = 0
+    with jax.profiler.trace(tmp_path / "another", profiler_options=options):
+        profiled("taken", hears, profile=3)
+    assert hears.told[0] is None
+    assert "Only one profile" in hears.told[1]
+    assert len(list((tmp_path / "taken").glob("tiny/runs/*/*/result.json"))) == 3
+
+
+@pytest.mark.slow
 def test_a_pack_that_goes_on_with_other_flags_is_warned_about(tmp_path, profiled, monkeypatch):
     """Flags as this process would have been given them: they are read by the note alone, jax has started long ago."""
 

@@ -110,9 +110,9 @@ class StudyProgress(Watcher):
         self.tell(f"{len(plan.runs)} runs go on with other flags than they were begun with: their numbers may be other "
                   f"bits (then: {then}; now: {here})")  # fmt: skip
 
-    def profiled(self, where: str, summary: dict[str, Any] | None) -> None:
+    def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
         if summary is None:
-            self.tell("  nothing was profiled: too few steps were left after the first dispatch")
+            self.tell(f"  nothing was profiled: {problem}")
             return
         again = sum(one["again"] for one in summary["compiles"])
         shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))

@@ -121,7 +121,7 @@ class Packs:
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error
         if isinstance(profile, Tracing):
-            self.watcher.profiled(profile.where, profile.summary)
+            self.watcher.profiled(profile.where, profile.summary, profile.problem)
         self.folder.delete_pack(plan.id)
         record_time(self.folder, plan, time.monotonic() - began)
         return None

@@ -176,6 +176,7 @@ class Program:
                 return observe(state, bind(self.structure, numbers), self.source, arrays, rows, seed,
                                steps=self.steps, dtype=self.dtype, metrics=due)  # fmt: skip
 
+            one.__qualname__ = f"observe_{every}"
             self.observers[every] = self.over_runs(one, shared=(4,))
         return self.observers[every]
 

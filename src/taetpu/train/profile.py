@@ -4,7 +4,8 @@ The trace has XProf's own layout, so that `tensorboard --logdir` and `xprof` fin
 programs that would have run anyway: the numbers stay the same to the bit. Only where chunks are cut may differ.
 """
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,7 +79,8 @@ class Tracing(Profile):
         steps: how many to trace; fewer where the pack has not so many left.
 
     Attributes:
-        summary: what was found, when the pack is done; None where nothing was left to trace.
+        summary: what was found, when the pack is done; None where nothing could be traced.
+        problem: why that is; a profile that fails never stops training.
         where: the folder.
     """
 
@@ -91,6 +93,7 @@ class Tracing(Profile):
         self.window: StepTraceAnnotation | None = None
         self.path: Path | None = None
         self.summary: dict[str, Any] | None = None
+        self.problem = "too few steps were left after the first dispatch"
 
     @property
     def where(self) -> str:
@@ -104,20 +107,19 @@ class Tracing(Profile):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         monitoring.unregister_event_duration_listener(self._compiled)
         monitoring.unregister_event_listener(self._noted)
-        if kind is not None:  # the trace of a pack that was stopped stays as it is
-            with suppress(Exception):
-                self._stop()
-            return
         self._stop()
-        if self.path is not None:
-            self._write()
+        if kind is None and self.traced:  # the trace of a pack that was stopped stays as it is
+            with self._tried():
+                self._write()
 
     def next(self, step: int, size: int, most: int, state: Any) -> int:
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
                 jax.block_until_ready(state)  # what was dispatched before is no part of the window
-                self._start()
+                self._start(step)
+            if not self.open:
+                return size
             self.window = StepTraceAnnotation(WINDOW, step_num=step)
             self.window.__enter__()
             return min(self.steps - self.traced, most)
@@ -135,17 +137,27 @@ class Tracing(Profile):
     def distorts(self, step: int) -> bool:
         return self.path is not None and self.first <= step <= self.first + self.traced
 
-    def _start(self) -> None:
-        self.path = new_folder(self.folder, self.pack)
+    def _start(self, step: int) -> None:
+        self.path, self.first = new_folder(self.folder, self.pack), step
         options = ProfileOptions()
         options.python_tracer_level = 0  # the calls of Python would fill the trace, and slow down what is timed
-        jax.profiler.start_trace(self.path, profiler_options=options)
-        self.open, self.first = True, self.step
+        with self._tried():
+            jax.profiler.start_trace(self.path, profiler_options=options)
+            self.open = True
 
     def _stop(self) -> None:
         if self.open:
             self.open = False
-            jax.profiler.stop_trace()
+            with self._tried():
+                jax.profiler.stop_trace()
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        """What jax's profiler refuses (another one is at work, or its file cannot be read) is told and ends no pack."""
+        try:
+            yield
+        except (RuntimeError, ValueError, FileNotFoundError) as error:
+            self.problem = f"{type(error).__name__}: {error}"
 
     def _compiled(self, event: str, duration_secs: float, **about: Any) -> None:
         if event == COMPILED:

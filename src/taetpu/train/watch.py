@@ -61,8 +61,8 @@ class Watcher:
     def begun_otherwise(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
         """A pack goes on with other flags of XLA than it was begun with: its numbers may be other bits from here."""
 
-    def profiled(self, where: str, summary: dict[str, Any] | None) -> None:
-        """The pack was profiled into a folder; the summary is None where it had too few steps left for that."""
+    def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
+        """The pack was profiled into a folder; the summary is None where it could not be, and why is the problem."""
 
     def finished(self, runs: Sequence[RunSpec]) -> None:
         """The runs of a pack are done, their results stored."""
