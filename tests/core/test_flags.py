@@ -1,5 +1,7 @@
 """Flags of XLA are tried before anything starts, and known where results may depend on them."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from taetpu.core.errors import UserError
@@ -27,6 +29,7 @@ def test_children_dump_nothing(tmp_path):
     assert without_dumps({"OTHER": "1"}) == {"OTHER": "1"}
 
 
+@pytest.mark.slow
 def test_an_unknown_flag_is_refused_by_name_before_anything_is_set(tmp_path):
     environ = {"XLA_FLAGS": COUNT}
     with pytest.raises(UserError, match="knows no flag --xla_no_such_flag=1") as refused:
@@ -66,6 +69,7 @@ def test_flags_are_added_to_those_of_the_environment_which_are_tried_too(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_libtpu_is_asked_without_a_tpu():
     tried("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=true")
     with pytest.raises(UserError, match=r"libtpu .* knows no flag --xla_tpu_no_such_flag=true"):
