@@ -20,6 +20,7 @@ from taetpu.train.trace import TRANSFERS, WINDOW, read, trace_file
 
 COMPILED = "/jax/core/compile/backend_compile_duration"  # also where the program was found in the cache
 FROM_CACHE = "/jax/compilation_cache/cache_hits"
+STEPS = "advance"  # the program that takes steps, see `train.pack.Program`
 NAME = 56  # columns of an operation's name in the summary
 
 
@@ -61,7 +62,7 @@ class Compile:
         program: its name, as in the trace and in dumps: `advance` takes steps.
         step: how many steps of the pack had been dispatched.
         cached: it was found among the programs that are kept on the disk.
-        again: a program of this name had been compiled for this pack before.
+        again: a program of this name had been compiled for this pack before, or by a pack that it shares it with.
     """
 
     program: str
@@ -163,6 +164,7 @@ class Tracing(Profile):
         if event == COMPILED:
             program = str(about.get("fun_name", "?")).removeprefix("jit(").removesuffix(")")
             again = any(program == known.program for known in self.compiles)
+            again |= program == STEPS and self.dispatches > 0
             self.compiles.append(Compile(program, self.step, duration_secs, self.cached, again))
             self.cached = False
 
