@@ -22,7 +22,8 @@ def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     assert "\x1b" not in done.err
     first, *evaluations = done.err.splitlines()
     assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
-    pattern = r"  step (\d+): val/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  \((?:[\d,]+ tokens/s, )?0:00:\d\d left\)"
+    pattern = r"  step (\d+): val/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
+    pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB, 0:00:\d\d left\)"  # a CPU has no peak
     samples = [line for line in evaluations if line.startswith("  sample of ")]
     assert [line.split(":")[0] for line in samples] == ["  sample of baseline", "  sample of low-lr"] * 2
     found = [re.fullmatch(pattern, line) for line in evaluations if line not in samples]
@@ -120,6 +121,7 @@ def test_the_display_fits_80_columns_whatever_it_has_to_show(clock, here, text):
     from rich.console import Console
 
     from taetpu.spec.loading import load_study
+    from taetpu.train.usage import Usage
 
     arms = "".join(
         f"  an-arm-whose-name-does-not-know-how-to-end-{i}: {{train.optimizer.lr: 1e-{i}}}\n" for i in range(5, 9)
@@ -133,10 +135,12 @@ def test_the_display_fits_80_columns_whatever_it_has_to_show(clock, here, text):
     for step, seconds in ((1, 100.0), (1000, 100.0)):
         clock.now += seconds
         shown.advanced(step, np.full(len(runs), 12.3456, np.float32))
+    shown.used(Usage(0.4137, 3 * 2**30, 16 * 2**30))
     shown.sampled(1000, runs[0], "word " * 100)
     with console.capture() as captured:
         console.print(shown.render())
     lines = [line.rstrip() for line in re.sub(ESCAPES, "", captured.get()).splitlines()]
     assert max(map(len, lines)) <= 80
     assert re.fullmatch(r"pack 10/12 \S+ +0% [\d,]+ tokens/s \S+ \d+ days?, \S+ left", lines[0])
+    assert lines[1] == "41% of peak, memory 3.0 of 16.0 GiB"
     assert len(lines) < 24

@@ -76,7 +76,8 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
     assert last_row[:3] == ["low-lr", "2/2", "20"]
     assert last_row[5:7] == [numbers.effect(arm["effect"], arm["ci95"]), arm["verdict"]]
     assert float(last_row[4]) == pytest.approx(arm["mean"], abs=1e-4)
-    assert any("pack 1/1 (4 runs): step 10 of 20" in text for text in shown)
+    at_ten = next(text for text in shown if "pack 1/1 (4 runs): step 10 of 20" in text)
+    assert "\n  device: memory " in at_ten
 
 
 def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under_way) -> None:
@@ -181,7 +182,7 @@ def arm(i: int, name: str = LONG, said: str = "inconclusive") -> ArmView:
 
 
 def study(arms: int, name: str = "s", **more) -> StudyView:
-    packs = [PackView(i, 120, 4000, 10**6, 10**9, 0.01) for i in range(5)]
+    packs = [PackView(i, 120, 4000, 10**6, 10**9, 0.01, "41% of peak") for i in range(5)]
     fields = {"headline": "One of many changes did something. " * 6, "interim": False, "departures": [LONG * 2, "b"]}
     return StudyView(name, [arm(i) for i in range(arms)], packs, **{**fields, **more})
 
@@ -249,7 +250,7 @@ def test_without_signs_it_is_ascii() -> None:
 
 
 def test_a_pack_says_how_long_it_will_take() -> None:
-    view = StudyView("s", [arm(0)], [PackView(2, 3, 8, 100, 400, 2.5), PackView(3, 3, 1, 0, 400, None)])
+    view = StudyView("s", [arm(0)], [PackView(2, 3, 8, 100, 400, 2.5, "9% of peak"), PackView(3, 3, 1, 0, 400, None)])
     lines = [line.plain for line in screen([view])]
     assert lines[1] == "pack 2/3 (8 runs): step 100 of 400, 2.5 steps/s, 0:02:00 left"
-    assert lines[2] == "pack 3/3 (1 run): starting"
+    assert lines[2:4] == ["  device: 9% of peak", "pack 3/3 (1 run): starting"]

@@ -106,7 +106,7 @@ def test_two_processes_train_a_study_as_one_does(tmp_path, mesh):
         assert a["mean"] == pytest.approx(b["mean"], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ENDED)
 def test_one_of_two_processes_that_ends_takes_the_other_along_and_both_go_on(tmp_path, how):
     (tmp_path / "study.yaml").write_text(PACKED)

@@ -70,6 +70,17 @@ class Told(Watcher):
 # --- which layouts are tried -----------------------------------------------------------------------------------------
 
 
+def test_what_was_measured_with_other_flags_does_not_count(shape, monkeypatch):
+    work = shape(8)
+    remember(work, {Layout(4, 2): 1.0})
+    assert remembered(work)
+    flags = os.environ["XLA_FLAGS"]
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_dump_to=elsewhere")  # changes no program
+    assert remembered(work)
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_enable_fast_math=false")
+    assert not remembered(work)
+
+
 def test_widths_grow_from_a_run_a_device_to_all_runs_in_one_pack():
     for devices in (1, 2, 4):
         for runs in range(devices, 70):

@@ -24,10 +24,11 @@ class Growing:
         run.start({"arm": arm, "seed": seed, "config": {"model": {"dim": dim, "layers": [{}]}, "train": {}}})
         return run
 
-    def train(self, arm: str, seed: int, start: int, end: int, every: int = 10) -> None:
-        """Steps of a run; its loss at a step is `1 / step`."""
+    def train(self, arm: str, seed: int, start: int, end: int, every: int = 10, **times: float) -> None:
+        """Steps of a run; its loss at a step is `1 / step`. `times` are noted at its end."""
         steps = list(range(start + every, end + 1, every))
-        self.run(arm, seed).append(start, end, {"train/loss": (steps, [1 / step for step in steps])})
+        noted = {name: ([end], [value]) for name, value in times.items()}
+        self.run(arm, seed).append(start, end, {"train/loss": (steps, [1 / step for step in steps])}, noted)
 
     def finish(self, arm: str, seed: int, loss: float) -> None:
         run = self.run(arm, seed)

@@ -62,8 +62,9 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growi
     until(page, "document.getElementById('link').textContent.includes('the server is gone')")
     with serving(tmp_path, port):
         wait_until_shown(page, growing)
-        growing.train("other", 0, 60, 90)
+        growing.train("other", 0, 60, 90, utilisation=0.25, memory_bytes=2.0**30)
         wait_until_shown(page, growing)
+        until(page, "document.body.textContent.includes('Device: 25% of peak, memory 1.0 GiB')")
         assert shown(page) == points(growing)
         page.context.close()
     assert all("ERR_" in fault for fault in page.faults)  # what the browser says of a server that is gone

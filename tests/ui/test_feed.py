@@ -69,6 +69,24 @@ def test_what_is_stored_is_told_once(growing: Growing) -> None:
     assert (page.steps("baseline", 0), page.steps("other", 1)) == ([10, 20, 30, 40], [10])
 
 
+def test_how_a_device_is_used_is_told_in_words_when_it_changes(growing: Growing) -> None:
+    feed, page = Feed(growing.folder), Page()
+    noted = {"seconds": 1.0, "utilisation": 0.413, "memory_bytes": 3 * 2**30, "memory_limit": 16 * 2**30}
+    growing.train("baseline", 0, 0, 20, **noted)
+    growing.train("other", 1, 0, 20, seconds=1.0)  # of a machine that tells nothing
+    feed.poll()
+    page.take(feed)
+    key = "runs/baseline/0-00000000"
+    assert page.state["using"] == key
+    assert [run["use"] for run in page.state["runs"].values()] == ["41% of peak, memory 3.0 of 16.0 GiB", ""]
+    growing.train("baseline", 0, 20, 40, **noted)
+    feed.poll()
+    assert page.take(feed) == ["points"]
+    growing.train("baseline", 0, 40, 60, seconds=2.0, memory_bytes=2.0**30)
+    feed.poll()
+    assert [(m.kind, m.data.get("use")) for m in feed.messages[-2:]] == [("points", None), ("usage", "memory 1.0 GiB")]
+
+
 def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     for seed in (0, 1):

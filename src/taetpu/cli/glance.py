@@ -74,7 +74,7 @@ def block(view: StudyView, room: int | None, signs: bool) -> list[Text]:
         return [_bold(view.name), *told][:room]
     sentences = [view.headline, *(f"not as planned: {departure}" for departure in view.departures)]
     said = [line for text in sentences for line in _filled(text)]
-    packs = [_pack(pack) for pack in view.packs]
+    packs = [line for pack in view.packs for line in _pack(pack)]
     lines = [_progress(view, signs), *said, *packs, *table(view, view.arms, signs)]
     if room is None or len(lines) <= room:
         return lines
@@ -95,12 +95,14 @@ def _progress(view: StudyView, signs: bool) -> Text:
     return Text.assemble((f"{name} ", "bold"), (done, "green"), (rest, "dim"), told)
 
 
-def _pack(pack: PackView) -> Text:
+def _pack(pack: PackView) -> list[Text]:
+    """How far a pack is and, where that is known, how its devices are used."""
     at = f"step {pack.step:,}" + (f" of {pack.steps:,}" if pack.steps else "")
     told = [at if pack.step else "starting", f"{_rate(pack.rate)} steps/s" if pack.rate else ""]
     told.append(f"{timedelta(seconds=round(pack.left))} left" if pack.left is not None and pack.step else "")
     what = f"pack {pack.number}/{pack.of} ({_count(pack.runs, 'run')})"
-    return _line(f"{what}: {', '.join(filter(None, told))}")
+    line = _line(f"{what}: {', '.join(filter(None, told))}")
+    return [line, _line(f"  device: {pack.use}", "dim")] if pack.use else [line]
 
 
 def _rate(rate: float) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
+from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.results import show
@@ -240,6 +241,10 @@ def run(
     ] = None,
     processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
     process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
+    profile: Profiled = 0,
+    xla_flags: XlaFlags = "",
+    libtpu_args: LibtpuArgs = "",
+    dump: Dump = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
@@ -252,17 +257,18 @@ def run(
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
         raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
-    how["audit"] = AUDIT if audit is None else audit
-    from taetpu.core.runtime import prepare_jax
-
-    prepare_jax()
-    from taetpu.core.hosts import Cluster, is_first, joined
-
+    how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
     if coordinator is None and (processes, process) != (None, None):
         remedy = "--coordinator HOST:PORT, the first one's address"
         raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
-    with joined(Cluster(coordinator, processes, process) if coordinator else None):
-        train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
+    if coordinator is not None and profile:
+        remedy = "leave it out, or profile a pack in one process"
+        raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
+    with started(study, root, xla_flags, libtpu_args, dump):
+        from taetpu.core.hosts import Cluster, is_first, joined
+
+        with joined(Cluster(coordinator, processes, process) if coordinator else None):
+            train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
 
 
 def demo(root: Root = None) -> None:
@@ -272,17 +278,17 @@ def demo(root: Root = None) -> None:
     """
     from importlib.resources import as_file, files
 
-    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file:
+    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file, started(file, root):
         train_study(file, [], root, {}, False)
 
 
 def train_study(
     file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
 ) -> None:
-    """Run a study file to its report, with progress, and print the verdicts; `silent` prints nothing but errors."""
-    from taetpu.core.runtime import prepare_jax
+    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`.
 
-    prepare_jax()
+    `silent` prints nothing but errors.
+    """
     from rich.console import Console
 
     from taetpu.core.errors import Failed

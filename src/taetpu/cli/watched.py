@@ -37,7 +37,9 @@ class ArmView:
 
 @dataclass(frozen=True)
 class PackView:
-    """A pack that has begun and is not done. `steps` is None where it is told in epochs, `rate` before it is known."""
+    """A pack that has begun and is not done. `steps` is None where it is told in epochs, `rate` before it is known.
+    `use` is how its device is used, in words.
+    """
 
     number: int
     of: int
@@ -45,6 +47,7 @@ class PackView:
     step: int
     steps: int | None
     rate: float | None
+    use: str = ""
 
     @property
     def left(self) -> float | None:
@@ -201,8 +204,8 @@ def _packs(feed: Feed) -> list[PackView]:
             continue
         step = min(_step(state) for _, state in left)
         if step or feed.folder.pack_mark(plan["id"]) is not None:
-            first = left[0][0]
-            found.append(PackView(number, len(plans), len(folders), step, _steps(first), _rate(first)))
+            first, state = left[0]
+            found.append(PackView(number, len(plans), len(folders), step, _steps(first), _rate(first), state.use))
     return found
 
 

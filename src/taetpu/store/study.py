@@ -125,9 +125,33 @@ class StudyFolder:
         """What `mark_pack` noted last, or None."""
         return self._read(f"packs/{pack_id}/begun.json")
 
+    def write_pack_flags(self, pack_id: str, flags: dict[str, Any]) -> None:
+        """Note the flags of XLA that a pack is begun with, in place of an earlier note."""
+        self._write(f"packs/{pack_id}/flags.json", flags)
+
+    def pack_flags(self, pack_id: str) -> dict[str, Any] | None:
+        """What `write_pack_flags` noted, or None."""
+        return self._read(f"packs/{pack_id}/flags.json")
+
     def unmark_pack(self, pack_id: str) -> None:
         """Forget what `mark_pack` noted."""
         self.store.delete(f"{self.name}/packs/{pack_id}/begun.json")
+
+    # Where the time of a pack went.
+
+    def has_profile(self, pack_id: str, name: str) -> bool:
+        """Whether anything is stored of a pack's profile of this name."""
+        return bool(self.store.list(f"{self.name}/profile/{pack_id}/{name}"))
+
+    def profile_folder(self, pack_id: str, name: str) -> Path:
+        """A local folder, created, for a trace."""
+        return self.store.folder(f"{self.name}/profile/{pack_id}/{name}")
+
+    def write_profile(self, pack_id: str, name: str, summary: dict[str, Any], text: str) -> None:
+        """Store what a trace came to, beside it. Raises `UserError` where another summary is stored."""
+        key = f"{self.name}/profile/{pack_id}/{name}/summary"
+        self.store.write(f"{key}.json", to_json(finite(summary)))
+        self.store.write(f"{key}.txt", text.encode())
 
     # What came out.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
@@ -15,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from taetpu.core.plugins import explained
+from taetpu.report.usage import used
 from taetpu.spec.design import RunSpec
 from taetpu.train.plan import Layout, PackPlan
+from taetpu.train.usage import Usage
 from taetpu.train.watch import Watcher
 
 WIDTH = 80  # columns that a sample's line takes at most
@@ -43,6 +46,7 @@ class StudyProgress(Watcher):
         self.losses: dict[str, dict[int, float]] = {}
         self.evals: dict[str, dict[int, float]] = {}
         self.text = ""
+        self.use = ""
         self.runs: Sequence[RunSpec] = ()
         self.step = 0
         self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
@@ -76,7 +80,7 @@ class StudyProgress(Watcher):
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
-        self.runs, self.step = runs, 0
+        self.runs, self.step, self.use = runs, 0, ""
         self.pace.pack(of - number)
         self.bars.update(self.bar, description=f"pack {number}/{of}", rate="compiling", left=self.left())
         arms = self.arms()
@@ -98,13 +102,29 @@ class StudyProgress(Watcher):
         self.bars.advance(self.bar, taken)
         self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
 
+    def used(self, usage: Usage) -> None:
+        self.use = used(usage.times)
+
+    def begun_otherwise(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
+        then, here = (" ".join(flag for given in one.values() for flag in given) or "none" for one in (before, now))
+        self.tell(f"{len(plan.runs)} runs go on with other flags than they were begun with: their numbers may be other "
+                  f"bits (then: {then}; now: {here})")  # fmt: skip
+
+    def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
+        if summary is None:
+            self.tell(f"  nothing was profiled: {problem}")
+            return
+        again = sum(one["again"] for one in summary["compiles"])
+        shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))
+        self.tell(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
+
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         self.pace.lap("evaluated")
         if "val/loss" in values:
             self.evals.setdefault(run.arm, {})[run.seed] = values["val/loss"]
         if run is self.runs[-1]:
             means = "  ".join(f"{arm} {_mean(self.evals.get(arm, {}))}" for arm in self.arms())
-            pace = ", ".join(part for part in (self.rate(), self.left()) if part)
+            pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
             self.say(f"  step {step}: val/loss {means}" + (f"  ({pace})" if pace else ""))
 
     def looked(self, step: int) -> None:
@@ -165,7 +185,7 @@ class StudyProgress(Watcher):
         self.console.print(Text(line), style="yellow", soft_wrap=True)
 
     def render(self) -> Group:
-        """The live display: the bar, the last losses of the arms, the last sample."""
+        """The live display: the bar, the device's use, the last losses of the arms, the last sample."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("arm", max_width=36, no_wrap=True)
         table.add_column("train loss", justify="right")
@@ -173,7 +193,8 @@ class StudyProgress(Watcher):
         for arm in list(self.losses)[-ROWS:]:
             table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")
-        return Group(self.bars, table, sample)
+        use = [Text(self.use, style="dim")] if self.use else []
+        return Group(self.bars, *use, table, sample)
 
 
 class Pace:

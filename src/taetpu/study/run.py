@@ -69,12 +69,14 @@ class Options:
         reuse: roots whose finished runs are taken over where they are the same.
         audit: the share of them that is trained again, to prove them.
         until_resolved: go on to the next planned look while an arm is inconclusive.
+        profile: steps of each pack that are traced; none unless it is positive.
     """
 
     packing: Packing = AUTO
     reuse: tuple[str, ...] = ()
     audit: float = 0.0
     until_resolved: bool = False
+    profile: int = 0
 
 
 DEFAULTS = Options()
@@ -89,6 +91,7 @@ def run(
     reuse: Iterable[str] = (),
     audit: float = 0.0,
     until_resolved: bool = False,
+    profile: int = 0,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
@@ -99,13 +102,13 @@ def run(
         pack: how runs are packed: `auto` (as measured before, or measured now where there is much to train, else by a
             rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
             begun go on as they are.
-        reuse, audit, until_resolved: see `Options`.
+        reuse, audit, until_resolved, profile: see `Options`.
         watcher: is told how training gets on.
 
     Raises:
         UserError: as `load_study` and `run_study`.
     """
-    options = Options(parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved)
+    options = Options(parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile))
     study = load_study(file, sets)
     folder = StudyFolder(open_store(default_root(root)), study.name)
     return run_study(study, folder, watcher or Watcher(), options)
@@ -132,6 +135,13 @@ def parse_audit(share: float) -> float:
     if 0 <= share <= 1:
         return share
     raise UserError(f"{share} is no share of the reused runs", path=("audit",), remedy="from 0 to 1, e.g. 0.05")
+
+
+def parse_profile(steps: int) -> int:
+    """The steps of each pack to trace. Raises `UserError` where they are fewer than none."""
+    if steps >= 0:
+        return steps
+    raise UserError(f"{steps} steps cannot be profiled", path=("profile",), remedy="a number of steps, e.g. 20")
 
 
 def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS) -> Outcome:
@@ -189,7 +199,7 @@ def obtained(
     """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
     names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse)])
     taken = [run for run in study.runs() if run.id in names]
-    return taken, train_missing(study, folder, watcher, options.packing)
+    return taken, train_missing(study, folder, watcher, options.packing, options.profile)
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from taetpu.core.errors import UserError
+from taetpu.core.flags import flags
 from taetpu.core.hosts import Parted, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
@@ -19,6 +20,7 @@ from taetpu.train.loop import PackTrainer
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.profile import OFF, Tracing
 from taetpu.train.watch import Watcher
 
 
@@ -42,15 +44,21 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
+        **flags(),
         "versions": {name: version(name) for name in names},
     }
 
 
-def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[Failure]:
+def train_missing(
+    study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing, profile: int = 0
+) -> list[Failure]:
     """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
 
     A pack is trained whole, as it was begun, also when the file no longer names some of its runs. One that needs more
     memory than there is is halved, and so are those to come that share its program.
+
+    Args:
+        profile: steps of each pack that are traced.
     """
     wanted = {run.id: run for run in study.runs()}
     queue = list[PackPlan]()
@@ -62,7 +70,7 @@ def train_missing(study: Study, folder: StudyFolder, watcher: Watcher, packing: 
             queue.append(plan)
             if not packing.kept_by(plan):
                 watcher.kept(plan)
-    trainer = Packs(study.sources, folder, watcher, wanted)
+    trainer = Packs(study.sources, folder, watcher, wanted, profile)
     watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
@@ -91,6 +99,7 @@ class Packs:
     folder: StudyFolder
     watcher: Watcher
     wanted: dict[str, RunSpec]
+    profile: int = 0
     programs: dict[str, Program] = field(default_factory=dict)
 
     def members(self, plan: PackPlan) -> list[RunSpec]:
@@ -102,10 +111,12 @@ class Packs:
             return MemoryError("the process that began this pack was killed for want of memory")
         runs, began = self.members(plan), time.monotonic()
         folders = [self.folder.run(*names) for names in plan.runs]
+        profile = Tracing(self.folder, plan.id, self.profile) if self.profile else OFF
         try:
+            self.note_flags(plan)
             with begun(self.folder, plan):
                 program = self.program_for(plan)
-                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment()).run()
+                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment(), profile).run()
         except UserError:
             raise
         except Exception as error:
@@ -117,9 +128,20 @@ class Packs:
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error
+        if isinstance(profile, Tracing):
+            self.watcher.profiled(profile.where, profile.summary, profile.problem)
         self.folder.delete_pack(plan.id)
         record_time(self.folder, plan, time.monotonic() - began)
         return None
+
+    def note_flags(self, plan: PackPlan) -> None:
+        """Note what flags a pack is begun with; tell of one that was begun with others."""
+        before, now = self.folder.pack_flags(plan.id), flags()
+        begun = any(step.name.isdecimal() for step in self.folder.pack_folder(plan.id).iterdir())
+        if not begun:
+            self.folder.write_pack_flags(plan.id, now)
+        elif before is not None and before != now:
+            self.watcher.begun_otherwise(plan, before, now)
 
     def program_for(self, plan: PackPlan) -> Program:
         """The program of a pack."""

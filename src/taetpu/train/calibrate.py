@@ -20,6 +20,7 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.flags import flags, without_dumps
 from taetpu.core.identity import BESIDE
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
@@ -73,7 +74,7 @@ class Shape:
         """A layout, compiled and ready to be timed."""
         work = self.work
         if jax.default_backend() == "cpu":
-            return Child(self.request(layout))
+            return Child(self.request(layout), environ=without_dumps())
         how = {"live": work.group.live, "precision": work.precision, "execution": work.execution}
         return Here(work.config, work.source, layout, **how)
 
@@ -90,6 +91,7 @@ class Shape:
                 "devices": [device.device_kind for device in jax.local_devices()],
                 "jaxlib": version("jaxlib"),
                 "memory": round(memory_bytes() / 2**30),
+                **flags(),
             },
             "program": {
                 "task": task,

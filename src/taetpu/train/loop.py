@@ -22,9 +22,11 @@ from taetpu.train.count import flops_per_token, num_params
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
+from taetpu.train.profile import OFF, Profile
 from taetpu.train.record import Recorder, blocks, checkpoint_steps, derived
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
+from taetpu.train.usage import Usage, usage
 from taetpu.train.watch import Watcher
 
 # A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing. A pack of
@@ -47,6 +49,7 @@ class PackTrainer:
         program: compiled functions; shared by packs of one structure and width.
         runs, folders: the pack's runs and where each is stored.
         environment: what the runs were trained with, for their results.
+        profile: is told of dispatches, and may trace some.
     """
 
     plan: PackPlan
@@ -56,6 +59,7 @@ class PackTrainer:
     study: StudyFolder
     watcher: Watcher
     environment: dict[str, Any]
+    profile: Profile = OFF
 
     def __post_init__(self) -> None:
         padding = [self.runs[0]] * (self.plan.width - len(self.runs))
@@ -88,7 +92,8 @@ class PackTrainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
-        with self.interruptible() as self.check, Checkpoints(self.study.pack_folder(self.plan.id)) as checkpoints:
+        saved = Checkpoints(self.study.pack_folder(self.plan.id))
+        with self.interruptible() as self.check, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.looks}):
@@ -124,17 +129,19 @@ class PackTrainer:
                 raise KeyboardInterrupt
             issued = None
             if step < border:
-                size = min(dispatch, self.program.chunk, border - step)
+                most = min(self.program.chunk, border - step)
+                size = self.profile.next(step, min(dispatch, most), most, state)
                 count = np.int32(size)
                 state, metrics = self.program.advance(
                     state, self.numbers, self.seeds, self.fed(self.rows(step, size)), count, self.program.arrays
                 )
                 step, issued = step + size, (size, metrics)
+                self.profile.dispatched(size, metrics)
             if pending:
                 self.log(*pending)
                 now = time.monotonic()
                 pace = pending[0] / max(now - clock, 1e-6)
-                if self.compiled:
+                if self.compiled and not self.profile.distorts(self.recorder.end):
                     self.timed, self.timed_steps = self.timed + now - clock, self.timed_steps + pending[0]
                 self.compiled = True
                 self.dispatch, clock = dispatch_size(self.dispatch, pace), now
@@ -160,6 +167,7 @@ class PackTrainer:
         host = {name: fetched(values)[:, :size] for name, values in metrics.items()}
         self.recorder.add_steps(host)
         self.watcher.advanced(self.recorder.end, host["train/loss"][: len(self.runs), -1])
+        self.watcher.used(self.used())
 
     def look(self, state: TrainState, step: int) -> None:
         """Measure what is due of the next update; it is that update's number, counted from 1, that it is stored by."""
@@ -191,7 +199,16 @@ class PackTrainer:
     def times(self) -> dict[str, float]:
         """Wall time so far, and what a step and an evaluated token of one run have taken; NaN before it is known."""
         step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
-        return {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": self.forward}
+        taken = {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": self.forward}
+        return taken | self.used().times
+
+    def used(self) -> Usage:
+        """What the pack's devices are used for; places of the pack that only fill it up do not count."""
+        run, seq_len = self.runs[0], self.source.seq_len
+        tokens = len(self.runs) * self.train.batch_size * seq_len * self.timed_steps
+        per_token = flops_per_token(run.config.model, self.source.vocab_size, seq_len)
+        rate = tokens * per_token / self.timed if self.timed else None
+        return usage(list(self.program.mesh.devices.flat), rate)
 
     def save(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write the models where they are kept, then the resume state: once that stands, nothing before is redone."""

@@ -145,6 +145,8 @@ class Program:
             f = in_turn(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
+        # `Program.advance.<locals>.many` is `advance` in traces, dumps and what is said of compiles.
+        mapped.__name__ = getattr(fn, "func", fn).__qualname__.removeprefix("Program.").split(".")[0]
         form: dict[str, Any] = {"donate_argnums": tuple(donate)}
         if not self.partitioned:
             # Said outright, because on one device jax may call it unsharded, and would then compile for both.
@@ -207,6 +209,7 @@ class Program:
                                steps=self.steps, dtype=self.dtype, metrics=due,
                                division=self.division if self.partitioned else WHOLE)  # fmt: skip
 
+            one.__qualname__ = f"observe_{every}"
             self.observers[every] = self.over_runs(one, shared=(4,))
         return self.observers[every]
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from taetpu.spec.design import RunSpec
 from taetpu.train.plan import Layout, PackPlan
+from taetpu.train.usage import Usage
 
 
 class Watcher:
@@ -33,6 +34,9 @@ class Watcher:
     def advanced(self, step: int, loss: np.ndarray) -> None:
         """The runs of the pack have taken `step` steps; `loss` holds the last training loss of each."""
 
+    def used(self, usage: Usage) -> None:
+        """How well the pack's devices are used, as of the dispatch that `advanced` told of."""
+
     def looked(self, step: int) -> None:
         """The metrics that are due of the next update were measured."""
 
@@ -53,6 +57,12 @@ class Watcher:
 
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         """A pack needed more memory than there is, and is trained as these from the start; it may have been killed."""
+
+    def begun_otherwise(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """A pack goes on with other flags of XLA than it was begun with: its numbers may be other bits from here."""
+
+    def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
+        """The pack was profiled into a folder; the summary is None where it could not be, and why is the problem."""
 
     def finished(self, runs: Sequence[RunSpec]) -> None:
         """The runs of a pack are done, their results stored."""

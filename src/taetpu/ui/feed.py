@@ -15,6 +15,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.report import words
+from taetpu.report.usage import used
 from taetpu.stats.analyse import results
 from taetpu.store import metrics
 from taetpu.store.documents import finite
@@ -29,7 +30,8 @@ MOST_POINTS = 1000
 
 @dataclass(frozen=True)
 class Message:
-    """Something that happened. `kind` is one of `state, study, run, points, cut, effects, problem`."""
+    """Something that happened. `kind` is one of `state, study, run, points, cut, usage, effects,
+    problem`."""
 
     number: int
     kind: str
@@ -38,13 +40,14 @@ class Message:
 
 @dataclass
 class RunState:
-    """A run as far as it was told: where it stands, and its series as (steps, values)."""
+    """A run as far as it was told: where it stands, its series as (steps, values), and how its device is used."""
 
     arm: str
     seed: int
     status: str = "started"
     segments: set[str] = field(default_factory=set)
     series: dict[str, tuple[list[int], list[float | None]]] = field(default_factory=dict)
+    use: str = ""
 
     def cut(self, step: int) -> None:
         """Forget what lies behind a step."""
@@ -63,6 +66,7 @@ class Feed:
         self.study: dict[str, Any] = {}
         self.runs: dict[str, RunState] = {}
         self.effects: dict[str, Any] = {}
+        self.using = ""
         self._ended, self._frozen_at = -1, -1.0
         self._problem = ""
         self._problems: list[str] = []
@@ -89,11 +93,13 @@ class Feed:
                 "arm": run.arm,
                 "seed": run.seed,
                 "status": run.status,
+                "use": run.use,
                 "series": {name: thinned(*series) for name, series in run.series.items()},
             }
             for key, run in self.runs.items()
         }
-        return {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
+        told = {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
+        return {**told, "using": self.using}
 
     # What is read.
 
@@ -136,6 +142,7 @@ class Feed:
             return
         status = run.status()  # before the metrics: what is done has them all
         for message in _news(run, known):
+            self.using = key if message[0] == "usage" else self.using
             self._tell(message[0], {"run": key, **message[1]})
         if status != known.status:
             known.status = status
@@ -168,9 +175,8 @@ def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]
         step = max((metrics.bounds(key)[1] for key in known.segments), default=0)
         known.cut(step)
         yield "cut", {"step": step}
-    for key in keys:
-        if key in known.segments:
-            continue
+    new_keys = [key for key in keys if key not in known.segments]
+    for key in new_keys:
         found = metrics.from_segment(run.store.read(key), run.store.where(key))
         known.segments.add(key)
         new = {name: (s.step.tolist(), finite(s.value.tolist())) for name, s in found.items()}
@@ -179,6 +185,18 @@ def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]
             own[0].extend(steps)
             own[1].extend(values)
         yield "points", {"series": new}
+    if new_keys and (use := _use(run, new_keys[-1])) != known.use:
+        known.use = use
+        yield "usage", {"use": use}
+
+
+def _use(run: RunFolder, segment: str) -> str:
+    """How the run's device was used when a segment of its metrics was stored, in words."""
+    key = f"{run.key}/times/{segment.rpartition('/')[2]}"
+    if not run.store.exists(key):
+        return ""
+    noted = metrics.from_segment(run.store.read(key), run.store.where(key))
+    return used({name: float(series.value[-1]) for name, series in noted.items()})
 
 
 def _effects(folder: StudyFolder) -> dict[str, Any]:

@@ -138,7 +138,7 @@ function listen(study, hear) {
   let cursor = null, failures = 0, polling = false;
   const take = (id, kind, data) => { cursor = id; hear(kind, data); };
   const source = new EventSource(`/events/study/${url(study)}`);
-  for (const kind of ["state", "study", "run", "points", "cut", "effects", "problem"])
+  for (const kind of ["state", "study", "run", "points", "cut", "usage", "effects", "problem"])
     source.addEventListener(kind, (event) => { failures = 0; link.textContent = ""; take(event.lastEventId, kind, JSON.parse(event.data)); });
   source.onopen = () => { link.textContent = ""; failures = 0; };
   source.onerror = () => {
@@ -162,6 +162,7 @@ export function fold(state, kind, data) {
   if (kind === "problem") state.problem = data.text;
   const run = data.run && (state.runs[data.run] ??= { series: {} });
   if (kind === "run") Object.assign(run, { arm: data.arm, seed: data.seed, status: data.status });
+  if (kind === "usage") { run.use = data.use; state.using = data.run; }
   if (kind === "points") for (const [name, [steps, values]] of Object.entries(data.series)) {
     const own = (run.series[name] ??= [[], []]);
     own[0].push(...steps);
@@ -246,6 +247,9 @@ function study(name) {
     const total = state.study.arms.length * state.study.seeds.length;
     head.replaceChildren(...[h("p", {}, state.effects.headline ?? ""), h("p", { class: "soft" }, h("progress", { max: total || 1, value: ended, "aria-label": "runs that have ended" }), ` ${ended} of ${total} runs have ended`),
       ...(state.effects.notices ?? []).map((text) => h("p", { class: "notice" }, text)), state.problem ? h("p", { class: "notice" }, state.problem) : null].filter(Boolean));
+    const at = all.filter((run) => run.status !== "done" && run.use);
+    const using = at.find((run) => run.key === state.using) ?? at.at(-1); // the pack that is trained: the one told of last
+    if (using) head.append(h("p", { class: "soft" }, `Device: ${using.use}`));
     const told = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
     arms.fill(state.study.arms.map((arm) => {
       const own = all.filter((run) => run.arm === arm);

@@ -1,0 +1,22 @@
+"""How well a device is used, in words: the same on a terminal, in a log and on the live page."""
+
+from collections.abc import Mapping
+
+GIB = 2**30
+
+
+def used(times: Mapping[str, float]) -> str:
+    """`41 % of peak, memory 3.1 of 16.0 GiB`: what is known of it; nothing where nothing is.
+
+    Args:
+        times: `utilisation`, `memory_bytes` and `memory_limit` as far as they are noted with a run's times.
+    """
+    known = [f"{_percent(times['utilisation'])} of peak"] if "utilisation" in times else []
+    if "memory_bytes" in times:
+        limit = f" of {times['memory_limit'] / GIB:.1f}" if "memory_limit" in times else ""
+        known.append(f"memory {times['memory_bytes'] / GIB:.1f}{limit} GiB")
+    return ", ".join(known)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"

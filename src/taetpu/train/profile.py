@@ -1,0 +1,259 @@
+"""Where the time of a pack goes: some of its steps traced by JAX's profiler, every compile noted, both summed up.
+
+The trace has XProf's own layout, so that `tensorboard --logdir` and `xprof` find it. What is traced is computed by the
+programs that would have run anyway: the numbers stay the same to the bit. Only where chunks are cut may differ.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import monitoring
+from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation
+
+from taetpu.store.study import StudyFolder
+from taetpu.train.trace import TRANSFERS, WINDOW, read, trace_file
+
+COMPILED = "/jax/core/compile/backend_compile_duration"  # also where the program was found in the cache
+FROM_CACHE = "/jax/compilation_cache/cache_hits"
+STEPS = "advance"  # the program that takes steps, see `train.pack.Program`
+NAME = 56  # columns of an operation's name in the summary
+
+
+class Profile:
+    """Traces nothing; the base of what does. A context manager round the training of one pack."""
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        pass
+
+    def next(self, step: int, size: int, most: int, state: Any) -> int:
+        """How many steps to dispatch now, at `step`.
+
+        Args:
+            size: as many as would be without a profile.
+            most: as many as there may be.
+            state: what the dispatch will read.
+        """
+        return size
+
+    def dispatched(self, size: int, result: Any) -> None:
+        """So many steps were dispatched, and `result` will be there when they are done."""
+
+    def distorts(self, step: int) -> bool:
+        """Was the time distorted that passed until the dispatch that led to `step` was read?"""
+        return False
+
+
+OFF = Profile()
+
+
+@dataclass(frozen=True)
+class Compile:
+    """A program that was compiled while a pack was trained.
+
+    Attributes:
+        program: its name, as in the trace and in dumps: `advance` takes steps.
+        step: how many steps of the pack had been dispatched.
+        cached: it was found among the programs that are kept on the disk.
+        again: a program of this name had been compiled for this pack before, or by a pack that it shares it with.
+    """
+
+    program: str
+    step: int
+    seconds: float
+    cached: bool
+    again: bool
+
+
+class Tracing(Profile):
+    """Traces `steps` steps after the first dispatch, which compiles, and notes every compile.
+
+    Args:
+        folder, pack: whose `profile/<pack>/<time>/` the trace and the summary go to.
+        steps: how many to trace; fewer where the pack has not so many left.
+
+    Attributes:
+        summary: what was found, when the pack is done; None where nothing could be traced.
+        problem: why that is; a profile that fails never stops training.
+        where: the folder.
+    """
+
+    def __init__(self, folder: StudyFolder, pack: str, steps: int):
+        self.folder, self.pack, self.steps = folder, pack, steps
+        self.step, self.dispatches, self.traced = 0, 0, 0
+        self.first = 0
+        self.compiles: list[Compile] = []
+        self.cached, self.open = False, False
+        self.window: StepTraceAnnotation | None = None
+        self.path: Path | None = None
+        self.summary: dict[str, Any] | None = None
+        self.problem = "too few steps were left after the first dispatch"
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    def __enter__(self) -> "Tracing":
+        monitoring.register_event_duration_secs_listener(self._compiled)
+        monitoring.register_event_listener(self._noted)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        monitoring.unregister_event_duration_listener(self._compiled)
+        monitoring.unregister_event_listener(self._noted)
+        self._stop()
+        if kind is None and self.traced:  # the trace of a pack that was stopped stays as it is
+            with self._tried():
+                self._write()
+
+    def next(self, step: int, size: int, most: int, state: Any) -> int:
+        self.step = step
+        if self.open or (self.path is None and self.dispatches):
+            if not self.open:
+                jax.block_until_ready(state)  # what was dispatched before is no part of the window
+                self._start(step)
+            if not self.open:
+                return size
+            self.window = StepTraceAnnotation(WINDOW, step_num=step)
+            self.window.__enter__()
+            return min(self.steps - self.traced, most)
+        return size
+
+    def dispatched(self, size: int, result: Any) -> None:
+        self.step, self.dispatches = self.step + size, self.dispatches + 1
+        if self.window is not None:
+            jax.block_until_ready(result)  # so that the window has all that was dispatched, and nothing else
+            self.window.__exit__(None, None, None)
+            self.window, self.traced = None, self.traced + size
+            if self.traced >= self.steps:
+                self._stop()
+
+    def distorts(self, step: int) -> bool:
+        return self.path is not None and self.first <= step <= self.first + self.traced
+
+    def _start(self, step: int) -> None:
+        self.path, self.first = new_folder(self.folder, self.pack), step
+        options = ProfileOptions()
+        options.python_tracer_level = 0  # the calls of Python would fill the trace, and slow down what is timed
+        with self._tried():
+            jax.profiler.start_trace(self.path, profiler_options=options)
+            self.open = True
+
+    def _stop(self) -> None:
+        if self.open:
+            self.open = False
+            with self._tried():
+                jax.profiler.stop_trace()
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        """What jax's profiler refuses (another one is at work, or its file cannot be read) is told and ends no pack."""
+        try:
+            yield
+        except (RuntimeError, ValueError, FileNotFoundError) as error:
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _compiled(self, event: str, duration_secs: float, **about: Any) -> None:
+        if event == COMPILED:
+            program = str(about.get("fun_name", "?")).removeprefix("jit(").removesuffix(")")
+            again = any(program == known.program for known in self.compiles)
+            again |= program == STEPS and self.dispatches > 0
+            self.compiles.append(Compile(program, self.step, duration_secs, self.cached, again))
+            self.cached = False
+
+    def _noted(self, event: str, **_: Any) -> None:
+        self.cached |= event == FROM_CACHE
+
+    def _write(self) -> None:
+        assert self.path is not None
+        trace = trace_file(self.path)
+        reading = read(ProfileData.from_file(str(trace)))
+        self.summary = {
+            "pack": self.pack,
+            "steps": self.traced,
+            "steps_wanted": self.steps,
+            "first_step": self.first,
+            **asdict(reading),
+            "compiles": [asdict(one) for one in self.compiles],
+            "trace": trace.relative_to(self.path).as_posix(),
+        }
+        self.folder.write_profile(self.pack, self.path.name, self.summary, as_text(self.summary))
+
+
+def new_folder(folder: StudyFolder, pack: str) -> Path:
+    """`profile/<pack>/<time>/`, which was not there before."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    number, name = 1, now
+    while folder.has_profile(pack, name):
+        number += 1
+        name = f"{now}-{number}"
+    return folder.profile_folder(pack, name)
+
+
+# --- in words --------------------------------------------------------------------------------------------------------
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """A summary as lines of text."""
+    short = "" if found["steps"] == found["steps_wanted"] else f" (of {found['steps_wanted']}: no more were left)"
+    lines = [
+        f"pack {found['pack']}: {found['steps']} steps{short} after step {found['first_step']}, "
+        f"{found['seconds']:.3f} s on {found['devices']} {found['platform'].upper()} devices",
+        "(from the issue of a dispatch to its result, with what the host does for it; evaluations left out)",
+        "",
+        f"  compute   {found['compute']:6.1%}",
+        f"  transfer  {found['transfer']:6.1%}  with nothing computed meanwhile",
+        f"  idle      {found['idle']:6.1%}  no operation ran",
+        "",
+        "transfers, those beside compute included:",
+        *(f"  {kind:<17} {_seconds(found['transfers'][kind])}" for kind in TRANSFERS),
+        "",
+        "operations that took longest, a device's mean:",
+        *(f"  {op['share']:6.1%}  {op['seconds']:9.4f} s  {op['times']:>7} times  {op['name'][:NAME]}"
+          for op in found["costly"]),
+        "",
+        *_compiles(found["compiles"]),
+        *_untold(found),
+        "",
+        f"the trace: {found['trace']}; `tensorboard --logdir .` or `xprof .` in this folder shows it",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(value: float | None) -> str:
+    return "  not told" if value is None else f"{value:9.4f} s"
+
+
+def _compiles(found: list[dict[str, Any]]) -> list[str]:
+    again = [one for one in found if one["again"]]
+    total = sum(one["seconds"] for one in found)
+    lines = [f"compiles while the pack was trained: {len(found)}, {total:.1f} s; recompiles among them: {len(again)}"]
+    for one in found:
+        kept = ", from the cache" if one["cached"] else ""
+        more = "  RECOMPILED" if one["again"] else ""
+        lines.append(f"  after step {one['step']:>6}  {one['seconds']:7.2f} s  {one['program']}{kept}{more}")
+    if again:
+        lines.append(
+            "  a program is compiled again where the shapes of what it takes change, or the caches were cleared"
+        )
+    return lines
+
+
+def _untold(found: dict[str, Any]) -> list[str]:
+    """What a trace of this kind cannot tell."""
+    if found["platform"] == "cpu":
+        return [
+            "",
+            "A CPU's trace tells less. Its devices are threads of this process: there are no transfers from and to the",
+            "host, waiting for another thread counts as idle, and what other processes take cannot be told apart.",
+        ]
+    if found["platform"] == "tpu":
+        return ["", "Transfers from and to a TPU's host are as its runtime tells them, for all devices together."]
+    return []

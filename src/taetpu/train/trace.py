@@ -1,0 +1,252 @@
+"""What a trace of JAX's profiler says in a few figures: time in compute, in transfers, in neither; costly operations.
+
+A trace is an XSpace of planes. An accelerator has one of its own, `/device:TPU:0` or `/device:GPU:0`: operations of a
+TPU stand on the line `XLA Ops`, and those that run beside them on `Async XLA Ops`; a GPU has a line for each CUDA
+stream, with kernels and copies. A CPU has none: its operations lie among the host's threads, and are known by the stats
+`hlo_op` and `device_ordinal`. Transfers from and to a TPU's host are known by their names on the host's plane.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MOST_COSTLY = 10  # operations that a summary names
+
+# Operations that hold others: what is in them is told by itself.
+CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")
+COLLECTIVE = re.compile(
+    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|^nccl|^(send|recv)\b"
+    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # as jax calls them, and XLA after it
+    re.IGNORECASE,
+)
+TO_DEVICE = re.compile(r"^Memcpy(H2D|HtoD)|^infeed|^tpu::System::TransferToDevice$", re.IGNORECASE)
+FROM_DEVICE = re.compile(r"^Memcpy(D2H|DtoH)|^outfeed|^tpu::System::TransferFromDevice$", re.IGNORECASE)
+BETWEEN = re.compile(r"^Memcpy(P2P|PtoP)", re.IGNORECASE)
+WINDOW = "train"
+"""The annotation round each dispatch that is looked at, from its issue until its result is there."""
+TRANSFERS = ("host to device", "device to host", "between devices")
+
+Span = tuple[float, float]
+"""Begin and end, in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a device. `own` is its time without that of operations within it, in nanoseconds."""
+
+    name: str
+    kind: str
+    """`compute`, one of `TRANSFERS`, or `container`."""
+    span: Span
+    own: float
+
+
+@dataclass
+class Device:
+    """One device's part of a trace."""
+
+    name: str
+    operations: list[Operation] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A trace in figures; all are means over the devices.
+
+    Attributes:
+        platform: `tpu`, `gpu` or `cpu`.
+        devices: how many were seen at work.
+        seconds: of the windows together.
+        compute: the share of the window in which an operation ran that is no transfer.
+        transfer: the share in which nothing but transfers ran.
+        idle: the share in which no operation ran.
+        transfers: seconds by `TRANSFERS`, those that ran beside operations included; None where the trace cannot tell.
+        costly: the operations that took longest: `name`, `seconds`, `share` (of the window), `times`.
+    """
+
+    platform: str
+    devices: int
+    seconds: float
+    compute: float
+    transfer: float
+    idle: float
+    transfers: dict[str, float | None]
+    costly: list[dict[str, Any]]
+
+
+def trace_file(folder: Path) -> Path:
+    """The trace that `jax.profiler.start_trace(folder)` left.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    found = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
+    if not found:
+        raise FileNotFoundError(f"no trace was written below {folder}")
+    return found[-1]
+
+
+def read(trace: Any) -> Reading:
+    """The figures of what lies in a trace's windows (`WINDOW`).
+
+    Args:
+        trace: a `jax.profiler.ProfileData`.
+
+    Raises:
+        ValueError: there are none.
+    """
+    planes = {plane.name: plane for plane in trace.planes}
+    host = planes.get("/host:CPU")
+    accelerators = [p for name, p in planes.items() if re.fullmatch(r"/device:(TPU|GPU):\d+", name)]
+    devices = [device for plane in accelerators if (device := of_accelerator(plane)).operations]
+    platform = "tpu" if any(":TPU:" in p.name for p in accelerators) else "gpu" if accelerators else "cpu"
+    if platform == "cpu":
+        devices = of_cpu(host)
+    windows = windows_of(host)
+    devices = [Device(d.name, [op for op in d.operations if inside(op.span, windows)]) for d in devices]
+    window = covered(windows)
+    shares = [_shares(device, window) for device in devices] or [(0.0, 0.0)]
+    compute, transfer = (sum(part) / len(shares) for part in zip(*shares, strict=True))
+    return Reading(
+        platform=platform,
+        devices=len(devices),
+        seconds=window / 1e9,
+        compute=compute,
+        transfer=transfer,
+        idle=max(0.0, 1 - compute - transfer),
+        transfers=_transfers(platform, devices, host, windows),
+        costly=_costly(devices, window),
+    )
+
+
+def windows_of(host: Any) -> list[Span]:
+    """When what is looked at was going on. Raises `ValueError` where nothing says so."""
+    found = [_span(e) for line in (host.lines if host is not None else ()) for e in line.events if e.name == WINDOW]
+    if not found:
+        raise ValueError(f"this trace has no steps that are marked as {WINDOW!r}")
+    return sorted(found)
+
+
+def inside(span: Span, windows: Sequence[Span]) -> bool:
+    """Did something begin in one of the windows? It ended there, too: they end when all is done."""
+    return any(begin <= span[0] < end for begin, end in windows)
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def of_accelerator(plane: Any) -> Device:
+    """The operations of an accelerator's plane."""
+    device = Device(plane.name)
+    for line in plane.lines:
+        if line.name == "XLA Ops" or line.name.startswith("Stream #"):
+            device.operations += nested((event.name, _span(event)) for event in line.events)
+        elif line.name == "Async XLA Ops":  # copies within the device's memory run beside operations, and cost nothing
+            found = nested((event.name, _span(event)) for event in line.events)
+            device.operations += [operation for operation in found if operation.kind in TRANSFERS]
+    return device
+
+
+def of_cpu(host: Any) -> list[Device]:
+    """The operations of a CPU's devices, which are threads of the host."""
+    devices: dict[int, Device] = {}
+    for line in host.lines if host is not None else ():
+        found: dict[int, list[tuple[str, Span]]] = defaultdict(list)
+        for event in line.events:
+            if event.name.startswith("end: ") or not event.duration_ns:
+                continue
+            stats = dict(event.stats)
+            if "hlo_op" in stats:
+                found[int(stats.get("device_ordinal", 0))].append((event.name, _span(event)))
+        for ordinal, events in found.items():
+            devices.setdefault(ordinal, Device(f"cpu:{ordinal}")).operations += nested(events)
+    return [devices[ordinal] for ordinal in sorted(devices)]
+
+
+def nested(events: Iterable[tuple[str, Span]]) -> list[Operation]:
+    """The operations of one line, where one that lies within another takes its time from it."""
+    found: list[tuple[str, Span]] = sorted(events, key=lambda event: (event[1][0], -event[1][1]))
+    own = [end - begin for _, (begin, end) in found]
+    open_: list[int] = []
+    for i, (_, (begin, end)) in enumerate(found):
+        while open_ and found[open_[-1]][1][1] <= begin:
+            open_.pop()
+        if open_ and end <= found[open_[-1]][1][1]:
+            own[open_[-1]] -= end - begin
+        open_.append(i)
+    return [
+        Operation(_short(name), kind_of(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)
+    ]
+
+
+def kind_of(name: str) -> str:
+    """Of an operation, by its name; by its opcode where the name is all its text, as a TPU's is."""
+    text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
+    name = text[1] if text else _short(name)
+    if CONTAINER.fullmatch(name):
+        return "container"
+    for pattern, kind in ((TO_DEVICE, TRANSFERS[0]), (FROM_DEVICE, TRANSFERS[1]), (BETWEEN, TRANSFERS[2])):
+        if pattern.search(name):
+            return kind
+    return TRANSFERS[2] if COLLECTIVE.search(name) else "compute"
+
+
+def _short(name: str) -> str:
+    """`fusion.3` of a TPU's `%fusion.3 = f32[8]{0} fusion(...)`."""
+    return name.split(" = ")[0].removeprefix("%")
+
+
+def _span(event: Any) -> Span:
+    return event.start_ns, event.start_ns + event.duration_ns
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """How long at least one of these was going on."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _shares(device: Device, window: float) -> tuple[float, float]:
+    """The shares of the window in compute, and in transfers alone."""
+    compute = [op.span for op in device.operations if op.kind == "compute"]
+    busy = [op.span for op in device.operations if op.kind != "container"]
+    return covered(compute) / window, (covered(busy) - covered(compute)) / window
+
+
+def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Sequence[Span]) -> dict[str, float | None]:
+    """Seconds by direction. A TPU's transfers from and to the host stand on the host's plane, for all devices."""
+    found: dict[str, float | None] = {}
+    for kind in TRANSFERS:
+        spans = [covered(op.span for op in device.operations if op.kind == kind) for device in devices]
+        found[kind] = sum(spans) / max(1, len(spans)) / 1e9
+    if platform == "cpu":  # the host's memory is the device's
+        return found | {TRANSFERS[0]: None, TRANSFERS[1]: None}
+    if platform == "tpu":
+        events = [event for line in host.lines for event in line.events if inside(_span(event), windows)]
+        for kind, pattern in ((TRANSFERS[0], TO_DEVICE), (TRANSFERS[1], FROM_DEVICE)):
+            spans = [_span(event) for event in events if pattern.search(event.name)]
+            found[kind] = (found[kind] or 0.0) + covered(spans) / 1e9
+    return found
+
+
+def _costly(devices: Sequence[Device], window: float) -> list[dict[str, Any]]:
+    """The operations that took longest, over the devices' mean."""
+    taken: dict[str, tuple[float, int]] = {}
+    for op in (op for device in devices for op in device.operations if op.kind != "container"):
+        seconds, times = taken.get(op.name, (0.0, 0))
+        taken[op.name] = seconds + op.own, times + 1
+    most = sorted(taken.items(), key=lambda item: -item[1][0])[:MOST_COSTLY]
+    many = max(1, len(devices))
+    return [
+        {"name": name, "seconds": own / many / 1e9, "share": own / many / window, "times": times}
+        for name, (own, times) in most
+    ]

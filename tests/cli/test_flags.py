@@ -1,0 +1,31 @@
+"""`taetpu run` with flags for XLA, and the programs that it dumps."""
+
+import json
+import re
+
+import pytest
+from tests.small import TINY
+
+
+def test_an_unknown_flag_ends_the_command_with_its_name_and_no_trace(process):
+    done = process("run", "s.yaml", "--xla-flags", "--xla_no_such_flag=1")
+    assert done.code == 2
+    assert re.match(r"error: jaxlib \S+ knows no flag --xla_no_such_flag=1\n  where:  --xla-flags", done.err)
+    assert "remedy" in done.err
+
+
+@pytest.mark.slow
+def test_flags_are_kept_with_every_result_and_dumps_with_the_study(here, process):
+    (here / "s.yaml").write_text(TINY)
+    flag = "--xla_cpu_enable_fast_math=false"
+    done = process("run", "s.yaml", "--root", "root", "--xla-flags", flag, "--dump", "--profile", "2")
+    assert done.code == 0, done.err
+    results = list((here / "root").glob("tiny/runs/*/*/result.json"))
+    assert results
+    assert all(json.loads(file.read_text())["environment"]["xla_flags"] == [flag] for file in results)
+    (folder,) = (here / "root").glob("tiny/dumps/*")
+    told = re.sub(r"\s+", " ", done.out + done.err)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert f"dumps: {len(files)} files" in told
+    assert any(".jit_advance." in path.name for path in files)
+    assert "profile of 2 steps" in told
