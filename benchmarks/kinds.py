@@ -34,7 +34,7 @@ NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
 def every_kind() -> Iterator[tuple[str, str]]:
     """Slot and kind of all of taetpu's own that are in a train step."""
     for slot in BUILTIN:
-        own = [kind for kind, component in kinds(slot).items() if component.__module__.startswith("taetpu.")]
+        own = [kind for kind, component in sorted(kinds(slot).items()) if component.__module__.startswith("taetpu.")]
         yield from ((slot, kind) for kind in own if slot not in NOT_IN_STEPS)
 
 
