@@ -1,0 +1,196 @@
+"""Training on an NVIDIA GPU beside PyTorch: GPT-2 with 124 million parameters, and many small runs in a pack.
+
+`python -m benchmarks.gpu`, on a machine with a GPU and a CUDA build of jax and PyTorch; elsewhere it says that nothing
+was measured. `--device cpu --small` goes through all of it at tiny sizes, to see that it works; its figures mean
+nothing. Contestants take turns, each in a process of its own, in bfloat16 (PyTorch by autocast).
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contest import Round, over_rounds, take_turns
+from taetpu.train.bench import Child
+
+COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--answer")
+ROUNDS, SECONDS = 3, 5.0
+PACK = 64
+SIZES = {
+    "gpt2": {"dim": 768, "layers": 12, "heads": 12, "seq": 1024, "batch": 16, "vocab": 50304},
+    "dim-128": {"dim": 128, "layers": 4, "heads": 4, "seq": 128, "batch": 8, "vocab": 128},
+}
+SMALL = {name: {"dim": 16, "layers": 2, "heads": 2, "seq": 32, "batch": 2, "vocab": 64} for name in SIZES}
+CONTESTS = {
+    "gpt2": {"ours": {"width": 1}, "PyTorch": {"compiled": False}, "PyTorch, compiled": {"compiled": True}},
+    "dim-128": {
+        "ours, one run": {"width": 1}, "ours, a pack": {"width": PACK}, "PyTorch": {"compiled": False},
+        "PyTorch, compiled": {"compiled": True},
+    },
+}  # fmt: skip
+
+
+class Ours:
+    """A pack of this package on jax's first device."""
+
+    def __init__(self, sizes: Mapping[str, int], width: int):
+        from taetpu.core.loading import load
+        from taetpu.spec.schema import RunConfig
+        from taetpu.train.compute import decide
+        from taetpu.train.count import flops_per_token, num_params
+        from taetpu.train.plan import Layout
+        from taetpu.train.trial import Trial
+
+        model = {
+            "dim": sizes["dim"], "num_layers": sizes["layers"], "position": "learned", "norm": "layer", "bias": True,
+            "mixer": {"kind": "attention", "num_heads": sizes["heads"]}, "embedding": "tied",
+            "ffn": {"kind": "gelu-tanh", "hidden": 4 * sizes["dim"]},
+        }  # fmt: skip
+        task = {"kind": "copy", "seq_len": sizes["seq"], "symbols": sizes["vocab"] - 3, "min_length": 2,
+                "max_length": 6, "eval_size": 8}  # fmt: skip
+        train = {"steps": 10**6, "batch_size": sizes["batch"]}
+        config = load(RunConfig, {"task": task, "model": model, "train": train}).resolve()
+        source = config.task.prepare(Path())
+        how = {"live": frozenset[str](), "precision": "bfloat16", "execution": decide(config, source, "bfloat16")}
+        self.trial = Trial(config, source, Layout(width), **how)
+        shape = (config.model, source.vocab_size, source.seq_len)
+        self.about = {"params": num_params(*shape), "flops_per_token": flops_per_token(*shape), "device": device_kind()}
+        self.tokens = width * sizes["batch"] * sizes["seq"]
+
+    def window(self, seconds: float) -> float:
+        """Tokens a second."""
+        return self.tokens / self.trial.window(seconds)
+
+
+def device_kind() -> str:
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
+class PyTorch:
+    """Hugging Face's GPT-2 at the same sizes, with fused attention and AdamW."""
+
+    def __init__(self, sizes: Mapping[str, int], device: str, compiled: bool):
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(
+            vocab_size=sizes["vocab"], n_positions=sizes["seq"], n_embd=sizes["dim"], n_layer=sizes["layers"],
+            n_head=sizes["heads"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0,
+            eos_token_id=0, activation_function="gelu_pytorch_tanh",
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
+        )  # fmt: skip
+        self.torch, self.device, self.sizes = torch, device, sizes
+        model = GPT2LMHeadModel(config).to(device).train()
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
+        self.model = torch.compile(model) if compiled else model
+        self.about = {"params": sum(parameter.numel() for parameter in self.parameters)}
+        self.step()  # compiles
+
+    def step(self) -> None:
+        torch, size = self.torch, (self.sizes["batch"], self.sizes["seq"] + 1)
+        tokens = torch.randint(self.sizes["vocab"], size, device=self.device)
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            logits = self.model(tokens[:, :-1]).logits
+        flat = logits.float().reshape(-1, self.sizes["vocab"])
+        torch.nn.functional.cross_entropy(flat, tokens[:, 1:].reshape(-1)).backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def window(self, seconds: float) -> float:
+        """Tokens a second."""
+        wait = self.torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        wait()
+        steps, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < seconds or not steps:
+            self.step()
+            wait()
+            steps += 1
+        return steps * self.sizes["batch"] * self.sizes["seq"] / passed if passed else 0.0
+
+
+def answer() -> None:
+    """A contestant in its process: ready first, then tokens a second for each window that it is asked for."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    asked = json.loads(sys.stdin.readline())
+    sizes, ours = asked["sizes"], "width" in asked
+    one = Ours(sizes, asked["width"]) if ours else PyTorch(sizes, asked["device"], asked["compiled"])
+    print(json.dumps(one.about), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"rate": one.window(json.loads(line))}), file=answers, flush=True)
+
+
+def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, seconds: float) -> dict[str, Any]:
+    """Tokens a second of each contestant at these sizes, ratios within rounds, and the share of the device's peak."""
+    from taetpu.core.chips import peak
+
+    platform = {"cuda": "cuda", "cpu": "cpu"}[device]
+    environ = {**os.environ, "JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
+    ready: dict[str, Child] = {}
+    try:
+        for who, how in CONTESTS[name].items():
+            asked = {"sizes": dict(sizes), "device": device, **how}
+            ready[who] = Child(asked, COMMAND, environ)
+        rates = take_turns(ready, rounds, seconds)
+    finally:
+        for child in ready.values():
+            child.close()
+    ours = next(child.about for who, child in ready.items() if who.startswith("ours"))
+    published = peak(ours["device"])
+
+    def share(one: Round, who: str) -> float:
+        assert published is not None
+        assert published.bf16_flops is not None
+        return one[who]["rate"] * ours["flops_per_token"] / published.bf16_flops
+
+    first = next(iter(ready))
+    return {
+        "device": ours["device"],
+        "params": {who: child.about["params"] for who, child in ready.items()},
+        "tokens_per_second": {who: over_rounds(rates, lambda one, w=who: one[w]["rate"]) for who in ready},
+        "ratio": {who: over_rounds(rates, lambda one, w=who: one[w]["rate"] / one[first]["rate"]) for who in ready},
+        "utilisation": None if published is None or published.bf16_flops is None
+        else {who: over_rounds(rates, lambda one, w=who: share(one, w)) for who in ready},
+    }  # fmt: skip
+
+
+def show(name: str, found: Mapping[str, Any]) -> str:
+    first = next(iter(found["ratio"]))
+    lines = [f"{name} on {found['device']}", f"{'':20}{'tokens/s':>12}{'of ' + first:>16}{'of the peak':>13}"]
+    for who, rate in found["tokens_per_second"].items():
+        used = found["utilisation"][who]["median"] if found["utilisation"] else None
+        told = "-" if used is None else f"{used:.1%}"
+        lines.append(f"{who:20}{rate['median']:>12,.0f}{found['ratio'][who]['median']:>15.2f}x{told:>13}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print a table for each contest."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny sizes and short windows")
+    parser.add_argument("--json", type=Path, help="where to write everything that was measured")
+    options = parser.parse_args()
+    if options.answer:
+        return answer()
+    if options.device == "cuda" and not any(Path("/dev").glob("nvidia[0-9]*")):
+        print("no NVIDIA GPU is here: nothing was measured")
+        return None
+    sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, SECONDS)
+    found = {name: measure(name, one, options.device, rounds, seconds) for name, one in sizes.items()}
+    print("\n\n".join(show(name, one) for name, one in found.items()))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    return None
+
+
+if __name__ == "__main__":
+    main()
