@@ -70,6 +70,7 @@ class Forgetful(Watcher):
                 program.advance.clear_cache()
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_bit_covers_its_steps_and_names_recompiles(tmp_path, profiled):
     profiled("plain")
     profiled("traced", Forgetful(), profile=7)

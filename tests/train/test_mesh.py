@@ -20,6 +20,7 @@ def one(trainer, make, text):
     return run, run.advance(8)["train/loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [{"data": 2}, pytest.param({"model": 2}, marks=pytest.mark.slow)], ids=str)
 def test_a_run_divided_over_two_devices_agrees_with_one(trainer, make, text, one, mesh, tmp_path):
     divided = trainer([make(text[0])] * 2, text[1], devices=2, **mesh)
@@ -38,6 +39,7 @@ def test_a_run_divided_over_two_devices_agrees_with_one(trainer, make, text, one
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
+@pytest.mark.slow
 def test_runs_that_share_no_device_do_not_speak_with_each_other(trainer, make, text):
     """The program on two devices has no collective; that of a divided run has."""
     config = make(text[0])

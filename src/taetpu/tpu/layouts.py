@@ -8,7 +8,7 @@ from taetpu.nn.execution import Execution
 from taetpu.spec.design import RunSpec
 from taetpu.train.compute import decide
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
-from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable
+from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Plan
     need = state_bytes(config, source) + step_bytes(config, source, execution, precision)
     fit = max(1, room // need)
     size = len(group.runs)
-    for devices in sorted({tpu.devices, *(2**i for i in range(tpu.devices.bit_length()))}, reverse=True):
+    for devices in reversed(spreads(tpu.devices, size)):
         most = min(packing.widest or WIDEST * devices, fit * devices)
         if devices <= min(most, size):
             layout = Layout(even_width(size, most, devices), devices)

@@ -150,7 +150,7 @@ def ladder(shape: Shape, packing: Packing, seconds: Callable[[Layout], float]) -
     size, found = shape.work.size, dict[Layout, float]()
     for shards in shard_counts(shape.work.config)[1:] if min(size, packing.widest or size) == 1 else ():
         found[Layout(1, shards)] = seconds(Layout(1, shards))
-    for devices in reversed([count for count in device_counts() if count <= size]):
+    for devices in reversed([count for count in device_counts(size) if count <= size]):
         best = math.inf
         for width in widths(size, min(packing.widest or 2 * size, shape.work.widest(devices)), devices):
             found[Layout(width, devices)] = taken = seconds(Layout(width, devices))

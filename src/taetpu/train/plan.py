@@ -312,7 +312,7 @@ def rule_of_thumb(work: Work, packing: Packing) -> Layout:
     On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them while it is
     small.
     """
-    for devices in reversed(device_counts()):
+    for devices in reversed(device_counts(work.size)):
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
         if devices <= min(most, work.size) > 1:
             return Layout(even_width(work.size, most, devices), devices)
@@ -337,15 +337,18 @@ def even_width(runs: int, most: int, devices: int) -> int:
     return -(-runs // (packs * devices)) * devices
 
 
-def device_counts() -> list[int]:
-    """Over how many devices packs may be spread: 1, 2, 4 ..., and all there are. Of several processes each takes part.
+def device_counts(runs: int = 1) -> list[int]:
+    """Over how many devices a pack of so many runs may be spread, see `spreads`. Of several processes each takes part.
 
     On a CPU they are as many as cores, unless who started this process has set another number.
     """
     there = jax.device_count()
-    if jax.process_count() > 1:
-        return [there]
-    return sorted({there, *(2**i for i in range(there.bit_length()))})
+    return [there] if jax.process_count() > 1 else spreads(there, runs)
+
+
+def spreads(there: int, runs: int = 1) -> list[int]:
+    """Over how many devices of those `there` so many runs may be spread: 1, 2, 4 ..., all, and one for each run."""
+    return sorted({there, min(runs, there), *(2**i for i in range(there.bit_length()))})
 
 
 def auto_precision() -> str:
