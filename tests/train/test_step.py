@@ -7,6 +7,7 @@ import pytest
 from taetpu.nn.lm import named_parameters
 
 
+@pytest.mark.slow
 def test_accumulation_is_the_same_update(trainer, make, text):
     task, source = text
     whole = trainer([make(task)], source)

@@ -52,6 +52,7 @@ def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, open
         page.context.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growing, tmp_path, opened) -> None:
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
