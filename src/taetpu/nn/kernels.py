@@ -29,6 +29,7 @@ Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # what only the plain path ever holds
 LANES = 128  # of a TPU's vector unit: splash attention wants whole ones of keys
+WIDEST_HEAD = 128  # with blocks of 512 and heads of 1024 splash attention has too little vector memory on a v5e
 SAVED = "attention"  # under this name `jax.checkpoint` may keep what a kernel gives
 
 
@@ -169,6 +170,8 @@ class Splash(Kernel):
         yield from super().refusals(call)
         if call.seq % LANES:
             yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
+        if call.head_dim > WIDEST_HEAD:
+            yield f"splash attention is taken for a head_dim of at most {WIDEST_HEAD}, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         # Imported here: Pallas for TPUs takes as long to import as the rest of the model.

@@ -176,14 +176,12 @@ def costs(dump: Path) -> Json:
 
 
 def too_large(message: str, dump: Path) -> Json:
-    """Of a program that does not fit: what it needs, what there is, what takes most."""
+    """Of a program that does not fit into HBM: what it needs, what there is, what takes most."""
     found = next(filter(None, (re.search(pattern, message) for pattern in TOO_MUCH)), None)
-    if "RESOURCE_EXHAUSTED" not in message:
+    if found is None:  # another kind of memory, such as a kernel's vector memory: packing cannot mend that
         return {}
-    sizes = {}
-    if found:
-        needed, unit, there, of = found.groups()
-        sizes = {"needed": int(float(needed) * UNITS[unit]), "available": int(float(there) * UNITS[of])}
+    needed, unit, there, of = found.groups()
+    sizes = {"needed": int(float(needed) * UNITS[unit]), "available": int(float(there) * UNITS[of])}
     return {"too_large": {**sizes, "largest": [asdict(one) for one in buffers.largest(dump)]}}
 
 

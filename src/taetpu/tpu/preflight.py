@@ -159,15 +159,20 @@ def _slice(asked: Asked, tpu: Slice, programs: list[dict[str, Any]]) -> dict[str
 
 
 def refusals(found: Mapping[str, Any]) -> list[str]:
-    """Of a slice's programs that do not fit, what to do about each, in words with the compiler's figures."""
-    return [refusal(program, found["tpu"]) for program in found["programs"] if "too_large" in program]
+    """Why a slice's programs cannot be trained, in words: those that do not fit, those that do not compile."""
+    large = [refusal(program, found["tpu"]) for program in found["programs"] if "too_large" in program]
+    failed = [
+        f"{', '.join(program['arms'])}: does not compile for {found['tpu']}: {program['error']}"
+        for program in found["programs"]
+        if "error" in program
+    ]
+    return [*large, *failed]
 
 
 def refusal(program: Mapping[str, Any], tpu: str) -> str:
     """Why an arm does not fit, what takes most, and what would make it fit."""
     large = program["too_large"]
-    known = "needed" in large
-    amount = f"{_gib(large['needed'])} of {_gib(large['available'])}" if known else "more memory than there is"
+    amount = f"{_gib(large['needed'])} of {_gib(large['available'])}"
     lines = [f"{', '.join(program['arms'])}: a run alone needs {amount} on a device of {tpu}, says the compiler"]
     for one in large["largest"]:
         times = f"{one['count']} x " if one["count"] > 1 else ""
