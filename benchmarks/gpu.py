@@ -39,6 +39,7 @@ class Ours:
 
     def __init__(self, sizes: Mapping[str, int], width: int):
         from taetpu.core.loading import load
+        from taetpu.data.synthetic import SPECIALS
         from taetpu.spec.schema import RunConfig
         from taetpu.train.compute import decide
         from taetpu.train.count import flops_per_token, num_params
@@ -50,7 +51,7 @@ class Ours:
             "mixer": {"kind": "attention", "num_heads": sizes["heads"]}, "embedding": "tied",
             "ffn": {"kind": "gelu-tanh", "hidden": 4 * sizes["dim"]},
         }  # fmt: skip
-        task = {"kind": "copy", "seq_len": sizes["seq"], "symbols": sizes["vocab"] - 3, "min_length": 2,
+        task = {"kind": "copy", "seq_len": sizes["seq"], "symbols": sizes["vocab"] - len(SPECIALS), "min_length": 2,
                 "max_length": 6, "eval_size": 8}  # fmt: skip
         train = {"steps": 10**6, "batch_size": sizes["batch"]}
         config = load(RunConfig, {"task": task, "model": model, "train": train}).resolve()
