@@ -114,7 +114,8 @@ def test_a_compiler_that_dies_takes_no_other_program_with_it(asked, tmp_path: Pa
 def test_the_compilers_figure_the_largest_buffers_and_a_setting_that_compiles(tmp_path: Path) -> None:
     """As a user asks: by the command, of an arm that is too large beside one that is not."""
     file = tmp_path / "large.yaml"
-    text = STUDY.replace("batch_size: 4", "batch_size: 64, compute: {remat: none}").replace("num_heads: 2", "num_heads: 8")
+    text = STUDY.replace("batch_size: 4", "batch_size: 64, compute: {remat: none}")
+    text = text.replace("num_heads: 2", "num_heads: 8")
     text = text.replace("seq_len: 64", "seq_len: 1000")  # for which attention has no kernel
     file.write_text(text + "arms: {large: {model.dim: 2048, model.num_layers: 4}}\n")
     command = [sys.executable, "-m", "taetpu", "plan", str(file), "--root", str(tmp_path), "--tpu", "v5e-1"]
