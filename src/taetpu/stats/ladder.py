@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
-from statsmodels.regression.linear_model import OLS
 
 from taetpu.stats.model import CONFIDENCE, ROUNDING
 from taetpu.stats.plan import Plan
@@ -52,6 +51,8 @@ def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
         return {**empty, "fate": fate(usable, None, None)}
+    from statsmodels.regression.linear_model import OLS  # here: it takes half a second, and most studies have no ladder
+
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
     low, high = line.conf_int(alpha=1 - CONFIDENCE)[1]
     trend = {"per_doubling": float(line.params[1]), "ci95": [float(low), float(high)], "p": float(line.pvalues[1])}

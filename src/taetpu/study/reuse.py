@@ -14,7 +14,6 @@ from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.identity import plugin_sources
 from taetpu.stats.stored import read_config
-from taetpu.stats.verify import contradictions
 from taetpu.store.documents import from_json, to_json
 from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
@@ -63,6 +62,10 @@ def _check_same(run: RunSpec, other: RunFolder) -> None:
             raise UserError(
                 problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
             )
+    from taetpu.stats.verify import (
+        contradictions,
+    )  # here: it brings all of the statistics, which most commands do without
+
     for problem in contradictions(other):
         raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
 

@@ -22,16 +22,16 @@ def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
 
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
     """What is trained of the model, as shapes."""
+    return _parameter_shapes(cast(Any, config), vocab_size, seq_len)
+
+
+@cache
+def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
     return jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0])
 
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Trained numbers of the model, the embedding included."""
-    return _params(cast(Any, config), vocab_size, seq_len)
-
-
-@cache
-def _params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     return count(parameter_shapes(config, vocab_size, seq_len))
 
 

@@ -111,7 +111,7 @@ def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -
         problem = f"{part} sequences are worked on at once, which {data} devices cannot share evenly"
         remedy = f"another batch_size, or data of {_divisors([part])}"
         raise UserError(problem, path=("train", "batch_size"), remedy=remedy)
-    sizes = [found for found in _inner_sizes(config, vocab_size) if model > 1]
+    sizes = list(_inner_sizes(config, vocab_size)) if model > 1 else []
     for path, size in sizes:
         if size % model:
             remedy = f"model of {_divisors([size for _, size in sizes])} fits every layer"
