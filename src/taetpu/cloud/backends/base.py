@@ -1,0 +1,124 @@
+"""The one interface to whatever makes TPU machines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from taetpu.cloud.spec import EXPIRES, OWNER, SPEC, STACK, BackendName, Spec
+from taetpu.core.chips import Slice
+
+
+class State(StrEnum):
+    """Where a machine is in its life."""
+
+    WAITING = "waiting"
+    """Asked for, and in a queue."""
+    CREATING = "creating"
+    READY = "ready"
+    """Running by the API's word. Whether it answers, only ssh can tell."""
+    DELETING = "deleting"
+    LOST = "lost"
+    """Preempted, terminated, suspended or failed: it never comes back and must be deleted."""
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One host of a slice, in the order of the workers."""
+
+    address: str
+    """The IP address that ssh goes to: the external one, else the internal one."""
+    port: int = 22
+    instance: str = ""
+    """The name of its virtual machine, which a tunnel is opened to; "" where there is none."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A slice as the API describes it."""
+
+    name: str
+    zone: str
+    backend: BackendName
+    type: str
+    """The accelerator type, `v6e-8`, or the machine type."""
+    state: State
+    detail: str = ""
+    """The API's own word for the state, with its reason."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    workers: tuple[Worker, ...] = ()
+    created: str = ""
+    """ISO time; "" where it is not told."""
+    spot: bool = False
+
+    @property
+    def owner(self) -> str:
+        """ "" where it is not ours."""
+        return self.labels.get(OWNER, "")
+
+    @property
+    def stack(self) -> str:
+        return self.labels.get(STACK, "")
+
+    @property
+    def spec(self) -> str:
+        """The fingerprint of the spec that it was made from."""
+        return self.labels.get(SPEC, "")
+
+    @property
+    def expires(self) -> float | None:
+        """Seconds since 1970 after which it should be gone; None where it does not say."""
+        text = self.labels.get(EXPIRES, "")
+        return float(text) if text.isdecimal() else None
+
+
+class Operation(Protocol):
+    """Something asked of the API that takes a while."""
+
+    def done(self) -> bool:
+        """Whether it has ended well.
+
+        Raises:
+            CloudError: it ended otherwise.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """Makes, finds and removes slices. Every failure is a `CloudError` of the class that says what can be done."""
+
+    name: BackendName
+
+    def zones(self, tpu: Slice) -> list[str]:
+        """Zones where the API lists the slice, sorted. Not where there is quota or capacity: nothing tells that."""
+        ...
+
+    def create(self, spec: Spec, zone: str, startup: str, ssh_key: str) -> Operation:
+        """Ask for the slice with everything it needs, all under the spec's labels.
+
+        Args:
+            startup: a script that each host runs as root whenever it boots.
+            ssh_key: the public key of `spec.user`.
+
+        Raises:
+            Conflict: something of that name is there already.
+        """
+        ...
+
+    def get(self, name: str, zone: str) -> Machine | None:
+        """The machine, also one that is still waiting in a queue; None if there is none."""
+        ...
+
+    def list(self) -> Sequence[Machine]:
+        """Every TPU machine of the project that this API shows, in all zones, ours or not."""
+        ...
+
+    def parts(self) -> Sequence[str]:
+        """Whatever else of ours is there without a machine that it belongs to: templates, policies, empty requests."""
+        ...
+
+    def delete(self, name: str, zone: str) -> Operation:
+        """Remove the machine and all that was made with it, in whatever state. Nothing there is fine."""
+        ...

@@ -1,0 +1,102 @@
+"""What a stack should be: a TPU slice with everything that is made for it, under one name and one set of labels."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from taetpu.core.chips import Slice
+from taetpu.core.errors import UserError
+
+BackendName = Literal["gce", "tpu-api"]
+Provisioning = Literal["on-demand", "spot", "flex-start", "reservation"]
+
+OWNER, STACK, EXPIRES, SPEC = "taetpu-owner", "taetpu-stack", "taetpu-expires", "taetpu-spec"
+"""Labels that everything carries that taetpu makes. What lacks `OWNER` is not ours and is never touched."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What `up` brings about. Two specs with the same `fingerprint` are the same machine.
+
+    Attributes:
+        stack: the name of everything that is made.
+        tpu: the slice.
+        backend: Compute Engine or the Cloud TPU API.
+        provisioning: how it is paid for and how long it may be kept.
+        reservation: its name, with `provisioning` "reservation".
+        hours: after which it is deleted, by the server where it can.
+        idle_minutes: without a job, progress or login after which it deletes itself; None: never.
+        owner: whose it is, a label.
+        user: the login.
+        runtime: the software version (tpu-api) or the image family (gce).
+        disk_gb: of the boot disk, where it can be chosen.
+        network, subnetwork: by name.
+        external_ip: reachable from outside; else through IAP.
+        service_account: the e-mail address that the machine acts as; "" for the project's default.
+        image: of the container that jobs run in, `...@sha256:...`; "" for a virtual environment on the machine.
+    """
+
+    stack: str
+    tpu: Slice
+    backend: BackendName
+    provisioning: Provisioning = "on-demand"
+    reservation: str = ""
+    hours: float = 4.0
+    idle_minutes: int | None = 30
+    owner: str = ""
+    user: str = "taetpu"
+    runtime: str = ""
+    disk_gb: int = 200
+    network: str = "default"
+    subnetwork: str = ""
+    external_ip: bool = False
+    service_account: str = ""
+    image: str = ""
+
+    def identity(self) -> dict[str, str | int | bool]:
+        """What makes two machines different; how long one is kept does not."""
+        return {
+            "type": self.tpu.name,
+            "topology": self.tpu.topology_name,
+            "backend": self.backend,
+            "provisioning": self.provisioning,
+            "reservation": self.reservation,
+            "runtime": self.runtime,
+            "disk_gb": self.disk_gb,
+            "network": self.network,
+            "subnetwork": self.subnetwork,
+            "external_ip": self.external_ip,
+            "service_account": self.service_account,
+        }
+
+    def labels(self, now: float | None = None) -> dict[str, str]:
+        """The labels of everything that is made for the stack; the expiry in seconds since 1970."""
+        expires = int((time.time() if now is None else now) + self.hours * 3600)
+        return {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
+
+
+def fingerprint(identity: Mapping[str, str | int | bool]) -> str:
+    """16 hexadecimal digits that differ where specs do."""
+    import hashlib
+    import json
+
+    return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_stack(name: str) -> str:
+    """A name that both APIs take for a machine and as a label's value.
+
+    Raises:
+        UserError: it is none.
+    """
+    if re.fullmatch(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", name):
+        return name
+    remedy = "a letter first, then lower-case letters, digits and hyphens, at most 48, as in `my-tpu`"
+    raise UserError(f"{name!r} cannot be the name of a TPU", remedy=remedy)
+
+
+def label(text: str) -> str:
+    """The text as a label's value may be: lower-case letters, digits, `-` and `_`, at most 63."""
+    return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:63] or "unknown"
