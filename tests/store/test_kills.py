@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from taetpu.core.disk import UNFINISHED
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore
-from taetpu.store.disk import UNFINISHED
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from taetpu.core import disk
 from taetpu.core.errors import UserError, Where
-from taetpu.store import disk
 
 
 class NotStored(UserError, KeyError):

@@ -13,10 +13,10 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from taetpu.core import disk
 from taetpu.core.hosts import agreed
 from taetpu.core.interrupt import held
 from taetpu.core.tree import leaves_by_path
-from taetpu.store import disk
 
 MARGIN = 1 << 20  # bytes a checkpoint needs besides its arrays
 

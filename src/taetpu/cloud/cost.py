@@ -1,0 +1,65 @@
+"""What a machine costs: the rate, the worst case before it is made, what it has cost since."""
+
+from dataclasses import dataclass
+
+from taetpu.cloud.errors import Invalid
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.spec import Spec
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a spec costs in a zone, in USD; None where no rate is known.
+
+    Attributes:
+        per_chip_hour: the rate.
+        source: where it is from, with its day.
+    """
+
+    chips: int
+    hours: float
+    per_chip_hour: float | None
+    source: str
+
+    @property
+    def per_hour(self) -> float | None:
+        return None if self.per_chip_hour is None else self.per_chip_hour * self.chips
+
+    @property
+    def worst(self) -> float | None:
+        """With the machine kept for as long as it may be. Disks, traffic and buckets are not in it."""
+        return None if self.per_hour is None else self.per_hour * self.hours
+
+    def told(self) -> str:
+        """The price in words."""
+        if self.per_hour is None or self.worst is None:
+            return f"no rate is known ({self.source})"
+        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h ({self.source})"
+
+
+def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
+    """Refuse what may cost more than the settings allow.
+
+    Raises:
+        Invalid: the worst case or the rate is above its limit, or no rate is known while there is a limit.
+    """
+    limited = limits.max_usd is not None or limits.max_usd_per_chip_hour is not None
+    what = f"{spec.tpu.name} ({spec.provisioning}) in {zone}"
+    if price.per_chip_hour is None or price.worst is None:
+        if limited:
+            remedy = "look the price up and take the limit away (--max-usd, max_usd_per_chip_hour) if you agree with it"
+            raise Invalid(f"no rate is known for {what}, so a limit on its cost cannot be kept", remedy=remedy)
+        return
+    if limits.max_usd is not None and price.worst > limits.max_usd:
+        hours = limits.max_usd / (price.worst / price.hours)
+        problem = f"{what} may cost ${price.worst:.2f} in {spec.hours:g} h, more than max_usd {limits.max_usd:g}"
+        raise Invalid(problem, remedy=f"--max-hours {hours:.2g} stays below it, or raise --max-usd")
+    ceiling = limits.max_usd_per_chip_hour
+    if ceiling is not None and price.per_chip_hour > ceiling:
+        problem = f"{what} costs ${price.per_chip_hour:.2f} per chip-hour, more than {ceiling:g}"
+        raise Invalid(problem, remedy="another zone, --spot, or a higher max_usd_per_chip_hour")
+
+
+def spent(per_hour: float | None, since: float | None, now: float) -> float | None:
+    """USD since a moment (seconds since 1970); None where the rate or the moment is not known."""
+    return None if per_hour is None or since is None else per_hour * max(0.0, now - since) / 3600
