@@ -6,7 +6,7 @@ they are about to ask for, and ask then. An answer that never came is not a refu
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from taetpu.cloud.backends.base import Backend, Machine, Operation, State
@@ -79,7 +79,7 @@ class Cloud:
 
 
 def up(cloud: Cloud, spec: Spec, zones: Sequence[str], startup: str, ssh_key: str, rate: float | None) -> Machine:
-    """The machine of a spec, READY by the API's word: the one that is there, or a new one in the first zone that has it.
+    """The machine of a spec, READY by the API's word: the one there is, or a new one in the first zone that has it.
 
     Args:
         zones: where it may be, the preferred first.
@@ -143,7 +143,6 @@ def collect(cloud: Cloud, doomed: Sequence[Machine]) -> None:
 def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
     """The machine that the spec asks for, if it is there; what is left of lost ones is removed first."""
     there = cloud.of(spec.stack)
-    foreign = [m for m in cloud.machines() if m.name == spec.stack and m.owner != cloud.owner]
     lost = [m for m in there if m.state in (State.LOST, State.DELETING, State.STOPPED)]
     if lost:
         cloud.tell(f"removing what is left of {', '.join(f'{m.name} in {m.zone} ({m.detail})' for m in lost)}")
@@ -154,10 +153,6 @@ def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
             raise _other(machine, spec, cloud.records.read(spec.stack))
     if len(alive) > 1:
         _remove(cloud, alive[1:])
-    if not alive and foreign and any(m.zone for m in foreign):
-        cloud.tell(
-            f"{foreign[0].name} in {foreign[0].zone} belongs to {foreign[0].owner or 'nobody that taetpu knows'}"
-        )
     return alive[0] if alive else None
 
 
@@ -195,29 +190,33 @@ def _waited(cloud: Cloud, backend: Backend, spec: Spec, zone: str, operation: Op
 
     Raises:
         Stockout: it was lost, or it did not become ready in time; what is left of it is the caller's to remove.
+        Unknown: nothing of it is to be seen.
         CloudError: the operation ended so.
     """
-    said = ""
-    ready, queue = cloud.waits.ready, cloud.waits.queue
-    queued = False
-    started = time.monotonic()
-    for _ in cloud.waits.until(None):
-        asked = operation.done() if operation else True
-        machine = backend.get(spec.stack, zone)
-        if machine and machine.state is State.READY:
+    waits, said, started = cloud.waits, "", time.monotonic()
+    for _ in waits.until(None):
+        asked, machine = False, None
+        with suppress(Transient):  # a question that was not answered says nothing of the machine
+            asked = operation is None or operation.done()
+            machine = backend.get(spec.stack, zone)
+        waited = time.monotonic() - started
+        if machine is None:
+            if waited > (waits.settle if asked else waits.ready):
+                problem = f"{spec.stack} was asked for in {zone} and is not to be seen there; it may come yet"
+                raise Unknown(problem, remedy="the same command looks for it again; `taetpu tpu down` removes it")
+            continue
+        if machine.state is State.READY:
             return machine
-        if machine and machine.detail != said:
+        if machine.detail != said:
             said = machine.detail
             cloud.tell(f"{zone}: {said}")
-        if machine and machine.state is State.LOST:
-            raise Stockout(f"{zone} took {spec.stack} back before it was ready: {machine.detail}")
-        queued = bool(machine and machine.state is State.WAITING)
-        patience = queue if queued else ready
-        if patience is not None and time.monotonic() - started > patience:
+        if machine.state is State.LOST:
+            raise Stockout(f"{zone} took {spec.stack} back before it was ready: {said}")
+        queued = machine.state is State.WAITING
+        patience = waits.queue if queued else waits.ready
+        if patience is not None and waited > patience:
             what = "waited in the queue" if queued else "was not ready"
-            raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s", remedy="try later, or elsewhere")
-        if asked and machine is None and time.monotonic() - started > cloud.waits.settle:
-            raise Stockout(f"{spec.stack} did not appear in {zone}")
+            raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s: {said}")
     raise AssertionError("waiting without an end has ended")
 
 
@@ -283,10 +282,8 @@ def _asked_to_go(cloud: Cloud, machine: Machine) -> Operation | None:
 @contextmanager
 def _unsure() -> Iterator[None]:
     """A question that was not answered is asked again at the next turn."""
-    try:
+    with suppress(Transient, Unknown, Conflict, NotFound):
         yield
-    except (Transient, Unknown, Conflict, NotFound):
-        pass
 
 
 def _other(machine: Machine, spec: Spec, record: Record) -> Conflict:
