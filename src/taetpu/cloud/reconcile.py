@@ -36,6 +36,13 @@ class Waits:
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
 
+    @classmethod
+    def here(cls) -> "Waits":
+        """As patient as the cloud that is asked needs: the fakes take no time."""
+        from taetpu.cloud.clients import fake_address
+
+        return cls(poll=0.05, settle=2.0, ready=60.0) if fake_address() else cls()
+
     def until(self, seconds: float | None) -> Iterator[None]:
         """Once now, and once more after each pause until the time is over."""
         end = None if seconds is None else time.monotonic() + seconds

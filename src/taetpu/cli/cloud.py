@@ -1,0 +1,58 @@
+"""What every cloud command starts from: the settings that hold here, the project's clients, its machines."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from taetpu.cloud.clients import Clients
+    from taetpu.cloud.reconcile import Cloud
+    from taetpu.cloud.settings import Settings
+
+
+@dataclass(frozen=True)
+class Here:
+    """The settings of this folder, and what they lead to."""
+
+    settings: "Settings"
+
+    @cached_property
+    def clients(self) -> "Clients":
+        from taetpu.cloud.clients import Clients
+
+        return Clients(self.settings.project)
+
+    @cached_property
+    def cloud(self) -> "Cloud":
+        from taetpu.cloud.backends.gce import Gce
+        from taetpu.cloud.backends.tpu_api import TpuApi
+        from taetpu.cloud.reconcile import Cloud, Waits
+        from taetpu.cloud.spec import label
+        from taetpu.cloud.state import Records
+
+        backends = (Gce(self.clients), TpuApi(self.clients))
+        return Cloud(backends, Records(self.settings.project), label(self.settings.owner), tell, Waits.here())
+
+    def stack(self, name: str | None) -> str:
+        """The name of the TPU that is meant: the one given, else the settings', else one after its owner."""
+        from taetpu.cloud.spec import check_stack, label
+
+        return check_stack(name or self.settings.stack or f"tpu-{label(self.settings.owner)}".replace("_", "-"))
+
+
+def here() -> Here:
+    """The settings that hold in this folder.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    from taetpu.cloud.settings import read
+
+    return Here(read())
+
+
+def tell(line: str) -> None:
+    """A step of what is going on, to the standard error output."""
+    typer.echo(line, err=True)
