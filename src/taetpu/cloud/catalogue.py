@@ -85,3 +85,16 @@ def rate(tpu: Slice, zone: str, provisioning: Provisioning) -> float | None:
     if kind == "flex-start":
         return None
     return tpu.generation.usd_per_chip_hour(spot=kind == "spot")
+
+
+def runtime_of(tpu: Slice, backend: BackendName) -> str:
+    """What a machine starts with: the runtime version of the Cloud TPU API, or Compute Engine's image family.
+
+    Raises:
+        UserError: none is known.
+    """
+    found = offer(tpu).image if backend == "gce" else tpu.generation.runtime
+    if found is None:
+        what = "image family" if backend == "gce" else "runtime version"
+        raise UserError(f"no {what} is known for {tpu.generation.name} on {backend}", remedy="name it with --runtime")
+    return found
