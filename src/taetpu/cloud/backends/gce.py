@@ -50,7 +50,9 @@ class Gce:
         starts: list[Start] = [
             *gce_parts.removal(self.calls, spec.stack, zone, doing),
             lambda: change("ResourcePolicies", "insert", doing, region=there, resource_policy_resource=policy),
-            lambda: change("RegionInstanceTemplates", "insert", doing, region=there, instance_template_resource=template),
+            lambda: change(
+                "RegionInstanceTemplates", "insert", doing, region=there, instance_template_resource=template
+            ),
             lambda: change("InstanceGroupManagers", "insert", doing, zone=zone, instance_group_manager_resource=group),
         ]
 
@@ -84,7 +86,8 @@ class Gce:
             if (zone, one.name) not in members and (tpu or OWNER in one.labels):
                 made.append(gce_machines.single(one, zone))
         left = {(one.stack, one.zone): one for one in self._remnants(groups)}
-        return [*made, *(gce_machines.remnant(one.labels, *place, one.created) for place, one in left.items())]
+        made += [gce_machines.remnant(one.labels, *place, one.created) for place, one in left.items()]
+        return sorted(made, key=lambda machine: (machine.name, machine.zone))
 
     def parts(self) -> Sequence[str]:
         left = self._remnants(self._groups())

@@ -23,7 +23,9 @@ class Kind:
 
 
 KINDS = (
-    Kind("instance template", "RegionInstanceTemplates", "instance_template", "InstanceTemplates", "instance_templates"),
+    Kind(
+        "instance template", "RegionInstanceTemplates", "instance_template", "InstanceTemplates", "instance_templates"
+    ),
     Kind("workload policy", "ResourcePolicies", "resource_policy", "ResourcePolicies", "resource_policies"),
 )
 """In the order in which they can be deleted, after the group that uses both."""

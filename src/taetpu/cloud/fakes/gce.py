@@ -4,6 +4,7 @@ Written from the fields of Google's client library and from public reports; no a
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from taetpu.cloud.fakes.gce_base import NAME, PROJECT, ZONE, Compute, Json, families, image, matches
@@ -34,7 +35,10 @@ def preempt(world: World, name: str) -> None:
         KeyError: there is none of that name.
     """
     with world.lock:
-        key, instance = next((k, i) for k, i in world.table(TABLE).items() if i["name"] == name)
+        found = [(key, one) for key, one in world.table(TABLE).items() if one["name"] == name]
+        if not found:
+            raise KeyError(f"no machine of this name: {name!r}")
+        key, instance = found[0]
         Instances(Compute(world)).stopped(key, instance, "instances.preempted")
 
 
@@ -100,7 +104,7 @@ class Instances:
             raise Refused(3, f"{problem}'{source}'. No image is found in family '{family}'.", "invalid")
         name, key = body["name"], f"{zone}/{body['name']}"
         waits = body.get("scheduling", {}).get("provisioningModel") == "FLEX_START"
-        instance = body | {
+        instance = deepcopy(body) | {
             "kind": "compute#instance", "id": self.compute.number(), "creationTimestamp": self.compute.stamp(),
             "zone": self.compute.link(f"zones/{zone}"), "selfLink": self.compute.link(f"zones/{zone}/instances/{name}"),
             "status": "PENDING" if waits else "PROVISIONING", "labelFingerprint": "42", "_worker": worker,

@@ -90,7 +90,7 @@ class Groups:
             if any(one and link.endswith(one.partition("projects/")[2]) for one in used):
                 ours, theirs = link.partition("v1/")[2], group["selfLink"].partition("v1/")[2]
                 problem = f"The {words} resource '{ours}' is already being used by '{theirs}'"
-                raise Refused(3, problem, "resourceInUseByAnotherResource")
+                raise Refused(9, problem, "resourceInUseByAnotherResource")
 
     def _group(self, request: Request) -> Json:
         zone = self.compute.known(request.parts["zone"])
