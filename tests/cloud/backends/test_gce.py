@@ -243,6 +243,17 @@ def test_a_machine_that_is_taken_back(compute, running, polls):
     assert compute.world.left() == []
 
 
+def test_a_machine_that_is_gone_before_it_was_ready(compute):
+    compute.world.polls = 3
+    operation = compute.create(replace(SPEC, provisioning="spot"))
+    gce.preempt(compute.world, "my-tpu")
+    while compute.gce.get("my-tpu", ZONE):
+        pass
+    with pytest.raises(Stockout) as told:
+        finish(operation)
+    assert "creating my-tpu in us-east5-b: it was made and taken back before it was ready" in told.value.problem
+
+
 def test_a_machine_that_was_stopped_is_lost(compute):
     compute.ready()
     compute.body()["scheduling"]["instanceTerminationAction"] = "STOP"

@@ -4,12 +4,12 @@ All that is known of groups is from Google's documentation and public reports; t
 cloud.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.cloud.backends import gce_machines, gce_parts, gce_requests
 from taetpu.cloud.backends.base import Machine, Operation
-from taetpu.cloud.backends.gce_calls import AllOrNothing, Calls, Start, Steps, failure, pairs
+from taetpu.cloud.backends.gce_calls import AllOrNothing, Calls, Kept, Start, Steps, failure, pairs
 from taetpu.cloud.backends.gce_requests import labels_in
 from taetpu.cloud.catalogue import region
 from taetpu.cloud.clients import Clients
@@ -39,7 +39,14 @@ class Gce:
         doing, labels = f"creating {spec.stack} in {zone}", spec.labels()
         if spec.tpu.hosts == 1:
             asked = gce_requests.instance(spec, self.project, zone, startup, ssh_key, labels)
-            return self.calls.change("Instances", "insert", doing, zone=zone, instance_resource=asked)
+            making = self.calls.change("Instances", "insert", doing, zone=zone, instance_resource=asked)
+            return Kept(making, lambda: self._instance(spec.stack, zone) is not None, doing)
+        return self._several_made(spec, zone, startup, ssh_key, labels, doing)
+
+    def _several_made(
+        self, spec: Spec, zone: str, startup: str, ssh_key: str, labels: Mapping[str, str], doing: str
+    ) -> Operation:
+        """A policy, a template and a group, one after the other; all of them or none."""
         policy = gce_requests.policy(spec, zone, labels)
         template = gce_requests.template(spec, self.project, zone, startup, ssh_key, labels)
         group = gce_requests.group(spec, self.project, zone, labels)
@@ -65,7 +72,7 @@ class Gce:
         return making
 
     def get(self, name: str, zone: str) -> Machine | None:
-        instance = self.calls.found("Instances", f"looking at {name}", zone=zone, instance=name)
+        instance = self._instance(name, zone)
         if instance is not None:
             return gce_machines.single(instance, zone)
         group = self._group(name, zone)
@@ -96,7 +103,7 @@ class Gce:
     def delete(self, name: str, zone: str) -> Operation:
         doing, remove = f"deleting {name} in {zone}", self.calls.remove
         starts: list[Start] = []
-        instance = self.calls.found("Instances", doing, zone=zone, instance=name)
+        instance = self._instance(name, zone)
         group = self._group(name, zone)
         for there, labels in ((instance, getattr(instance, "labels", {})), (group, labels_in(_told(group)))):
             if there is not None and OWNER not in labels:
@@ -110,6 +117,9 @@ class Gce:
         steps.done()
         return steps
 
+    def _instance(self, name: str, zone: str) -> Any | None:
+        return self.calls.found("Instances", f"looking at {name}", zone=zone, instance=name)
+
     def _group(self, name: str, zone: str) -> Any | None:
         doing = f"looking at {name}"
         return self.calls.found("InstanceGroupManagers", doing, zone=zone, instance_group_manager=name)
@@ -119,13 +129,12 @@ class Gce:
 
     def _managed(self, name: str, zone: str) -> Sequence[Any]:
         fields = {"zone": zone, "instance_group_manager": name}
-        found = self.calls.ask("InstanceGroupManagers", "list_managed_instances", f"looking at {name}", **fields)
-        return list(found)
+        return self.calls.listed("InstanceGroupManagers", "list_managed_instances", f"looking at {name}", **fields)
 
     def _several(self, group: Any, zone: str) -> Machine:
         doing = f"looking at {group.name}"
         asked = f"labels.{STACK}={group.name}"
-        instances = self.calls.ask("Instances", "list", doing, zone=zone, filter=asked)
+        instances = self.calls.listed("Instances", "list", doing, zone=zone, filter=asked)
         return gce_machines.several(group, self._managed(group.name, zone), {one.name: one for one in instances}, zone)
 
     def _check_attempts(self, name: str, zone: str, doing: str) -> None:

@@ -47,11 +47,18 @@ class Calls:
         except NotFound:
             return None
 
+    def listed(self, service: str, method: str, doing: str, **fields: Any) -> list[Any]:
+        """All pages of a list; nothing where what it is of is not there."""
+        call = getattr(self._client(service), method)
+        request = {"project": self.project, **fields}
+        try:
+            return reading(lambda: list(call(request=request, retry=None, timeout=TIMEOUT)), _place(fields), doing)
+        except NotFound:
+            return []
+
     def everywhere(self, service: str, doing: str, **fields: Any) -> list[tuple[str, Any]]:
         """What an aggregated list holds, all of its pages: the zone or region, with what is there."""
-        call = getattr(self._client(service), "aggregated_list")  # noqa: B009 (the client's type is not known)
-        request = {"project": self.project, **fields}
-        pages = reading(lambda: list(call(request=request, retry=None, timeout=TIMEOUT)), "", doing)
+        pages = self.listed(service, "aggregated_list", doing, **fields)
         return [(place.partition("/")[2], found) for place, found in pages]
 
     def change(self, service: str, method: str, doing: str, **fields: Any) -> "Polled":
@@ -123,6 +130,21 @@ def failure(errors: Sequence[Any], zone: str, doing: str, inserting: bool) -> Cl
     if inserting and any(one.code == "INTERNAL_ERROR" for one in errors):
         return Stockout(f"{error.problem} (INTERNAL_ERROR, which mostly means that {zone} has none left)")
     return error
+
+
+class Kept:
+    """The making of an instance that must still be there once it was made: a spot one may be taken back before."""
+
+    def __init__(self, making: Operation, there: Callable[[], bool], doing: str):
+        self.making, self.there, self.doing = making, there, doing
+
+    def done(self) -> bool:
+        if not self.making.done():
+            return False
+        if not self.there():
+            remedy = "another zone, another kind (--flex-start), or later"
+            raise Stockout(f"{self.doing}: it was made and taken back before it was ready", remedy=remedy)
+        return True
 
 
 class Steps:
