@@ -227,6 +227,15 @@ def test_a_partial_delete_goes_on(compute, call, again):
     assert compute.world.left() == []
 
 
+def test_a_slice_that_is_being_deleted_is_not_ready(compute):
+    compute.ready(SLICE)
+    compute.world.polls = 5
+    operation = compute.gce.delete("my-tpu", ZONE)
+    assert compute.gce.get("my-tpu", ZONE).state is State.DELETING
+    finish(operation)
+    assert compute.world.left() == []
+
+
 def test_a_slice_and_a_single_host_beside_it(compute):
     """Two stacks of one zone, and one of the same name in another zone of the region."""
     compute.ready(SLICE)

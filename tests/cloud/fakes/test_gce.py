@@ -9,7 +9,7 @@ import pytest
 from tests.cloud.gce import SLICE, SPEC, ZONE, finish
 
 from taetpu.cloud.clients import FAKE
-from taetpu.cloud.errors import Conflict, Invalid, NotFound
+from taetpu.cloud.errors import Conflict, Invalid, NotFound, Stockout
 from taetpu.cloud.fakes import gce, gce_base
 
 REGION = "us-east5"
@@ -64,6 +64,28 @@ def test_the_same_request_again_begins_nothing(compute):
     request = {"project": "fake-project", "zone": ZONE, "instance_resource": body, "request_id": "0b9c"}
     names = {instances.insert_unary(request=request).name for _ in range(3)}
     assert len(names) == 1
+
+
+@pytest.mark.parametrize("spec", [SPEC, SLICE], ids=["one-host", "four-hosts"])
+def test_what_nobody_asks_on_for_goes_on(compute, spec):
+    """A client that is killed after its request takes nothing back: the machine comes, and goes."""
+    compute.ready(spec)
+    body = {"zone": ZONE, "instance": "my-tpu"} if spec is SPEC else {"zone": ZONE, "instance_group_manager": "my-tpu"}
+    compute.gce.calls.remove("Instances" if spec is SPEC else "InstanceGroupManagers", "", **body)
+    for _ in range(4):
+        machine = compute.gce.get("my-tpu", ZONE)
+    assert machine is None
+    assert len(compute.hosts.halted) == spec.tpu.hosts
+
+
+def test_a_machine_that_does_not_boot_has_failed(compute, monkeypatch):
+    def boot(*_):
+        raise gce_base.stockout("fake-project", ZONE)
+
+    monkeypatch.setattr(compute.hosts, "boot", boot)
+    with pytest.raises(Stockout):
+        finish(compute.create())
+    assert compute.world.left() == []
 
 
 def test_an_unknown_operation_is_not_found(compute):

@@ -83,7 +83,7 @@ def _state(group: Any, managed: Sequence[Any], hosts: int) -> tuple[State, str]:
     detail += f" ({', '.join(others)})" if others else ""
     if words := next((f": {one.code}: {one.message}" for one in troubles(group, managed)), ""):
         detail += words
-    if managed and all(one.current_action == "DELETING" for one in managed):
+    if any(one.current_action == "DELETING" for one in managed):
         return State.DELETING, detail
     if any(status and status not in STATES for status in statuses):
         return State.LOST, detail

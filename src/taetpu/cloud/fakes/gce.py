@@ -120,6 +120,7 @@ class Instances:
         if self.table.get(key) is not instance or instance["status"] == "STOPPING":
             return
         metadata = {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", [])}
+        metadata |= {"zone": key.partition("/")[0], "project": self.world.project}
         address, _ = self.world.hosts.boot(instance["name"], instance["_worker"], metadata)
         for interface in instance["networkInterfaces"]:
             interface["networkIP"] = address
@@ -172,10 +173,13 @@ class Instances:
         place, name = f"zones/{request.parts['zone']}", request.parts["name"]
 
         def begin() -> Json:
-            instance = self.compute.found(TABLE, place, "instances", name)
-            instance["status"] = "STOPPING"
-            finish = lambda: self.ended(f"{request.parts['zone']}/{name}")  # noqa: E731
-            return self.compute.operation("instances.delete", place, f"{place}/instances/{name}", finish)
+            instance, key = self.compute.found(TABLE, place, "instances", name), f"{place.partition('/')[2]}/{name}"
+            before, instance["status"] = instance["status"], "STOPPING"
+            finish, fail = (lambda: self.ended(key)), (lambda: instance.update(status=before))
+            instance["_doing"] = self.compute.begin(
+                "instances.delete", place, f"{place}/instances/{name}", finish, fail
+            )
+            return self.compute.operation_json(instance["_doing"])
 
         return self.compute.once(request, begin)
 

@@ -108,9 +108,13 @@ class Compute:
         return self.world.operation(call, zone, finish, place=place, target=target, kind=call, fail=fail)
 
     def poll(self, pending: Pending) -> bool:
-        """Ask an operation once; whether it is done."""
+        """Ask an operation once; whether it is done. One whose machine does not boot has failed."""
         before = pending.done
-        if pending.poll() and not before and pending.error and pending.about["fail"]:
+        try:
+            pending.poll()
+        except Refused as error:
+            pending.error = error
+        if pending.done and not before and pending.error and pending.about["fail"]:
             pending.about["fail"]()
         return pending.done
 

@@ -110,12 +110,13 @@ class Groups:
             base = body.get("baseInstanceName", body["name"])
             names = sorted(f"{base}-{next(self.suffixes)}" for _ in range(int(body.get("targetSize", 0))))
             group |= {"_zone": zone, "_template": template, "_hosts": names, "_begun": False, "_ready": False}
+            group["_deleting"] = False
             finish, drop = (lambda: group.update(_ready=True)), self.world.table(GROUPS).pop
             target = f"zones/{zone}/instanceGroupManagers/{body['name']}"
             fail = lambda: drop(f"{zone}/{body['name']}", None)  # noqa: E731
-            return self.compute.operation_json(
-                self.compute.begin("instanceGroupManagers.insert", f"zones/{zone}", target, finish, fail)
-            )
+            call = "instanceGroupManagers.insert"
+            group["_doing"] = self.compute.begin(call, f"zones/{zone}", target, finish, fail)
+            return self.compute.operation_json(group["_doing"])
 
         return self.compute.once(request, begin)
 
@@ -145,6 +146,8 @@ class Groups:
             group.pop("_error", None)
 
     def told(self, group: Json) -> Json:
+        """A group as it is told, after what happens to it went on by a step."""
+        self.compute.poll(group["_doing"])
         self._go_on(group)
         shown = {name: value for name, value in group.items() if not name.startswith("_")}
         managed = self._managed(group)
@@ -163,7 +166,8 @@ class Groups:
             status = instance["status"] if instance else "PENDING" if flexible and not group["_begun"] else ""
             doing = status in ("PROVISIONING", "STAGING", "PENDING") or not group["_begun"]
             link = self.compute.link(f"zones/{group['_zone']}/instances/{name}")
-            one: Json = {"name": name, "instance": link, "currentAction": "CREATING" if doing else "NONE"}
+            action = "DELETING" if group["_deleting"] else "CREATING" if doing else "NONE"
+            one: Json = {"name": name, "instance": link, "currentAction": action}
             if status:
                 one["instanceStatus"] = status
             if "_error" in group:
@@ -175,7 +179,7 @@ class Groups:
         return {"managedInstances": self._managed(self._group(request))}
 
     def list_all(self, request: Request) -> Json:
-        found = [(group["_zone"], self.told(group)) for group in self.world.table(GROUPS).values()]
+        found = [(group["_zone"], self.told(group)) for group in list(self.world.table(GROUPS).values())]
         return self.compute.aggregated("zones", "instanceGroupManagers", found, request.query)
 
     def delete(self, request: Request) -> Json:
@@ -190,7 +194,10 @@ class Groups:
                 return self.world.table(GROUPS).pop(f"{zone}/{name}", None)
 
             target = f"zones/{zone}/instanceGroupManagers/{name}"
-            return self.compute.operation("instanceGroupManagers.delete", f"zones/{zone}", target, finish)
+            group["_deleting"] = True
+            fail = lambda: group.update(_deleting=False)  # noqa: E731
+            group["_doing"] = self.compute.begin("instanceGroupManagers.delete", f"zones/{zone}", target, finish, fail)
+            return self.compute.operation_json(group["_doing"])
 
         return self.compute.once(request, begin)
 
