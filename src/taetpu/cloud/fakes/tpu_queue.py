@@ -10,6 +10,8 @@ from taetpu.cloud.fakes.world import Pending, Refused, World
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 IDLE = ("ACCEPTED", "FAILED", "SUSPENDED")
 """States in which a request is deleted without `force`, by the API's reference."""
+ALPHA = ("provisioningModel", "runDuration")
+"""Fields that v2 does not know."""
 
 
 @dataclass
@@ -164,7 +166,9 @@ class Queue:
         return self.all[name]
 
     def _answer(self, name: str) -> Data:
-        return {"@type": f"{KIND}QueuedResource", **self._request(name).data}
+        """What an operation answers, in the words of v2."""
+        data = {key: value for key, value in self._request(name).data.items() if key not in ALPHA}
+        return {"@type": f"{KIND}QueuedResource", **data}
 
 
 def _node_names(spec: Data, request: str) -> list[str]:
