@@ -239,7 +239,6 @@ def test_a_deletion_whose_answer_is_lost_is_finished_by_the_next(place, moment):
     place.world.faults.append(Fault("DeleteQueuedResource", None, moment=moment))
     with pytest.raises(Unknown):
         place.api.delete("lab", ZONE)
-    place.settle()
     finished(place.api.delete("lab", ZONE))
     assert place.world.left() == []
 
@@ -262,12 +261,13 @@ def test_a_machine_is_deleted_in_whatever_state(place):
         finished(place.api.delete("lab", ZONE))
         assert place.world.left() == []
     ready(place)
+    place.world.polls = 5
     place.api.delete("lab", ZONE)
     operation = place.api.delete("lab", ZONE)  # while the first is at it
     assert place.machine().state is State.DELETING
-    place.settle()
     finished(operation)
     assert (place.world.left(), place.hosts.up) == ([], {})
+    assert place.changes().count("DeleteQueuedResource") == 3, "one for each machine"
 
 
 @pytest.mark.parametrize("trouble", [BUSY, DOWN, None])

@@ -23,12 +23,14 @@ class Queued:
         creation: the operation that asked for it.
         expires: when it fails if it still waits (seconds since 1970); None: never.
         making: the operation that makes its nodes, once it is PROVISIONING.
+        ending: the operation that deletes it, which goes on though nobody may ask for it.
     """
 
     data: Data
     creation: Pending
     expires: float | None
     making: Pending | None = None
+    ending: Pending | None = None
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Queue:
     def GetQueuedResource(self, request: Data) -> Data:
         found = self._request(request["name"])
         self._advance(found)
-        return found.data
+        return self._request(request["name"]).data
 
     def ResetQueuedResource(self, request: Data) -> Data:
         name, found = request["name"], self._request(request["name"])
@@ -95,6 +97,7 @@ class Queue:
         operation = begin(self.world, "DeleteQueuedResource", name, lambda: self._gone(name))
         if not operation.error:
             found.become("DELETING")
+            found.ending = operation
             for node in self.nodes.of(name):
                 node.data["state"] = "DELETING"
         return told(operation)
@@ -133,6 +136,8 @@ class Queue:
                 request.become("ACTIVE")
         elif request.state == "SUSPENDING":
             request.become("SUSPENDED", stateInitiator="SERVICE")
+        elif request.state == "DELETING" and request.ending:
+            request.ending.poll()
 
     def _provision(self, request: Queued) -> None:
         """Begin to make the nodes of a request, if there is room."""
