@@ -70,6 +70,12 @@ class Place:
                 return found
         raise AssertionError(f"{name} is not {state} but {found.state}: {found.detail}")
 
+    def settle(self):
+        """Let every operation come to its end, as time would."""
+        for operation in list(self.world.operations.values()):
+            while not operation.poll():
+                pass
+
     def changes(self):
         return [call.name for call in self.world.changes()]
 

@@ -50,7 +50,7 @@ ROLES = {
 """By the beginning of a permission's name, the longest that fits: a predefined role that has it."""
 
 OUT = re.compile(
-    r"no more capacity|not have enough resources|currently unavailable in|insufficient (reserved )?capacity"
+    r"no more capacity|not have enough resources|instance is currently unavailable|insufficient (reserved )?capacity"
     r"|out of capacity|stock ?out|resource pool exhausted|in state PREEMPTED|preempted (during|while)",
     re.I,
 )
@@ -150,7 +150,7 @@ def reading(call: Callable[[], T], zone: str = "", doing: str = "") -> T:
         initial=0.02 if quick else 1.0,
         maximum=0.2 if quick else 10.0,
         multiplier=2.0,
-        timeout=2.0 if quick else PATIENCE,
+        timeout=0.8 if quick else PATIENCE,
     )
     with explained(zone, doing, reading=True):
         return again(call)()

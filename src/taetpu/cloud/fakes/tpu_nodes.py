@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.cloud.fakes.tpu_parts import KIND, Data, begin, check_node, missing, part, stamp, told
-from taetpu.cloud.fakes.world import Refused, World
+from taetpu.cloud.fakes.world import Pending, Refused, World
 from taetpu.core.chips import resolve
 
 
@@ -18,11 +18,13 @@ class Node:
         data: as the REST API has it.
         instances: the names of its virtual machines, in the order of its workers.
         deadline: when the server deletes it (seconds since 1970); None: never.
+        pending: the operation on it, which goes on though nobody may ask for it.
     """
 
     data: Data
     instances: list[str] = field(default_factory=list)
     deadline: float | None = None
+    pending: Pending | None = None
 
     @property
     def request(self) -> str:
@@ -42,11 +44,14 @@ class Nodes:
         self.free(name)
         node = self.add(name, request["node"])
         operation = begin(self.world, "CreateNode", name, lambda: self.boot(node), lambda: self._answer(name))
+        node.pending = operation
         if operation.error:  # the name is free again once the operation has failed
             del self.all[name]
         return told(operation)
 
     def GetNode(self, request: Data) -> Data:
+        if pending := self._node(request["name"]).pending:
+            pending.poll()
         return self._node(request["name"]).data
 
     def UpdateNode(self, request: Data) -> Data:
@@ -62,7 +67,8 @@ class Nodes:
         if node.data["state"] == "DELETING":
             raise Refused(9, f"{name} is being deleted.")
         node.data["state"] = "DELETING"
-        return told(begin(self.world, "DeleteNode", name, lambda: self.drop([node])))
+        node.pending = begin(self.world, "DeleteNode", name, lambda: self.drop([node]))
+        return told(node.pending)
 
     def GetGuestAttributes(self, request: Data) -> Data:
         wanted = [text for text in request.get("workerIds", ()) if text]

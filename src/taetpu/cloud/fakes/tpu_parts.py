@@ -14,8 +14,11 @@ Data = dict[str, Any]
 
 KIND = "type.googleapis.com/google.cloud.tpu.v2."
 EMPTY = "type.googleapis.com/google.protobuf.Empty"
-GENERATIONS = {"V2": "v2", "V3": "v3", "V4": "v4", "V5LITE_POD": "v5e", "V5P": "v5p", "V6E": "v6e"}
-"""AcceleratorConfig.Type of the API to our names."""
+GENERATIONS = {
+    "V2": "v2", "V3": "v3", "V4": "v4", "V5LITE_POD": "v5e", "V5P": "v5p", "V6E": "v6e",
+    2: "v2", 4: "v3", 7: "v4", 9: "v5e", 10: "v5p", 11: "v6e",
+}  # fmt: skip
+"""AcceleratorConfig.Type of the API, by name and by number, both of which JSON may have, to our names."""
 RUNTIMES = sorted({"tpu-ubuntu2204-base", *(chip.runtime for chip in generations() if chip.runtime)})
 BAD = "Cloud TPU received a bad request."
 
@@ -42,7 +45,7 @@ def check_node(node: Data, zone: str, types: list[str]) -> Slice:
     """The slice that a node asks for. The words for a type were seen on the real API, those for a runtime were not."""
     asked = node.get("acceleratorType", "")
     if config := node.get("acceleratorConfig"):
-        asked = f"{GENERATIONS[config['type']]}:{config['topology']}"
+        asked = f"{GENERATIONS.get(config['type'], '')}:{config['topology']}"
     try:
         tpu = resolve(asked)
     except UserError:

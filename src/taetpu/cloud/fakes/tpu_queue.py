@@ -10,6 +10,8 @@ from taetpu.cloud.fakes.world import Pending, Refused, World
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")
 IDLE = ("ACCEPTED", "FAILED", "SUSPENDED")
 """States in which a request is deleted without `force`, by the API's reference."""
+ALPHA = ("provisioningModel", "runDuration")
+"""Fields that v2 does not know."""
 
 
 @dataclass
@@ -21,12 +23,14 @@ class Queued:
         creation: the operation that asked for it.
         expires: when it fails if it still waits (seconds since 1970); None: never.
         making: the operation that makes its nodes, once it is PROVISIONING.
+        ending: the operation that deletes it, which goes on though nobody may ask for it.
     """
 
     data: Data
     creation: Pending
     expires: float | None
     making: Pending | None = None
+    ending: Pending | None = None
 
     @property
     def name(self) -> str:
@@ -73,7 +77,7 @@ class Queue:
     def GetQueuedResource(self, request: Data) -> Data:
         found = self._request(request["name"])
         self._advance(found)
-        return found.data
+        return self._request(request["name"]).data
 
     def ResetQueuedResource(self, request: Data) -> Data:
         name, found = request["name"], self._request(request["name"])
@@ -93,6 +97,7 @@ class Queue:
         operation = begin(self.world, "DeleteQueuedResource", name, lambda: self._gone(name))
         if not operation.error:
             found.become("DELETING")
+            found.ending = operation
             for node in self.nodes.of(name):
                 node.data["state"] = "DELETING"
         return told(operation)
@@ -131,6 +136,8 @@ class Queue:
                 request.become("ACTIVE")
         elif request.state == "SUSPENDING":
             request.become("SUSPENDED", stateInitiator="SERVICE")
+        elif request.state == "DELETING" and request.ending:
+            request.ending.poll()
 
     def _provision(self, request: Queued) -> None:
         """Begin to make the nodes of a request, if there is room."""
@@ -164,7 +171,9 @@ class Queue:
         return self.all[name]
 
     def _answer(self, name: str) -> Data:
-        return {"@type": f"{KIND}QueuedResource", **self._request(name).data}
+        """What an operation answers, in the words of v2."""
+        data = {key: value for key, value in self._request(name).data.items() if key not in ALPHA}
+        return {"@type": f"{KIND}QueuedResource", **data}
 
 
 def _node_names(spec: Data, request: str) -> list[str]:

@@ -6,10 +6,8 @@ from typing import Any
 from taetpu.cloud.fakes.server import Request, Route
 from taetpu.cloud.fakes.tpu import READING, SERVICE, Tpu
 from taetpu.cloud.fakes.tpu_parts import Data
+from taetpu.cloud.fakes.tpu_queue import ALPHA
 from taetpu.cloud.fakes.world import Refused
-
-ALPHA = ("provisioningModel", "runDuration")
-"""Fields of a queued resource that v2 does not know."""
 
 PARENT = r"/(?P<version>v2|v2alpha1)/(?P<parent>projects/[^/]+/locations/(?P<zone>[^/]+))"
 NAME = r"/(?P<version>v2|v2alpha1)/(?P<name>projects/[^/]+/locations/(?P<zone>[^/]+)/{kind}/[^/:]+)"
