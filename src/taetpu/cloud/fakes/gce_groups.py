@@ -149,6 +149,9 @@ class Groups:
         """A group as it is told, after what happens to it went on by a step."""
         self.compute.poll(group["_doing"])
         self._go_on(group)
+        for host in group["_hosts"]:
+            if instance := self.world.table(INSTANCES).get(f"{group['_zone']}/{host}"):
+                self.compute.poll(instance["_doing"])
         shown = {name: value for name, value in group.items() if not name.startswith("_")}
         managed = self._managed(group)
         bulk: Json = {"inProgress": not group["_begun"]}
