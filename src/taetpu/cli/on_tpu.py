@@ -195,12 +195,10 @@ def _fetch(store: Any, name: str) -> None:
     from taetpu.cli.results import show
     from taetpu.store.backend import open_store
 
-    local, reports = open_store("cloud"), dict[str, str]()
+    local = open_store("cloud")
     for key in store.list(name):
         below = key.removeprefix(f"{name}/")
         if below.startswith(FETCHED):
             local.write(key, store.read(key), replace=True)
-            if below.startswith("report/index."):
-                reports[below.rpartition(".")[2]] = local.where(key)
     if local.exists(f"{name}/results.json"):
-        show(json.loads(local.read(f"{name}/results.json")), reports)
+        show(json.loads(local.read(f"{name}/results.json")), {"html": local.where(f"{name}/report/index.html")})
