@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.cloud.clients import SIGN_IN, Clients, imported
-from taetpu.cloud.errors import CloudError, Invalid, NotFound, Permission, Transient
+from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Transient
 
 PATIENCE = 20.0
 """Seconds within which one answer has to come."""
@@ -82,6 +82,8 @@ def refusal(service: str, project: str, status: int, message: str, reason: str) 
         return Permission(f"{service} refuses: {said}", remedy="`taetpu doctor` names the role", facts=facts)
     if status == 404:
         return NotFound(f"{service}: {said}", facts=facts)
+    if status == 409:
+        return Conflict(f"{service}: {said}", facts=facts)
     if status == 429 or status >= 500:
         return Transient(f"{service} cannot answer just now: {said}", remedy="try again later", facts=facts)
     return Invalid(f"{service} refuses: {said}", facts=facts)

@@ -171,7 +171,9 @@ def _value(name: str, text: str, variable: str) -> Any:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if bool in kinds:
         if text.lower() not in YES | NO:
-            raise UserError(f"{variable}={text!r} is neither true nor false", remedy="set it to true or false")
+            raise UserError(
+                f"{variable}={text!r} is neither true nor false", remedy="set it to true or false, or unset it"
+            )
         return text.lower() in YES
     for kind in (float, int):
         if kind in kinds:

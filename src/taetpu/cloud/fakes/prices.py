@@ -1,7 +1,7 @@
 """Cloud Billing's Catalog: what things cost. Answers `services.skus.list` as `billing_v1.types.Sku` names it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.cloud.fakes.paging import page
@@ -49,9 +49,9 @@ def usual() -> list[dict[str, Any]]:
     ]
 
 
-def routes(world: World, skus: Iterable[Mapping[str, Any]] | None = None) -> list[Route]:
+def routes(world: World, skus: Sequence[Mapping[str, Any]] | None = None) -> list[Route]:
     """The service, with a catalog."""
-    catalog = list(usual() if skus is None else skus)
+    catalog = usual() if skus is None else skus
 
     def listed(request: Request) -> dict[str, Any]:
         parent = f"services/{request.parts['service']}/"

@@ -1,6 +1,6 @@
 """Cloud Quotas: what a project may have. Answers `quotaInfos.list` as `cloudquotas_v1.types.QuotaInfo` names it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.cloud.fakes.paging import page
@@ -52,9 +52,9 @@ def usual() -> list[dict[str, Any]]:
     ]
 
 
-def routes(world: World, infos: Iterable[Mapping[str, Any]] | None = None) -> list[Route]:
+def routes(world: World, infos: Sequence[Mapping[str, Any]] | None = None) -> list[Route]:
     """The service, with the quotas of a project."""
-    granted = list(usual() if infos is None else infos)
+    granted = usual() if infos is None else infos
 
     def listed(request: Request) -> dict[str, Any]:
         service = request.parts["service"]
