@@ -62,6 +62,23 @@ def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looked]:
         yield Looked(world, Clients(world.project), server.address, infos, skus, project, own, buckets)
 
 
+def programs(folder: Path, **texts: str) -> None:
+    """Programs of a few lines of shell, to stand on the path."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ssh, rsync and gcloud are there, and quick."""
+    programs(
+        tmp_path / "bin", ssh="echo OpenSSH_9.2 >&2", rsync="echo 'rsync  version 3'; echo more", gcloud="echo SDK 5"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
 @dataclass
 class Memory:
     """A backend that keeps machines in a world's table; the world's faults strike its calls `create`, `get`, `delete`.

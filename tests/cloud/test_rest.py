@@ -22,7 +22,7 @@ def test_an_answer_has_its_data_and_the_clock_of_the_cloud(looked):
     [
         (Refused(16, "who?"), Permission, "cloudresourcemanager does not know who asks: who?", "gcloud auth"),
         (Refused(7, "no."), Permission, "cloudresourcemanager refuses: no", "`taetpu doctor`"),
-        (Refused(7, "off", "SERVICE_DISABLED", {"a": "b"}), Permission, "cloudresourcemanager.googleapis.com is not", ENABLE),
+        (Refused(7, "off", "SERVICE_DISABLED", {"a": "b"}), Permission, "cloudresourcemanager.googleapis", ENABLE),
         (Refused(5, "none"), NotFound, "cloudresourcemanager: none", ""),
         (Refused(3, "what?"), Invalid, "cloudresourcemanager refuses: what?", ""),
         (Refused(6, "taken"), Conflict, "cloudresourcemanager: taken", ""),
