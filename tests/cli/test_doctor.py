@@ -4,21 +4,17 @@ import json
 
 import pytest
 
-from taetpu.cli.cloud import Here
 from taetpu.cloud.fakes.quotas import usual
-from taetpu.cloud.reconcile import Cloud
 from taetpu.cloud.settings import read
-from taetpu.cloud.state import Records
 
 TOML = '[cloud]\nproject = "fake-project"\nzones = ["us-east5-b"]\n'
 
 
 @pytest.fixture
-def ready(looked, tools, here, monkeypatch):
+def ready(looked, tools, here):
     """A folder with settings, a project where all is well, and no machines."""
     (here / "taetpu.toml").write_text(TOML)
     looked.infos += usual()
-    monkeypatch.setattr(Here, "cloud", Cloud([], Records("fake-project"), "me"))
     return looked
 
 
@@ -62,7 +58,7 @@ def test_warnings_are_counted_and_commands_stand_whole_on_a_line(ready, taetpu):
     ready.project.services -= {"cloudbuild"}
     done = taetpu("doctor")
     assert done.code == 0
-    assert done.out.splitlines()[-1] == "nothing fails; 1 warnings"
+    assert done.out.splitlines()[-1] == "nothing fails; 1 warning"
     command = "gcloud services enable cloudbuild.googleapis.com --project=fake-project"
     assert command in [line.strip() for line in done.out.splitlines()]
 

@@ -92,6 +92,18 @@ def test_a_probe_is_agreed_to_and_leaves_nothing(ready, taetpu):
     assert 'zones = ["us-east5-b"]' in done.err, "zones that gave one are written, and shown"
 
 
+def test_googles_own_clients_probe_both_apis_and_leave_nothing(looked, taetpu, here):
+    (here / "taetpu.toml").write_text(TOML)
+    done = taetpu("tpu", "zones", "--type", "v6e-16", "--probe", "--yes", "--json")
+    rows = done.json()["zones"]
+    assert {(row["zone"], row["backend"]) for row in rows} == {
+        (zone, backend) for zone in ("us-east5-a", "us-east5-b") for backend in ("gce", "tpu-api")
+    }
+    assert {row["published"] for row in rows} == {"by the API"}
+    assert [row["probe"]["made"] for row in rows] == [True] * 4, rows
+    assert looked.world.left() == []
+
+
 def test_zones_are_written_into_the_file_and_nothing_else_changes(ready, taetpu, here):
     asked = ("tpu", "zones", "--type", "v6e-8", "--write")
     assert taetpu(*asked, "--dry-run").code == 0

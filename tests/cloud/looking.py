@@ -11,10 +11,11 @@ import pytest
 from taetpu.cloud.backends.base import Machine, State
 from taetpu.cloud.clients import Clients
 from taetpu.cloud.errors import CloudError, Conflict, Stockout, Transient, Unknown
-from taetpu.cloud.fakes import networks, prices, projects, quotas
+from taetpu.cloud.fakes import gce, networks, prices, projects, quotas, tpu_rest
 from taetpu.cloud.fakes.networks import Networks
 from taetpu.cloud.fakes.projects import Project
 from taetpu.cloud.fakes.server import Request, Route, Server
+from taetpu.cloud.fakes.tpu import Tpu
 from taetpu.cloud.fakes.world import Cut, Refused, World
 from taetpu.cloud.spec import BackendName, Spec
 from taetpu.core.chips import Slice
@@ -36,7 +37,7 @@ class Looked:
 
 @pytest.fixture
 def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looked]:
-    """A server of everything that is looked up, with nothing granted and nothing listed at first."""
+    """A server of everything that is looked up, with no quota, price or machine in it."""
     world, infos, skus, project, own = World(), [], [], Project(), Networks()
     buckets: dict[str, str] = {}
 
@@ -54,9 +55,12 @@ def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looked]:
         *projects.routes(world, project),
         *networks.routes(world, own),
         Route("storage", "buckets.get", "GET", r"/storage/v1/b/(?P<name>[^/]+)", bucket),
+        *gce.routes(world),
+        *tpu_rest.routes(Tpu(world)),
     ]
     with Server(world, routes) as server:
         monkeypatch.setenv("TAETPU_FAKE_CLOUD", server.address)
+        monkeypatch.delenv("TAETPU_FAKE_CLOUD_GRPC", raising=False)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
         monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
         yield Looked(world, Clients(world.project), server.address, infos, skus, project, own, buckets)

@@ -8,7 +8,8 @@ import pytest
 from taetpu.cloud import catalogue, prices
 from taetpu.cloud.errors import CloudError
 from taetpu.cloud.fakes.prices import sku, usual
-from taetpu.cloud.fakes.world import Fault, Refused
+from taetpu.cloud.fakes.projects import disabled
+from taetpu.cloud.fakes.world import Fault
 from taetpu.core import chips
 from taetpu.core.chips import resolve
 
@@ -95,12 +96,11 @@ def test_the_catalog_is_read_once_a_day(looked, tmp_path):
 
 
 def test_a_catalog_that_refuses_is_told_and_not_asked_for_every_zone(looked):
-    refused = Refused(7, "Cloud Billing API has not been used in project 1 before or it is disabled.")
-    looked.world.faults.append(Fault("skus.list", refused, times=9))
+    looked.world.faults.append(Fault("skus.list", disabled("cloudbilling"), times=9))
     found = [prices.rate(looked.clients, V6E, zone, "on-demand") for zone in (EAST, "us-east1-d")]
     assert [usd for usd, _ in found] == [2.70, 2.70]
-    why = "the Billing Catalog is not to be had: cloudbilling.googleapis.com is not enabled in fake-project"
-    assert all(source.endswith(why) for _, source in found)
+    why = "the Billing Catalog is not to be had: reading prices: the API cloudbilling.googleapis.com is not enabled"
+    assert all(why in source for _, source in found)
     assert len(looked.world.calls) == 1
     with pytest.raises(CloudError, match="not enabled"):
         prices.read(looked.clients)

@@ -4,6 +4,7 @@ import pytest
 
 from taetpu.cloud import quotas
 from taetpu.cloud.errors import Permission, Transient
+from taetpu.cloud.fakes.projects import disabled
 from taetpu.cloud.fakes.quotas import info, usual
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.quotas import Limit
@@ -108,14 +109,15 @@ def test_every_page_is_read_and_what_is_no_tpu_is_left_out(looked):
 
 
 def test_a_refusal_says_what_to_do(looked):
-    facts = {"service": "cloudquotas.googleapis.com"}
-    looked.world.faults.append(Fault("quotaInfos.list", Refused(7, "Cloud Quotas API off", "SERVICE_DISABLED", facts)))
+    looked.world.faults.append(Fault("quotaInfos.list", disabled("cloudquotas")))
     with pytest.raises(Permission) as error:
         quotas.read(looked.clients)
-    assert error.value.problem == "cloudquotas.googleapis.com is not enabled in fake-project"
-    assert error.value.remedy == "gcloud services enable cloudquotas.googleapis.com --project=fake-project"
+    told = "reading quotas: the API cloudquotas.googleapis.com is not enabled in project fake-project"
+    assert error.value.problem.startswith(told)
+    command = "`gcloud services enable cloudquotas.googleapis.com --project=fake-project`"
+    assert error.value.remedy == f"{command}, and wait a minute"
     looked.world.faults.append(Fault("quotaInfos.list", Refused(7, "you may not")))
-    with pytest.raises(Permission, match=r"cloudquotas refuses: .*you may not"):
+    with pytest.raises(Permission, match=r"reading quotas: it is not allowed \(.*you may not\)"):
         quotas.read(looked.clients)
 
 

@@ -51,7 +51,8 @@ def doctor(
         raise Failed(f"{many}: {', '.join(failing)}")
     if not as_json:
         worth = sum(check.status == "warning" for check in found)
-        typer.echo(f"nothing fails{f'; {worth} warnings' if worth else ''}")
+        warnings = f"; {worth} warning{'s' if worth > 1 else ''}" if worth else ""
+        typer.echo(f"nothing fails{warnings}")
 
 
 def _machines(clients: "Clients") -> "Sequence[Machine]":

@@ -85,17 +85,18 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     from taetpu.cloud.zones import probe as ask
 
     own, lines = place.settings, [f"make a spot {tpu.name} in each of these and delete it at once:"]
-    runtimes = {name: runtime_of(tpu, name) for name in dict.fromkeys(row.backend for row in table)}
+    runtimes = [runtime_of(tpu, row.backend) for row in table]
     for row in table:
         cost = "no rate is known" if row.usd is None else f"${row.usd * tpu.chips:.2f} an hour while it is there"
         lines.append(f"  {row.zone} by {row.backend}: {cost}")
-    lines.append(f"each carries your labels and is to be gone after {PROBE_HOURS * 60:.0f} min whatever happens")
+    lines.append(f"should this be killed, Compute Engine deletes its own after {PROBE_HOURS * 60:.0f} min by itself;")
+    lines.append("the Cloud TPU API does not: `taetpu tpu gc` does")
     if not agreed("\n".join(lines), "Ask for them?", yes=yes, dry_run=dry_run):
         return []
     found = []
-    for row in table:
+    for row, runtime in zip(table, runtimes, strict=True):
         spec = Spec(
-            "probe", tpu, row.backend, "spot", runtime=runtimes[row.backend], owner=label(own.owner),
+            "probe", tpu, row.backend, "spot", runtime=runtime, owner=label(own.owner),
             network=own.network, subnetwork=own.subnetwork, external_ip=own.external_ip,
             service_account=own.service_account,
         )  # fmt: skip

@@ -129,7 +129,7 @@ def _asked(clients: Clients) -> Iterator[Rate]:
     client = clients.rest(library.CloudCatalogClient, transports.CloudCatalogRestTransport)
     for service in LISTS:
         request = library.ListSkusRequest(parent=f"services/{service}", currency_code="USD", page_size=5000)
-        with answered("cloudbilling", clients.project):
+        with answered("cloudbilling", "reading prices"):
             yield from _rates(client.list_skus(request=request, **patience()))
 
 

@@ -179,7 +179,7 @@ def read(clients: Clients) -> Quotas:
     pools: list[Pool] = []
     for backend, service in SERVICES.items():
         parent = f"projects/{clients.project}/locations/global/services/{service}"
-        with answered("cloudquotas", clients.project):
+        with answered("cloudquotas", "reading quotas"):
             pools += [
                 pool for info in client.list_quota_infos(parent=parent, **patience()) for pool in _read(backend, info)
             ]

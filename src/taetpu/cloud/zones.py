@@ -23,7 +23,8 @@ from taetpu.core.interrupt import noted
 Published = Literal["by the API", "in Google's table", "in a price list only"]
 
 PROBE_HOURS = 0.5
-"""After which a probe's machine is deleted by the server too, should this program be killed."""
+"""After which a probe's machine has expired, should this program be killed: Compute Engine then deletes it by itself,
+what the Cloud TPU API made waits for `taetpu tpu gc`."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,12 @@ def rows(
     for name in catalogue.offer(tpu).backends:
         for zone, source in catalogue.offer(tpu).zones.items():
             found[zone, name] = "in Google's table" if source == "regions" else "in a price list only"
-        for backend in backends:
-            if backend.name == name:
-                found |= {(zone, name): "by the API" for zone in _listed(backend, tpu, tell)}
-    here = {key: what for key, what in found.items() if not region or catalogue.region(key[0]) == region}
+        for backend in (one for one in backends if one.name == name):
+            for zone in _listed(backend, tpu, tell):
+                found[zone, name] = "by the API"
+    here: dict[tuple[str, BackendName], Published] = {
+        key: what for key, what in found.items() if not region or catalogue.region(key[0]) == region
+    }
     costs = {zone: price(zone) for zone in sorted({zone for zone, _ in here})}
     table = [
         Row(zone, name, what, quotas.of(tpu, name, zone, provisioning) if quotas else None, *costs[zone])

@@ -5,8 +5,9 @@ import pytest
 from taetpu.cloud import doctor
 from taetpu.cloud.doctor import ASKED
 from taetpu.cloud.errors import Transient
+from taetpu.cloud.fakes.projects import disabled
 from taetpu.cloud.fakes.quotas import usual
-from taetpu.cloud.fakes.world import Fault, Refused
+from taetpu.cloud.fakes.world import Fault
 from taetpu.cloud.settings import FILE
 
 
@@ -73,20 +74,21 @@ def test_a_project_that_is_not_there_ends_the_questions(look, looked):
     found = look()
     (check,) = found["project"]
     assert check.status == "fails"
-    assert check.found.startswith("fake-project is not there, or you may not see it: cloudresourcemanager refuses:")
+    assert check.found.startswith("fake-project is not there, or you may not see it: reading the project: it is")
     assert {found[name][0].found for name in ASKED[2:]} == {"fake-project cannot be read"}
 
 
 def test_a_disabled_api_spoils_its_own_check_alone(look, looked):
     looked.world.faults += [
-        Fault("projects.get", Refused(7, "off", "SERVICE_DISABLED", {"a": "b"})),
-        Fault("quotaInfos.list", Refused(7, "off", "SERVICE_DISABLED", {"a": "b"})),
+        Fault("projects.get", disabled("cloudresourcemanager")),
+        Fault("quotaInfos.list", disabled("cloudquotas")),
     ]
     found = look()
     command = "gcloud services enable cloudresourcemanager.googleapis.com --project=fake-project"
     assert [(check.status, check.command) for check in found["project"]] == [("fails", command)]
     (quota,) = found["quota"]
-    assert (quota.status, quota.found) == ("skipped", "cloudquotas.googleapis.com is not enabled in fake-project")
+    assert quota.status == "skipped"
+    assert quota.found.startswith("reading quotas: the API cloudquotas.googleapis.com is not enabled in project fake-p")
     assert quota.command == "gcloud services enable cloudquotas.googleapis.com --project=fake-project"
     assert found["billing"][0].status == found["bucket"][0].status == "ok"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from taetpu.cloud.backends.base import Machine
 from taetpu.cloud.clients import Clients
 from taetpu.cloud.doctor import holdings, keys, local, network, project
-from taetpu.cloud.doctor.check import Check, fails, ok, skipped, warning
-from taetpu.cloud.errors import CloudError
+from taetpu.cloud.doctor.check import Check, fails, offered, ok, skipped, warning
+from taetpu.cloud.errors import Transient
 from taetpu.cloud.rest import UNANSWERED, ask
 from taetpu.cloud.settings import Settings
 from taetpu.core.errors import UserError
@@ -57,16 +57,15 @@ def _asked(settings: Settings, machines: Callable[[Clients], Sequence[Machine]])
     """What Google's APIs tell of the project; all of it is skipped where nothing answers or there is no project."""
     try:
         clients = Clients(settings.project)
-        told = ask(clients, "cloudresourcemanager", f"/v3/projects/{settings.project}")
+        told = ask(clients, "cloudresourcemanager", f"/v3/projects/{settings.project}", doing="reading the project")
     except UserError as error:
-        facts = error.facts if isinstance(error, CloudError) else {}
-        disabled = facts.get("reason") == "SERVICE_DISABLED"
-        if facts == UNANSWERED:
-            yield from (skipped(name, f"{error.problem} (is this machine offline?)") for name in ASKED)
+        if isinstance(error, Transient):
+            offline = " (is this machine offline?)" if error.facts == UNANSWERED else ""
+            yield from (skipped(name, f"{error.problem}{offline}") for name in ASKED)
             return
         yield skipped("clock", "the API told no time")
         yield project.unreadable(settings.project, error)
-        if not disabled:
+        if "services enable" not in offered(error):  # another API may answer though this one is not enabled
             yield from (skipped(name, f"{settings.project} cannot be read") for name in ASKED[2:])
             return
         clients = Clients(settings.project)
@@ -88,7 +87,7 @@ def guarded(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
     try:
         return look()
     except UserError as error:
-        command = error.remedy if error.remedy and error.remedy.startswith("gcloud ") else ""
+        command = offered(error)
         return [skipped(name, error.problem, "" if command else error.remedy or "", command)]
 
 

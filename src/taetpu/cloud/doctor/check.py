@@ -1,7 +1,10 @@
 """What a check comes to."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
+
+from taetpu.core.errors import UserError
 
 Status = Literal["ok", "warning", "fails", "skipped"]
 
@@ -21,6 +24,12 @@ class Check:
     found: str
     remedy: str = ""
     command: str = ""
+
+
+def offered(error: UserError) -> str:
+    """The command that an error's remedy offers; "" where it offers none."""
+    found = re.search(r"`(gcloud [^`]+)`", error.remedy or "")
+    return found.group(1) if found else ""
 
 
 def ok(name: str, found: str) -> Check:

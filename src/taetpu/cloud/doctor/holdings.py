@@ -23,13 +23,19 @@ def quota(clients: Clients, settings: Settings) -> Check:
         places = {region(zone) for zone in settings.zones} | set(settings.zones)
         if amount.place and places and amount.place not in places:
             continue
-        granted.setdefault(f"{pool.chip} {pool.kind} ({pool.backend})", []).append(amount.place or "elsewhere")
+        granted.setdefault(f"{pool.chip} {pool.kind} ({pool.backend})", []).append(amount.place or "wherever else")
     if granted:
-        named = "; ".join(f"{what} in {', '.join(dict.fromkeys(where))}" for what, where in sorted(granted.items()))
+        named = "; ".join(
+            f"{what} in {', '.join(sorted(set(where), key=_last))}" for what, where in sorted(granted.items())
+        )
         return ok("quota", f"of {named}")
     where = f" in {', '.join(settings.zones)}" if settings.zones else ""
     remedy = f"ask for some: {CONSOLE}/iam-admin/quotas?project={clients.project} (the two APIs count apart)"
     return warning("quota", f"none of a TPU is set{where}", remedy)
+
+
+def _last(place: str) -> tuple[bool, str]:
+    return " " in place, place
 
 
 def bucket(clients: Clients, settings: Settings) -> Check:
@@ -37,7 +43,7 @@ def bucket(clients: Clients, settings: Settings) -> Check:
     if not settings.bucket:
         return skipped("bucket", "the settings name none", command="taetpu bucket create")
     try:
-        with answered("storage", clients.project):
+        with answered("storage", "reading the bucket"):
             found = clients.storage.get_bucket(settings.bucket, timeout=PATIENCE)
     except NotFound:
         return fails("bucket", f"there is no bucket {settings.bucket!r}", command="taetpu bucket create")

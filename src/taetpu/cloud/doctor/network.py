@@ -17,7 +17,7 @@ EVERYWHERE = {"0.0.0.0/0", "::/0"}
 
 def firewall(clients: Clients, settings: Settings) -> list[Check]:
     """Whether IAP's tunnels come in, and which rules let everybody in."""
-    with answered("compute", clients.project):
+    with answered("compute", "reading firewall rules"):
         found = list(clients.compute("Firewalls").list(project=clients.project, **patience()))
     rules = [rule for rule in found if _here(rule, settings) and rule.direction == "INGRESS" and not rule.disabled]
     told = [] if settings.external_ip else [_tunnels(clients.project, rules, settings)]
@@ -83,7 +83,7 @@ def addresses(clients: Clients, settings: Settings) -> list[Check]:
 def _outwards(clients: Clients, settings: Settings, where: str) -> Check:
     """What machines in a region reach: Google by Private Google Access or NAT, the internet by NAT alone."""
     place = {"project": clients.project, "region": where}
-    with answered("compute", clients.project):
+    with answered("compute", "reading the network"):
         found = list(clients.compute("Subnetworks").list(**place, **patience()))
         routers = list(clients.compute("Routers").list(**place, **patience()))
     own = [s for s in found if _here(s, settings) and settings.subnetwork in ("", s.name)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.cloud.clients import Clients, imported
-from taetpu.cloud.doctor.check import Check, fails, ok, skipped, warning
+from taetpu.cloud.doctor.check import Check, fails, offered, ok, skipped, warning
 from taetpu.cloud.errors import Invalid
 from taetpu.cloud.rest import answered, ask, patience
 from taetpu.cloud.settings import Settings
@@ -89,8 +89,8 @@ def state(project: str, told: dict[str, Any]) -> Check:
 
 def unreadable(project: str, error: UserError) -> Check:
     """What it is when a project cannot be read."""
-    if error.remedy and error.remedy.startswith("gcloud "):
-        return fails("project", error.problem, command=error.remedy)
+    if command := offered(error):
+        return fails("project", error.problem, command=command)
     remedy = "look for its ID (not its name or number), and whether you are signed in as who may see it"
     return fails(
         "project", f"{project} is not there, or you may not see it: {error.problem}", remedy, "gcloud projects list"
@@ -102,7 +102,7 @@ def billing(clients: Clients) -> Check:
     library = imported("google.cloud.billing_v1")
     transports = imported("google.cloud.billing_v1.services.cloud_billing.transports")
     client = clients.rest(library.CloudBillingClient, transports.CloudBillingRestTransport)
-    with answered("cloudbilling", clients.project):
+    with answered("cloudbilling", "reading who pays"):
         told = client.get_project_billing_info(name=f"projects/{clients.project}", **patience())
     if told.billing_enabled:
         return ok("billing", f"{told.billing_account_name} pays")
@@ -128,7 +128,13 @@ def _enabled(clients: Clients) -> Iterator[str]:
     """The services that are enabled, without `.googleapis.com`."""
     query = {"filter": "state:ENABLED", "pageSize": "200"}
     while True:
-        told = ask(clients, "serviceusage", f"/v1/projects/{clients.project}/services", query=query).data
+        told = ask(
+            clients,
+            "serviceusage",
+            f"/v1/projects/{clients.project}/services",
+            doing="reading what is enabled",
+            query=query,
+        ).data
         for service in told.get("services", []):
             yield service["name"].rpartition("/")[2].removesuffix(".googleapis.com")
         if not (token := told.get("nextPageToken")):
@@ -171,7 +177,9 @@ def _granted(clients: Clients, asked: Sequence[str]) -> tuple[set[str], set[str]
     path = f"/v3/projects/{clients.project}:testIamPermissions"
 
     def test(names: Sequence[str]) -> set[str]:
-        told = ask(clients, "cloudresourcemanager", path, body={"permissions": list(names)}).data
+        told = ask(
+            clients, "cloudresourcemanager", path, doing="asking what you may", body={"permissions": list(names)}
+        ).data
         return set(told.get("permissions", []))
 
     try:

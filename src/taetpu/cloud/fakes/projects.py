@@ -17,6 +17,13 @@ SERVICES = (
 )  # fmt: skip
 
 
+def disabled(service: str, project: str = "fake-project") -> Refused:
+    """An API that is not enabled, as it tells it itself; `service` without `.googleapis.com`."""
+    name = f"{service}.googleapis.com"
+    message = f"{name} has not been used in project {project} before or it is disabled."
+    return Refused(7, message, "SERVICE_DISABLED", {"service": name, "consumer": f"projects/{project}"})
+
+
 @dataclass
 class Project:
     """What is set of a project.
