@@ -3,7 +3,7 @@
 import pytest
 
 from taetpu.cloud import doctor
-from taetpu.cloud.doctor import ASKED
+from taetpu.cloud.doctor import ASKED, local
 from taetpu.cloud.errors import Transient
 from taetpu.cloud.fakes.projects import disabled
 from taetpu.cloud.fakes.quotas import usual
@@ -47,7 +47,7 @@ def test_offline_the_local_checks_are_made_and_the_others_skipped_with_the_reaso
     }
 
 
-def test_without_a_project_or_a_sign_in_nothing_is_asked(look, looked, tmp_path):
+def test_without_a_project_a_sign_in_or_libraries_nothing_is_asked(look, looked, tmp_path, monkeypatch):
     (tmp_path / FILE).write_text("[cloud]\n")
     assert look()["billing"][0].found == "no project is named"
     (tmp_path / FILE).write_text("[cloud]\nx = 1\n")
@@ -55,6 +55,12 @@ def test_without_a_project_or_a_sign_in_nothing_is_asked(look, looked, tmp_path)
     (tmp_path / FILE).write_text('[cloud]\nproject = "p"\n')
     found = look(TAETPU_FAKE_CLOUD="", HOME=str(tmp_path))
     assert found["billing"][0].found == "nobody is signed in"
+    monkeypatch.setattr(local, "LIBRARIES", ("google-cloud-tpu", "google-cloud-none"))
+    found = look()
+    assert found["billing"][0].found == "Google's libraries are not installed"
+    (check,) = found["libraries"]
+    assert (check.status, check.command) == ("fails", "pip install 'taetpu[gcp]'")
+    assert check.found == "not installed: google-cloud-none"
     assert looked.world.calls == []
 
 

@@ -40,11 +40,15 @@ def checks(
     signed_in = local.credentials(environment, settings)
     yield signed_in
     yield from local.tools(settings)
+    installed = local.libraries()
+    yield installed
     why = ""
     if settings is None:
         why = "the settings cannot be read"
     elif not settings.project:
         why = "no project is named"
+    elif installed.status == "fails":
+        why = "Google's libraries are not installed"
     elif signed_in.status == "fails":
         why = "nobody is signed in"
     if settings is None or why:

@@ -5,10 +5,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from taetpu.cloud import settings as own
-from taetpu.cloud.clients import FAKE, SIGN_IN
+from taetpu.cloud.clients import EXTRA, FAKE, SIGN_IN
 from taetpu.cloud.doctor.check import Check, fails, ok, warning
 from taetpu.cloud.settings import Settings
 from taetpu.core.errors import UserError
@@ -17,6 +18,9 @@ KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 TOOLS = (  # name, how it is asked for its version, what it is for, Debian's package
     ("ssh", ("ssh", "-V"), "logging into machines", "openssh-client"),
     ("rsync", ("rsync", "--version"), "copying code to machines", "rsync"),
+)
+LIBRARIES = tuple(
+    f"google-cloud-{name}" for name in ("artifact-registry", "billing", "build", "compute", "quotas", "storage", "tpu")
 )
 GCLOUD = "https://cloud.google.com/sdk/docs/install"
 MACHINE = Path("/sys/class/dmi/id/product_name")
@@ -69,6 +73,19 @@ def credentials(environment: Mapping[str, str], settings: Settings | None) -> Ch
         command = f"gcloud auth application-default set-quota-project {project}"
         return warning(name, f"{path} names no project that requests count for: some APIs refuse", command=command)
     return ok(name, f"{path} ({kind.replace('_', ' ')})")
+
+
+def libraries() -> Check:
+    """Google's clients: whether they are installed, with their versions."""
+    found, missing = [], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name.removeprefix('google-cloud-')} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return fails("libraries", f"not installed: {', '.join(missing)}", command=EXTRA)
+    return ok("libraries", f"google-cloud {', '.join(found)}")
 
 
 def tools(settings: Settings | None) -> Iterator[Check]:
