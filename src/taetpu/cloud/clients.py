@@ -85,6 +85,10 @@ class Clients:
         """Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
         return imported("google.cloud.storage").Client(project=self.project, credentials=self.credentials)
 
+    def url(self, service: str, path: str) -> str:
+        """Where a question goes that no library has a call for: `url("serviceusage", "/v1/projects/p/services")`."""
+        return f"{fake_address() or f'https://{service}.googleapis.com'}{path}"
+
     def compute(self, service: str) -> Any:
         """A client of Compute Engine by its name in the library: `Instances`, `ZoneOperations`, `MachineTypes`."""
         library = imported("google.cloud.compute_v1")

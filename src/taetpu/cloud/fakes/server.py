@@ -127,6 +127,9 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             pass
 
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(server.world.now() if timestamp is None else timestamp)
+
         def answer(self) -> None:
             split = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
