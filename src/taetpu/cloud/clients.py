@@ -70,12 +70,14 @@ class Clients:
 
     @cached_property
     def tpu(self) -> "tpu_v2.TpuClient":
-        """The Cloud TPU API, by gRPC."""
+        """The Cloud TPU API, by gRPC; by REST towards fakes that have no address of gRPC."""
         tpu_v2 = imported("google.cloud.tpu_v2")
+        transports = imported("google.cloud.tpu_v2.services.tpu.transports")
         if address := os.environ.get(FAKE_GRPC):
-            transports = imported("google.cloud.tpu_v2.services.tpu.transports")
             channel = imported("grpc").insecure_channel(address)
             return tpu_v2.TpuClient(transport=transports.TpuGrpcTransport(channel=channel))
+        if fake_address():
+            return self.rest(tpu_v2.TpuClient, transports.TpuRestTransport)
         return tpu_v2.TpuClient(credentials=self.credentials)
 
     @cached_property
