@@ -1,5 +1,7 @@
 """What an image is made of: the same everywhere, with everything that it needs and nothing else."""
 
+import base64
+import hashlib
 import io
 import os
 import re
@@ -8,6 +10,7 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ import taetpu
 from taetpu.cloud.image.context import SUITS, Context, Recipe, context, doubts, torch_of
 from taetpu.core.chips import generations, resolve
 from taetpu.core.errors import UserError
+
+WHEEL = f"taetpu-{version('taetpu')}-py3-none-any.whl"
 
 
 def test_the_same_package_gives_the_same_files_and_the_same_tag(plain):
@@ -31,8 +36,8 @@ def test_a_change_of_any_file_or_argument_is_another_tag(plain):
     for name in plain.files:
         tags.add(replace(plain, files={**plain.files, name: plain.files[name] + b"\n"}).tag)
     digest = f"sha256:{'0' * 64}"
-    for recipe in (Recipe("torch_xla"), Recipe("torch_tpu"), Recipe(python="python:3.13-slim"),
-                   Recipe(python_digest=digest), Recipe("torch_xla", torch_index="https://example.org/cpu")):  # fmt: skip
+    xla, indexed = Recipe("torch_xla"), Recipe("torch_xla", torch_index="https://example.org/cpu")
+    for recipe in (xla, indexed, Recipe("torch_tpu"), Recipe(python="python:3.13-slim"), Recipe(python_digest=digest)):
         tags.add(replace(plain, arguments=recipe.arguments()).tag)
     assert len(tags) == 1 + len(plain.files) + 5
 
@@ -45,26 +50,35 @@ def test_the_archive_holds_the_files_at_its_top_without_times_and_owners(plain):
     assert {(one.mtime, one.uid, one.gid, one.uname) for one in entries} == {(0, 0, 0, "")}
 
 
-def test_the_wheel_holds_the_package_and_what_pip_needs_to_install_it(plain, tmp_path):
-    (name,) = [name for name in plain.files if name.endswith(".whl")]
-    (tmp_path / name).write_bytes(plain.files[name])
-    with zipfile.ZipFile(tmp_path / name) as wheel:
-        names = set(wheel.namelist())
-        assert wheel.testzip() is None
+def test_the_wheel_holds_the_package_with_a_record_of_every_file(plain):
+    with zipfile.ZipFile(io.BytesIO(plain.files[WHEEL])) as wheel:
+        inside = {name: wheel.read(name) for name in wheel.namelist()}
     package = Path(taetpu.__file__).parent
     ours = {f.relative_to(package.parent).as_posix() for f in package.rglob("*") if f.suffix in (".py", ".yaml")}
-    assert ours <= names
-    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+    assert ours <= set(inside)
+    assert "taetpu/cloud/vm/Dockerfile" in inside
+    assert not [name for name in inside if "__pycache__" in name or name.endswith(".pyc")]
+    record = f"taetpu-{plain.version}.dist-info/RECORD"
+    rows = [row.split(",") for row in inside[record].decode().splitlines()]
+    assert sorted(row[0] for row in rows) == sorted(inside)
+    for name, digest, size in rows:
+        if name != record:
+            made = base64.urlsafe_b64encode(hashlib.sha256(inside[name]).digest()).decode().rstrip("=")
+            assert (digest, size) == (f"sha256={made}", str(len(inside[name]))), name
+
+
+@pytest.mark.slow
+def test_pip_installs_the_wheel_and_its_command_runs(plain, tmp_path):
+    (tmp_path / WHEEL).write_bytes(plain.files[WHEEL])
     target = tmp_path / "installed"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, name]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, WHEEL]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    asked = [sys.executable, "-m", "taetpu", "--version"]
+    there = {**os.environ, "PYTHONPATH": str(target)}
     said = subprocess.run(
-        asked, env={**os.environ, "PYTHONPATH": str(target)}, capture_output=True, text=True, check=False
+        [target / "bin" / "taetpu", "--version"], env=there, capture_output=True, text=True, check=False
     )
-    assert said.stdout.strip() == f"taetpu {plain.version}"
-    assert (target / "taetpu" / "cloud" / "vm" / "Dockerfile").is_file()
+    assert said.stdout.strip() == f"taetpu {plain.version}", said.stderr
 
 
 @pytest.mark.slow
@@ -77,10 +91,9 @@ def test_an_installed_wheel_gives_the_same_tag_as_the_checkout_that_it_was_built
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     ask = "from taetpu.cloud.image.context import *; import taetpu; print(taetpu.__file__, context(Recipe()).tag)"
-    said = subprocess.run(
-        [sys.executable, "-c", ask],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    there = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    asked = [sys.executable, "-c", ask]
+    said = subprocess.run(asked, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
     file, _, tag = said.stdout.strip().rpartition(" ")
     assert Path(file).is_relative_to(tmp_path), said.stderr
     assert tag == plain.tag

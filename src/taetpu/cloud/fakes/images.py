@@ -58,7 +58,9 @@ class _Registry:
         name = f"{parent}/repositories/{request.query['repositoryId']}"
         if name in self.world.table(REPOSITORIES):
             raise Refused(6, "the repository already exists", "ALREADY_EXISTS")
-        made = {"mode": "STANDARD_REPOSITORY", **request.json(), "name": name, "createTime": _told(self.world.now())}
+        given = request.json()
+        given["format"] = {1: "DOCKER"}.get(given["format"], given["format"])  # the client tells enums by their numbers
+        made = {"mode": "STANDARD_REPOSITORY", **given, "name": name, "createTime": _told(self.world.now())}
 
         def finish() -> Any:
             self.world.table(REPOSITORIES)[name] = made
@@ -304,9 +306,15 @@ def _copied(dockerfile: str) -> list[str]:
 def _operation(pending: Pending) -> dict[str, Any]:
     told: dict[str, Any] = {"name": f"{pending.about['parent']}/operations/{pending.name}", "done": pending.done}
     if pending.done:
-        error = pending.error
-        told |= {"error": {"code": error.code, "message": error.message}} if error else {"response": pending.result}
+        told |= {"error": _status(pending.error)} if pending.error else {"response": pending.result}
     return told
+
+
+def _status(error: Refused) -> dict[str, Any]:
+    """An operation's error, as google.rpc.Status has it."""
+    kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
+    info = [{**kind, "reason": error.reason, "metadata": error.facts}] if error.facts else []
+    return {"code": error.code, "message": error.message, "details": info}
 
 
 def _told(seconds: float) -> str:

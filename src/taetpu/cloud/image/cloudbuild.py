@@ -72,7 +72,7 @@ class CloudBuild:
             self.tell(f"build {number} has begun")
         ended = self._followed(number)
         with suppress(CloudError), explained():  # the bucket's rule removes it otherwise
-            self._object(f"{context.tag}.tar.gz").delete()
+            self._object(f"{context.tag}.tar.gz").delete(retry=None)
         if ended.status.name != "SUCCESS":
             raise self._failed(ended)
         digest = next((image.digest for image in ended.results.images), "") or self.registry.find(context.tag)
@@ -124,14 +124,18 @@ class CloudBuild:
     def _running(self, tag: str) -> str:
         """The number of a build of the same content that has not ended; "" for none."""
         request = {"parent": self._parent, "filter": f'tags="{tag}"'}
-        found = reading(lambda: list(self._client.list_builds(request=request)), doing="looking for running builds")
+        found = reading(
+            lambda: list(self._client.list_builds(request=request, retry=None)), doing="looking for running builds"
+        )
         return next((one.id for one in found if one.status.name in ALIVE and tag in one.tags), "")
 
     def _followed(self, number: str) -> Any:
         """The build once it has ended; its log is told on the way."""
         name, said = f"{self._parent}/builds/{number}", 0
         for _ in self.waits.until(None):
-            build = reading(lambda: self._client.get_build(request={"name": name}), doing=f"following build {number}")
+            build = reading(
+                lambda: self._client.get_build(request={"name": name}, retry=None), doing=f"following build {number}"
+            )
             ended = build.status.name not in ALIVE
             lines = self._log(number)
             whole = lines if ended else lines[:-1]  # the last line may be half written
@@ -145,7 +149,7 @@ class CloudBuild:
     def _log(self, number: str) -> list[str]:
         """What the log has so far. A log that is not there yet, or that the caller may not read, has no lines."""
         with suppress(CloudError), explained(reading=True):
-            return self._object(f"log-{number}.txt").download_as_bytes().decode(errors="replace").split("\n")
+            return self._object(f"log-{number}.txt").download_as_bytes(retry=None).decode(errors="replace").split("\n")
         return []
 
     def _failed(self, build: Any) -> BuildFailed:
