@@ -28,7 +28,7 @@ PACKAGE = f"projects/fake-project/locations/{REGION}/repositories/taetpu/package
 ADDRESS = f"{REGION}-docker.pkg.dev/fake-project/taetpu/taetpu"
 QUICK = Waits(poll=0.01, settle=0.2, ready=5.0)
 
-DOCKER = '''#!{python} -S
+DOCKER = """#!{python} -S
 import base64, json, os, pathlib, sys, urllib.request
 home = pathlib.Path({home!r})
 state = home / "images.json"
@@ -66,7 +66,7 @@ elif arguments[0] == "push":
     put = urllib.request.Request(where, data=data, method="PUT", headers={{"X-Registry": host}})
     urllib.request.urlopen(put).read()
 state.write_text(json.dumps(images))
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Docker:
     home: Path
 
     def images(self) -> list[str]:
-        return json.loads((self.home / "images.json").read_text())
+        kept = self.home / "images.json"
+        return json.loads(kept.read_text()) if kept.exists() else []
 
     def calls(self, first: str) -> list[list[str]]:
         asked = [json.loads(line) for line in (self.home / "calls").read_text().splitlines()]

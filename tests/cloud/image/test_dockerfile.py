@@ -9,7 +9,6 @@ import pytest
 
 from taetpu.cloud.image.context import Recipe
 
-
 INSTRUCTIONS = {"ARG", "FROM", "ENV", "WORKDIR", "COPY", "RUN", "CMD"}
 
 

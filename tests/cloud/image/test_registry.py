@@ -190,7 +190,7 @@ def test_a_repository_is_in_the_region_of_the_tpu():
     ]
     with pytest.raises(Invalid, match="no region is said for the image"):
         repository(Settings(project="p"))
-    with pytest.raises(Invalid, match="'us-east5-docker.pkg.dev/p/r' cannot be the name of a repository"):
+    with pytest.raises(Invalid, match=r"'us-east5-docker\.pkg\.dev/p/r' cannot be the name of a repository"):
         repository(Settings(project="p", region="us-east5", repository="us-east5-docker.pkg.dev/p/r"))
 
 
