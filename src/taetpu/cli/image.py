@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from taetpu.cloud.image.registry import Image, Registry
     from taetpu.core.chips import Chip
 
-app = typer.Typer(help="Container images for TPU machines, in Artifact Registry.", no_args_is_help=True)
+app = typer.Typer(
+    help="Container images for TPU machines, in Artifact Registry.\n\nExample: taetpu image build --write",
+    no_args_is_help=True,
+)
 
 Region = Annotated[str, typer.Option(help="Where the repository is; else the settings' region, or their first zone's.")]
 Type = Annotated[str, typer.Option("--type", help="The slice it is for, as in v6e-8: says what --torch auto is.")]
@@ -206,6 +209,7 @@ def _by_cloud_build(
     if not registry.there():
         tell(f"make the repository {registry.repository.path}")
     tell(_plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}"))
+    tell("  Google bills build minutes and the registry's storage past what is free; no rate is looked up")
     if dry_run:
         tell("dry run: nothing was changed")
         return

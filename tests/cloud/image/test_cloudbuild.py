@@ -40,7 +40,7 @@ def test_a_build_puts_the_image_into_the_registry_under_its_tag(builder, registr
     (image,) = registry.images()
     assert (image.digest, image.tags) == (digest, (plain.tag,))
     assert told[0] == "build build-0001 has begun"
-    assert told[1:] == ["FETCHSOURCE", "BUILD", 'Step #0 - "build": Sending build context', "PUSH", "DONE", ""]
+    assert told[1:] == ["FETCHSOURCE", "BUILD", 'Step #0 - "build": Sending build context', "PUSH", "DONE"]
 
 
 def test_nothing_but_the_image_and_the_log_is_left(builder, world, plain, ready):

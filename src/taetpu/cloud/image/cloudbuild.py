@@ -138,7 +138,7 @@ class CloudBuild:
             )
             ended = build.status.name not in ALIVE
             lines = self._log(number)
-            whole = lines if ended else lines[:-1]  # the last line may be half written
+            whole = lines if ended and lines[-1:] != [""] else lines[:-1]  # the last one may be half written
             for line in whole[said:]:
                 self.tell(line)
             said = max(said, len(whole))
