@@ -20,6 +20,7 @@ COMMANDS = (
     "catalog",
     "verify",
     "chips",
+    "image",
 )
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, chips, doctor, inspect, live, plots, results, studies, tpu, verify, zones
+from taetpu.cli import checks, chips, doctor, image, inspect, live, plots, results, studies, tpu, verify, zones
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -69,6 +69,7 @@ app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
 tpu.app.command()(zones.zones)
 app.command()(doctor.doctor)
+app.add_typer(image.app, name="image")
 
 
 def main() -> None:

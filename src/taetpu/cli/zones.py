@@ -163,5 +163,5 @@ def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes
         raise UserError(f"there is no {settings.FILE} here or above", remedy="`taetpu doctor --init` writes one")
     plan = f"{path}: zones = {', '.join(wanted)}"
     if agreed(plan, "Write them?", yes=yes, dry_run=dry_run):
-        settings_file.write_zones(path, wanted)
+        settings_file.write("zones", wanted)
         typer.echo(path.read_text(encoding="utf-8"), err=True)

@@ -70,3 +70,9 @@ class Unknown(CloudError):
     """Nothing is known of how the request ended: it may have been granted. Look before asking again."""
 
     exit_code = 3
+
+
+class BuildFailed(CloudError):
+    """An image could not be built. Its log says why."""
+
+    exit_code = 3

@@ -1,13 +1,13 @@
-"""`taetpu.toml` as text: a new one with every setting explained, and one with other zones and all else as it was."""
+"""`taetpu.toml` as text: a new one with every setting explained, and one with another value and all else as it was."""
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taetpu.cloud.settings import FILE, TABLE, Settings, parsed
+from taetpu.cloud.settings import FILE, TABLE, Settings, find
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 
@@ -63,47 +63,58 @@ def write_new(folder: Path, content: str) -> Path:
     return path
 
 
-def write_zones(path: Path, zones: Sequence[str]) -> None:
-    """Put other zones into a file; everything else in it stays, comments too.
+def write(name: str, value: Any, folder: Path | None = None) -> Path:
+    """Set one value in the nearest file at or above a folder, or in a new one there; all else stays, comments too.
 
     Raises:
-        UserError: they cannot be put into this file.
+        UserError: it cannot be put into this file.
     """
-    parsed(path)
-    old = path.read_text(encoding="utf-8")
-    new = with_zones(old, zones)
+    folder = folder or Path.cwd()
+    path = find(folder) or folder / FILE
+    with disk.explained("read", path):
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+    new = with_value(old, name, value) if _is_toml(old) else None
     if new is None:
-        remedy = f"write below [{TABLE}]: zones = {_toml(zones)}"
-        raise UserError("it is written so that zones cannot be put into it", file=path, remedy=remedy)
+        remedy = f"write below [{TABLE}]: {name} = {_toml(value)}"
+        raise UserError(f"it is written so that {name} cannot be put into it", file=path, remedy=remedy)
     with disk.explained("write", path):
         disk.write_file(path, new.encode(), replace=True)
+    return path
 
 
-def with_zones(old: str, zones: Sequence[str]) -> str | None:
-    """A file's text with other zones; None where that would change anything else in it."""
+def with_value(old: str, name: str, value: Any) -> str | None:
+    """A file's text with another value; None where that would change anything else in it."""
     lines = old.splitlines(keepends=True)
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*\[\s*{TABLE}\s*\]", line)]
     if not heads:
         lines = [*lines, *(["\n"] if lines else []), f"[{TABLE}]\n"]
         heads = [len(lines) - 1]
-    own = [at for at in range(heads[0] + 1, len(lines)) if re.match(r"\s*zones\s*=", lines[at])]
+    own = [at for at in range(heads[0] + 1, len(lines)) if re.match(rf"\s*{name}\s*=", lines[at])]
     start = end = own[0] if own else heads[0] + 1
     while own and end < len(lines):
         end += 1
         if _is_toml("".join(lines[start:end])):
             break
-    comments = [line.partition("#")[2].strip() for line in lines[start:end] if "#" in line]
-    put = [*(f"# {comment}\n" for comment in comments), f"zones = {_toml(zones)}\n"]
+    put = _put(lines[start:end], f"{name} = {_toml(value)}")
     before = "" if not lines[start - 1] or lines[start - 1].endswith("\n") else "\n"
     new = "".join([*lines[:start], before, *put, *lines[end:]])
-    return new if _same_but_zones(old, new, zones) else None
+    return new if _same_but(old, new, name, value) else None
 
 
-def _same_but_zones(old: str, new: str, zones: Sequence[str]) -> bool:
+def _put(replaced: list[str], line: str) -> list[str]:
+    """A line in the place of others, whose comments stay: on one line behind it, else above it."""
+    comments = [one.partition("#")[2].strip() for one in replaced if "#" in one]
+    if len(replaced) == 1 and comments:
+        before, _, comment = replaced[0].partition("#")
+        return [f"{line}{before[len(before.rstrip()) :]}#{comment}"]
+    return [*(f"# {comment}\n" for comment in comments), f"{line}\n"]
+
+
+def _same_but(old: str, new: str, name: str, value: Any) -> bool:
     if not _is_toml(new):
         return False
     wanted = tomllib.loads(old)
-    wanted[TABLE] = {**wanted.get(TABLE, {}), "zones": list(zones)}
+    wanted[TABLE] = {**wanted.get(TABLE, {}), name: value}
     return tomllib.loads(new) == wanted
 
 

@@ -14,6 +14,8 @@ Provisioning = Literal["on-demand", "spot", "flex-start", "reservation"]
 
 OWNER, STACK, EXPIRES, SPEC = "taetpu-owner", "taetpu-stack", "taetpu-expires", "taetpu-spec"
 """Labels that everything carries that taetpu makes. What lacks `OWNER` is not ours and is never touched."""
+IMAGE = "taetpu-image"
+"""Label of a machine whose jobs run in a container: which, see `image_label`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Spec:
     def labels(self, now: float | None = None) -> dict[str, str]:
         """The labels of everything that is made for the stack; the expiry in seconds since 1970."""
         expires = int((time.time() if now is None else now) + self.hours * 3600)
-        return {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
+        labels = {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
+        return labels | ({IMAGE: image_label(self.image)} if self.image else {})
 
 
 def fingerprint(identity: Mapping[str, str | int | bool]) -> str:
@@ -95,6 +98,12 @@ def check_stack(name: str) -> str:
         return name
     remedy = "a letter first, then lower-case letters, digits and hyphens, at most 48, as in `my-tpu`"
     raise UserError(f"{name!r} cannot be the name of a TPU", remedy=remedy)
+
+
+def image_label(address: str) -> str:
+    """What tells an image by a label: the beginning of its digest, else its tag. A label's value has 63 characters."""
+    digest = address.rpartition("sha256:")[2] if "sha256:" in address else ""
+    return digest[:32] or label(address.rpartition(":")[2])
 
 
 def label(text: str) -> str:
