@@ -38,7 +38,7 @@ install: $(STAMP)
 	touch $@
 
 $(STAMP): .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,trackers,ui]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,trackers,ui]'
 	touch $@
 
 clean:
