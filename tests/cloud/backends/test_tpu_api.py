@@ -170,7 +170,15 @@ def test_what_a_zone_does_not_have_names_the_nearest_that_does(place, zone, aske
 
 
 @pytest.mark.parametrize("call", ["CreateQueuedResource", "Provision"])
-@pytest.mark.parametrize(("error", "kind"), [(stockout(ZONE), Stockout), (quota("Q-PerRegion", "us-east5"), Quota)])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (stockout(ZONE), Stockout),
+        (quota("Q-PerRegion", "us-east5"), Quota),
+        (Refused(13, "Internal error encountered."), Stockout),
+        (DOWN, Stockout),
+    ],
+)
 def test_a_refusal_that_comes_later_is_told_by_the_operation(place, call, error, kind):
     place.world.faults.append(Fault(call, error, moment="inside"))
     operation = create(place)
@@ -183,6 +191,15 @@ def test_a_refusal_that_comes_later_is_told_by_the_operation(place, call, error,
         create(place)
     finished(place.api.delete("lab", ZONE))
     assert place.world.left() == []
+
+
+def test_an_operation_that_fails_and_leaves_no_request_is_told_too(place):
+    place.world.faults.append(Fault("CreateQueuedResource", Refused(13, "Internal error."), moment="inside"))
+    operation = create(place)
+    place.tpu.queue.all.clear()
+    assert not operation.done()
+    with pytest.raises(Stockout, match=r"creating lab \(v6e-8\) in us-east5-b: .*Internal error"):
+        [operation.done() for _ in range(3)]
 
 
 def test_a_request_that_is_not_granted_in_time_fails_in_the_queue(place):
@@ -206,8 +223,10 @@ def test_a_preempted_machine_is_lost_and_its_name_is_free_once_it_is_deleted(pla
     place.tpu.preempt("lab")
     details = [place.machine().detail for _ in range(2)]
     assert details == ["SUSPENDED by SERVICE"] * 2
+    asked = len([call for call in place.world.calls if call.name == "GetGuestAttributes"])
     assert {m.state for m in place.api.list()} == {State.LOST}
     assert place.hosts.up == {}
+    assert asked == (1 if begun is State.READY else 0), "who is gone is not asked for names"
     finished(place.api.delete("lab", ZONE))
     assert place.world.left() == []
     assert ready(place).state is State.READY
@@ -323,7 +342,7 @@ def test_lists_are_read_to_their_last_page(face):
         for name in ("one", "two", "three"):
             create(place, name=name)
         assert [m.name for m in place.api.list()] == ["one", "three", "two"]
-        assert place.api.zones(resolve("v4-16")) == ["us-central2-b"]
+        assert place.api.zones(resolve("v5e-16")) == ["us-west4-a"], "the last zone, and the last type of it"
 
 
 def test_zones_that_do_not_answer_are_left_out_and_named(place):

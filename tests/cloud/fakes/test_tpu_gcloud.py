@@ -35,7 +35,7 @@ def test_gcloud_makes_lists_and_deletes(tmp_path):
     assert failed.keys() == {"wrong"}, failed
     (node,) = json.loads(told["nodes"]["out"])
     assert (node["name"].rpartition("/")[2], node["state"], node["labels"]) == ("n1", "READY", {"team": "a"})
-    assert (len(node["networkEndpoints"]), node["schedulingConfig"]) == (4, {"spot": True})
+    assert (len(node["networkEndpoints"]), node["schedulingConfig"]["spot"]) == (4, True)
     (request,) = json.loads(told["requests"]["out"])
     assert request["tpu"]["nodeSpec"][0]["nodeId"] == "n2"
     assert told["everywhere"]["out"].split() == ["q1"]
