@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, chips, inspect, live, plots, results, studies, verify
+from taetpu.cli import bucket, checks, chips, inspect, live, plots, results, studies, verify
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -66,6 +66,7 @@ app.command()(plots.plot)
 app.command()(live.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
+app.add_typer(bucket.app, name="bucket")
 
 
 def main() -> None:
