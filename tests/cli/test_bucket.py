@@ -1,6 +1,8 @@
 """`taetpu bucket`: told before it is done, and done only when it was agreed to."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -75,11 +77,15 @@ def test_nobody_is_there_to_agree(taetpu, world: World):
 
 
 @pytest.mark.parametrize(("typed", "left"), [("mine", []), ("yes", ["storage.buckets: mine"])])
-def test_its_name_has_to_be_typed(taetpu, world: World, monkeypatch, typed: str, left: list[str]):
+def test_its_name_has_to_be_typed(taetpu, world: World, typed: str, left: list[str]):
     taetpu(*CREATE, "--yes")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.prompt", lambda *_, **__: typed)
-    assert taetpu("bucket", "delete", "mine")[0] == 0
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, f"{typed}\n".encode())
+    command = [sys.executable, "-m", "taetpu", "bucket", "delete", "mine"]
+    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(keyboard), os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    assert "Type 'mine' to agree" in done.stderr
     assert world.left() == left
 
 

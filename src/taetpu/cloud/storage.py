@@ -74,7 +74,7 @@ def patience() -> Any:
     """How the library repeats a request that was not answered well (429, 5xx, a cut connection)."""
     retry = imported("google.cloud.storage.retry").DEFAULT_RETRY
     if fake_address():
-        return retry.with_delay(initial=0.01, maximum=0.05, multiplier=2.0).with_timeout(2.0)
+        return retry.with_delay(initial=0.01, maximum=0.05, multiplier=2.0).with_timeout(0.5)
     return retry.with_timeout(PATIENCE)
 
 

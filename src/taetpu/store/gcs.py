@@ -8,8 +8,8 @@ import mimetypes
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -126,8 +126,7 @@ class GcsStore:
             first = [name for name in names if name.endswith(("/result.json", f"/{FILES}"))]
             rest = [name for name in names if name not in set(first)]
             for group in (first, [*rest, place.name]):
-                for _ in self.pool.map(self._remove, group):
-                    pass
+                self._each(self._remove, group)
         top = f"{self.root.name}/" if self.root.name else ""
         self.listings.drop([name.removeprefix(top) for name in [*names, place.name]])
         with disk.explained("delete", self._local(prefix)):
@@ -293,12 +292,18 @@ class GcsStore:
         new = [other for other in near if self.contents.get(other, known[other].generation) is None]
         if key in new and len(new) > 1:
             with explained("read", self._address(folder), READER):
-                for _ in self.pool.map(self._tried, new):
-                    pass
+                self._each(self._tried, new)
 
     def _tried(self, key: str) -> None:
         with suppress(NotStored):  # somebody has just deleted it
             self._downloaded(key)
+
+    def _each(self, do: Callable[[str], None], names: Sequence[str]) -> None:
+        """Do something for each, side by side; what one raises is raised when all are through."""
+        started = [self.pool.submit(do, name) for name in names]
+        wait(started)
+        for one in started:
+            one.result()
 
     def _require_bucket(self) -> None:
         """Raise the library's error where not even the bucket is there, which single objects do not tell apart."""

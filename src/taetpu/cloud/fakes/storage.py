@@ -162,7 +162,8 @@ class _Storage:
         """An upload: all of it (`multipart`, `media`), or the beginning of one in chunks (`resumable`)."""
         bucket, kind = self._bucket(request, "storage.objects.create")["name"], request.query.get("uploadType")
         if kind == "resumable":
-            about, number = request.json(), f"{next(self.numbers):08d}"
+            given, number = request.headers.get("x-upload-content-type", ""), f"{next(self.numbers):08d}"
+            about = {"contentType": given} | request.json()
             self._check(bucket, about.get("name") or request.query["name"], request.query)
             self.sessions[number] = Session(bucket, about, request.query)
             place = f"{request.address}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={number}"
