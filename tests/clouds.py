@@ -28,6 +28,8 @@ def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch, request: pytest
     """Cloud Storage, where the bucket `TAKEN` belongs to others; this process and those that it starts go there."""
     # Google's library lets go of a connection without closing it when a download on it is refused.
     request.node.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    request.node.add_marker(pytest.mark.filterwarnings(unraisable))
     with Server(world, storage.routes(world, [TAKEN])) as server:
         for name in ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION_CREDENTIALS"):
             monkeypatch.delenv(name, raising=False)

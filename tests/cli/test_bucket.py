@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.clouds import TAKEN, bucket_server, world  # noqa: F401 (fixtures)
+from tests.clouds import TAKEN
 
 from taetpu.cli.main import main
 from taetpu.cloud.clients import Clients

@@ -1,7 +1,7 @@
 """Buckets: made as they should be, found again, refused where they are another's, deleted only by their owner."""
 
 import pytest
-from tests.clouds import TAKEN, bucket_server, world  # noqa: F401 (fixtures)
+from tests.clouds import TAKEN
 
 from taetpu.cloud import bucket
 from taetpu.cloud.clients import Clients

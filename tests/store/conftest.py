@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.clouds import bucket_server, gs_root, world  # noqa: F401 (fixtures)
 
 from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.runs import RunFolder

@@ -1,4 +1,4 @@
-"""What a bucket has of its own: errors that name the address, answers that are lost, few requests, folders kept whole."""
+"""What a bucket has of its own: errors with the address, answers that are lost, few requests, folders kept whole."""
 
 import os
 import shutil
@@ -132,7 +132,7 @@ def test_a_local_root_needs_no_library(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- written once, whatever becomes of the answer ----------------------------------------------------------------------
+# --- written once, whatever becomes of the answer --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -166,7 +166,7 @@ def test_a_result_goes_first_when_a_run_is_deleted(store: GcsStore, world: World
     assert run.status() == "started"
 
 
-# --- few requests ------------------------------------------------------------------------------------------------------
+# --- few requests ----------------------------------------------------------------------------------------------------
 
 
 def test_a_look_at_many_runs_is_one_listing_and_reads_only_what_is_new(store: GcsStore, world: World):
@@ -226,7 +226,7 @@ def test_what_others_write_is_seen_soon(store: GcsStore, elsewhere: GcsStore):
     assert store.list("s") == ["s/a"]
 
 
-# --- folders -----------------------------------------------------------------------------------------------------------
+# --- folders ---------------------------------------------------------------------------------------------------------
 
 
 def kept(store: GcsStore, step: int) -> None:
@@ -265,7 +265,7 @@ def test_two_are_kept(store: GcsStore):
 def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: GcsStore, damage: str):
     kept(store, 10)
     kept(store, 20)
-    newest = f"root/s/packs/p/20"
+    newest = "root/s/packs/p/20"
     if damage == "missing":
         store.bucket.blob(f"{newest}/d/array").delete()
     elif damage == "other":
@@ -284,7 +284,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: G
 def test_a_download_that_is_cut_off_leaves_nothing_behind(store: GcsStore, elsewhere: GcsStore, world: World):
     kept(store, 10)
     world.faults.append(Fault("objects.get", Refused(7, "not now"), skip=1))
-    with pytest.raises(Permission, match="cannot read .*/s/packs/p/10: not now"):
+    with pytest.raises(Permission, match=r"cannot read .*/s/packs/p/10: not now"):
         found(elsewhere)
     assert not [path for path in elsewhere.folder("s/packs/p").iterdir() if path.name.isdecimal()]
     assert found(elsewhere) == 10

@@ -70,8 +70,9 @@ def killed(gs_root: str, start: Start, world: World) -> None:
 
 def test_a_killed_holder_elsewhere_is_waited_for_by_the_server_s_clock(store: GcsStore, killed: None, world: World):
     world.skew = lease.LASTS - 20
-    with pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last heard of 4\d s ago") as caught, (
-        store.claim("s/lock")
+    with (
+        pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last heard of 4\d s ago") as caught,
+        store.claim("s/lock"),
     ):
         pass
     assert caught.value.file == store.where("s/lock")
@@ -152,7 +153,7 @@ def test_a_holder_that_was_cut_off_writes_nothing_once_another_holds_it(
         made(store, "another-vm")._take()
         clock[0] = lease.LASTS + 1
         for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.keep("s/c")):
-            with pytest.raises(UserError, match="has lost its claim: .* pid 1 on another-vm .* has taken it over"):
+            with pytest.raises(UserError, match=r"has lost its claim: .* pid 1 on another-vm .* has taken it over"):
                 change()
         store.write("t/b", b"2")  # another study's
     assert store.list("s") == ["s/a", "s/lock"]
@@ -215,16 +216,18 @@ def test_of_many_at_once_one_gets_it(store: GcsStore, killed: None, world: World
 
 def test_a_lock_of_something_else_is_held_by_nobody_known(store: GcsStore):
     store.write("s/lock", b"what is this")
-    with pytest.raises(UserError, match="held by a process that has just started, last heard of 0 s ago"), (
-        store.claim("s/lock")
+    with (
+        pytest.raises(UserError, match="held by a process that has just started, last heard of 0 s ago"),
+        store.claim("s/lock"),
     ):
         pass
 
 
 def test_one_may_not_claim(store: GcsStore, world: World):
     world.faults.append(Fault("objects.insert", Refused(7, "storage.objects.create denied")))
-    with pytest.raises(Permission, match="cannot claim gs://studies/root/s/lock: storage.objects.create denied"), (
-        store.claim("s/lock")
+    with (
+        pytest.raises(Permission, match=r"cannot claim gs://studies/root/s/lock: storage\.objects\.create denied"),
+        store.claim("s/lock"),
     ):
         pass
     assert world.table("storage.objects") == {}

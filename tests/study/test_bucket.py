@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.clouds import BUCKET, bucket_server, gs_root, world  # noqa: F401 (fixtures)
+from tests.clouds import BUCKET
 
 from taetpu.cloud.fakes.world import World
 from taetpu.store.index import one_study, studies
+from taetpu.train.saved import open_run
 
 STUDY = """
 study: killed
@@ -72,4 +73,27 @@ def test_killed_and_resumed_on_a_bucket_it_ends_as_on_a_disk(tmp_path: Path, wor
     assert "killed/lock" not in names(world)
     (entry,) = studies(gs_root)
     assert (entry.done, entry.total, entry.problem) == (4, 4, None)
+    every_command_takes_an_address(tmp_path, f"{gs_root}/killed")
 
+
+def every_command_takes_an_address(folder: Path, study: str) -> None:
+    (folder / "claims.yaml").write_text(f"study: {study}\nclaims: [no-ffn is worse]\n")
+    for command, said in {
+        ("list", "--root", study): "4/4",
+        ("status", study): "baseline",
+        ("status", study, "--watch"): "4/4",
+        ("report", study, "--verify"): "is what the raw metrics of 4 runs come to",
+        ("report", study): f"report: {study}/report/index.html",
+        ("plot", study, "--metric", "val/loss", "-o", "loss.svg"): "wrote loss.svg",
+        ("check", "claims.yaml"): "no-ffn is worse",
+        ("run", "study.yaml", "--root", "other", "--reuse", study, "--audit", "0"): "baseline",
+    }.items():
+        told = [sys.executable, "-m", "taetpu", *command]
+        done = subprocess.run(told, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 3), done.stderr
+        assert said in done.stdout, (command, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+    (run,) = [run for run in one_study(study).runs() if (run.arm, run.seed) == ("baseline", 0)]
+    opened = open_run(run.where)
+    assert opened.config.dim == 16
+    assert f"seed 0: finished, {run.where}" in opened._repr_html_()

@@ -77,9 +77,9 @@ class GcsStore:
         place = self._address(key)
         with explained("write", place):
             blob, kind = self._blob(key), mimetypes.guess_type(key)[0] or "application/octet-stream"
-            new = {} if replace else {"if_generation_match": 0}
+            condition = None if replace else 0
             try:
-                blob.upload_from_string(data, kind, retry=self.retry, **new)
+                blob.upload_from_string(data, kind, retry=self.retry, if_generation_match=condition)
             except imported("google.api_core.exceptions").PreconditionFailed:
                 if self._downloaded(key) == data:  # by somebody else, or by us, and the answer was lost
                     return
@@ -339,5 +339,3 @@ def _about(blob: "Blob") -> dict[str, Any]:
 
 def _shown(key: str) -> bool:
     return all(part and not part.startswith(".") for part in key.split("/"))
-
-

@@ -22,11 +22,11 @@ from taetpu.core.scratch import dead, lock_file, sweep
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-LASTS = 60.0
+LASTS = 60
 """Seconds after which a lease that was not renewed is free, by the server's clock."""
-RENEWED = 15.0
+RENEWED = 15
 """Seconds between two renewals."""
-DOUBTED = 45.0
+DOUBTED = 45
 """Seconds without a renewal, by its own clock, after which a holder writes nothing before it has asked."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -144,7 +144,7 @@ class Lease:
             if holder.get("token") == self.token:  # it was renewed, and the answer was lost
                 self.generation, self.asked = int(blob.generation or 0), _now()
             else:
-                self.lost = f"it could not renew it for {LASTS:g} s, and {signature(holder)} has taken it over"
+                self.lost = f"it could not renew it for {LASTS} s, and {signature(holder)} has taken it over"
 
     def _held_by(self, holder: dict[str, Any], age: float | None) -> UserError:
         seen = "" if age is None else f", last heard of {max(age, 0):.0f} s ago"
@@ -174,5 +174,3 @@ def _boot() -> str:
 def _now() -> float:
     """Seconds by a clock that also runs while the machine sleeps, where there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-

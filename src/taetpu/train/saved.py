@@ -80,9 +80,7 @@ def to_files(
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.to_json().encode()}
 
 
-def from_files(
-    files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple
-) -> SavedModel:
+def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple) -> SavedModel:
     """The model that `to_files` wrote.
 
     Args:

@@ -8,7 +8,7 @@ from google.api_core import exceptions as google
 from google.cloud.storage import Bucket, transfer_manager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.clouds import TAKEN, bucket_server, world  # noqa: F401 (fixtures)
+from tests.clouds import TAKEN
 
 from taetpu.cloud.clients import Clients
 from taetpu.cloud.fakes.server import Server

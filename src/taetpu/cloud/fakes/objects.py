@@ -81,7 +81,9 @@ class Stored:
         start = int(first) if first else max(0, size - int(last))
         end = min(int(last) + 1 if first and last else size, size)
         if start >= size:
-            raise Refused(3, f"the requested range {wanted!r} is not satisfiable", "requestedRangeNotSatisfiable", http=416)
+            raise Refused(
+                3, f"the requested range {wanted!r} is not satisfiable", "requestedRangeNotSatisfiable", http=416
+            )
         return Answer(206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}, self.data[start:end])
 
     def described(self, about: Mapping[str, Any], now: float) -> "Stored":

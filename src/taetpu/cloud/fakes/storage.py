@@ -7,6 +7,7 @@ Texts of errors are as the public documentation and other programs' logs have th
 
 import copy
 import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -73,7 +74,8 @@ class _Storage:
             raise Refused(6, f"{problem}system. Please select a different name and try again.", "conflict")
         where = given.get("location", "US").upper()
         made = {
-            "kind": "storage#bucket", "id": name, "projectNumber": "1", "metageneration": "1", "storageClass": "STANDARD",
+            "kind": "storage#bucket", "id": name, "projectNumber": "1", "metageneration": "1",
+            "storageClass": "STANDARD",
             "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "inherited"},
             "softDeletePolicy": {"retentionDurationSeconds": WEEK, "effectiveTime": now},
             "locationType": "region" if "-" in where else "multi-region", "timeCreated": now, "updated": now,
@@ -180,8 +182,8 @@ class _Storage:
         data = session.take(request.headers.get("content-range", ""), request.body)
         if data is None:
             return session.unfinished()
-        given = request.headers.get("x-goog-hash", "")
-        sums = {"crc32c": part.partition("=")[2] for part in given.split(",") if part.strip().startswith("crc32c=")}
+        found = re.search(r"crc32c=([^,]+)", request.headers.get("x-goog-hash", ""))
+        sums = {"crc32c": found[1]} if found else {}
         name = session.about.get("name") or session.query["name"]
         return self._put(session.bucket, name, data, {**session.about, **sums}, session.query)
 
@@ -194,7 +196,7 @@ class _Storage:
         kind = about.get("contentType") or "application/octet-stream"
         made = Stored(bucket, name, data, self.last, now, now, type=kind, metadata=about.get("metadata") or {})
         if about.get("crc32c", made.crc32c) != made.crc32c or about.get("md5Hash", made.md5) != made.md5:
-            problem = f"Provided CRC32C \"{about.get('crc32c')}\" doesn't match calculated CRC32C \"{made.crc32c}\"."
+            problem = f'Provided CRC32C "{about.get("crc32c")}" doesn\'t match calculated CRC32C "{made.crc32c}".'
             raise Refused(3, problem, "invalid")
         self.objects[_key(made)] = made
         return made.resource()
