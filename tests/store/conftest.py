@@ -1,4 +1,6 @@
-"""Fixtures: a store in an empty folder, a study and a run in it, and scripts run in processes of their own."""
+"""Fixtures: a store in an empty folder and one in a bucket, a study and a run in each, and scripts run in processes of
+their own.
+"""
 
 import subprocess
 import sys
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from taetpu.store.backend import LocalStore
+from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -17,12 +19,23 @@ settings.load_profile("shared machine")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
+def local(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "root")
 
 
+@pytest.fixture(params=["local", "gs"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is: a folder, and a folder in a bucket."""
+    return str(tmp_path / "root") if request.param == "local" else request.getfixturevalue("gs_root")
+
+
 @pytest.fixture
-def study(store: LocalStore) -> StudyFolder:
+def store(root: str) -> Store:
+    return open_store(root)
+
+
+@pytest.fixture
+def study(store: Store) -> StudyFolder:
     return StudyFolder(store, "what-matters")
 
 

@@ -1,4 +1,4 @@
-"""The interface on a local folder: written once, listed, deleted, and every failure named with its path."""
+"""The interface on a local folder and on a bucket: written once, listed, deleted; failures named with their place."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore, NotStored, check_name, default_root, open_store
+from taetpu.store.backend import LocalStore, NotStored, Store, check_name, default_root, open_store
 
 
-def test_a_key_is_written_once(store: LocalStore):
+def test_a_key_is_written_once(store: Store):
     store.write("s/a", b"first")
     store.write("s/a", b"first")
     with pytest.raises(UserError, match="written once") as caught:
@@ -27,16 +27,16 @@ def test_a_key_is_written_once(store: LocalStore):
     assert store.read("s/a") == b"second"
 
 
-def test_a_key_is_written_once_without_hard_links(store: LocalStore, monkeypatch: pytest.MonkeyPatch):
+def test_a_key_is_written_once_without_hard_links(local: LocalStore, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    test_a_key_is_written_once(store)
-    assert store.list("") == ["s/a"]
+    test_a_key_is_written_once(local)
+    assert local.list("") == ["s/a"]
 
 
-def test_what_is_not_there(store: LocalStore):
+def test_what_is_not_there(store: Store):
     store.write("s/a", b"")
     for key in ("t", "s", "s/b", "s/a/b"):
         assert not store.exists(key)
@@ -50,14 +50,14 @@ def test_what_is_not_there(store: LocalStore):
     store.delete("t")
 
 
-def test_nothing_is_created_by_looking(store: LocalStore):
+def test_nothing_is_created_by_looking(store: Store, root: str):
     assert store.list("") == []
     assert not store.exists("a")
     assert store.free_bytes() > 0
-    assert not store.root.exists()
+    assert not Path(root).exists()
 
 
-def test_list_is_sorted_and_stops_at_a_depth(store: LocalStore):
+def test_list_is_sorted_and_stops_at_a_depth(store: Store):
     keys = ["s/b", "s/a/2", "s/a/1/x", "t/c", "s/a=1.5/+,"]
     for key in keys:
         store.write(key, b"")
@@ -68,21 +68,32 @@ def test_list_is_sorted_and_stops_at_a_depth(store: LocalStore):
     assert store.list("s", depth=0) == []
 
 
-def test_delete_a_key_or_all_below(store: LocalStore):
+def test_delete_a_key_or_all_below(store: Store):
     for key in ("s/a/1", "s/a/2", "s/ab", "s/c"):
         store.write(key, b"")
     store.delete("s/a")
     store.delete("s/c")
-    assert store.list("") == ["s/ab"]
-    assert os.listdir(store.root / "s") == ["ab"]
+    assert store.list("") == store.list("s") == ["s/ab"]
+    assert not store.exists("s/a/1")
 
 
-def test_a_folder_is_made_and_is_a_place_for_files(store: LocalStore):
+def test_a_deleted_folder_leaves_nothing_behind(local: LocalStore):
+    local.write("s/a/1", b"")
+    local.write("s/ab", b"")
+    local.delete("s/a")
+    assert os.listdir(local.root / "s") == ["ab"]
+
+
+def test_a_folder_is_made_and_is_a_place_for_files(store: Store):
     folder = store.folder("s/packs/0")
     assert folder.is_absolute()
     (folder / "state").write_bytes(b"x")
+    store.keep("s/packs/0")
     assert store.read("s/packs/0/state") == b"x"
+    assert store.list("s") == ["s/packs/0/state"]
     assert store.folder("s/packs/0") == folder
+    assert store.fetch("s/packs/0")
+    assert not store.fetch("s/packs/1")
 
 
 @given(st.text(max_size=130))
@@ -111,7 +122,7 @@ def test_a_name_is_refused_or_is_one_part_of_a_path(name: str):
         ("\u00e4" * 61, "longer than 120 bytes"),
     ],
 )
-def test_names_that_are_refused(store: LocalStore, name: str, problem: str):
+def test_names_that_are_refused(store: Store, name: str, problem: str):
     with pytest.raises(UserError, match=problem) as caught:
         check_name(name, "arm", ("arms", name))
     assert repr(name) in str(caught.value)
@@ -121,7 +132,7 @@ def test_names_that_are_refused(store: LocalStore, name: str, problem: str):
 
 
 @pytest.mark.parametrize("name", ["heads=8", "a.b", "lr=1e-3,wd=0.1", "+ffn", "a b", "\u00e4" * 60])
-def test_names_that_are_welcome(store: LocalStore, name: str):
+def test_names_that_are_welcome(store: Store, name: str):
     store.write(f"{name}/{name}", b"x")
     assert store.list("") == [f"{name}/{name}"]
 
@@ -189,9 +200,10 @@ def test_a_read_only_folder(tmp_path: Path, on_mount: Callable[[str, str], str])
     assert said.count("choose another folder with --root or TAETPU_ROOT") == 2
 
 
-def test_a_bucket_is_refused_by_name():
-    with pytest.raises(UserError, match="'gs://bucket/runs' yet"):
-        open_store("gs://bucket/runs")
+def test_other_places_are_refused_by_name():
+    with pytest.raises(UserError, match="cannot be kept at 's3://bucket/runs'") as caught:
+        open_store("s3://bucket/runs")
+    assert caught.value.remedy == "a local folder, or gs://BUCKET/FOLDER"
 
 
 def test_the_root_is_the_option_else_the_environment_else_runs(monkeypatch: pytest.MonkeyPatch):

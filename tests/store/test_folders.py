@@ -1,7 +1,5 @@
 """A study's folder and its runs: what is written once, what may be replaced, resuming, and what is found again."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -60,10 +58,11 @@ def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
         study.write_results({"mean": value, "effect": float("nan")})
         study.write_times({"seconds": value})
         place = study.write_report("index.html", b"<p>%d" % value)
+        assert place == f"{study.where}/report/index.html"
     assert study.read_plan() == [2]
     assert study.read_results() == {"mean": 2, "effect": None}
     assert study.read_times() == {"seconds": 2}
-    assert Path(place).read_bytes() == b"<p>2"
+    assert study.store.read(f"{study.name}/report/index.html") == b"<p>2"
 
 
 def test_pack_state_is_a_folder_until_deleted(study: StudyFolder):
@@ -149,17 +148,17 @@ def test_damage_is_named_never_read(study: StudyFolder, run: RunFolder):
     run.start({"lr": 0.1})
     train(run, 0, 30)
     run.finish({"outcome": "finished"})
-    root = Path(study.store.where(study.name))
     for name, read in [
         ("study.yaml", study.read_study),
         (f"runs/heads=8/{run.seed}-{run.id}/metrics/10-20.json", run.metrics),
         (f"runs/heads=8/{run.seed}-{run.id}/result.json", run.result),
         (f"runs/heads=8/{run.seed}-{run.id}/config.json", run.config),
     ]:
-        (root / name).write_bytes(b"{" + (root / name).read_bytes()[:-9])
+        key = f"{study.name}/{name}"
+        study.store.write(key, b"{" + study.store.read(key)[:-9], replace=True)
         with pytest.raises(UserError) as caught:
             read()
-        assert str(root / name) in str(caught.value)
+        assert study.store.where(key) in str(caught.value)
 
 
 def test_a_foreign_file_among_samples_is_named(run: RunFolder):
@@ -213,8 +212,8 @@ def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
     assert found.keys() == sums.keys()
     for name, values in sums.items():
         assert_array_equal(found[name], values)
-    file = Path(run.where) / "evaluation.json"
-    file.write_bytes(file.read_bytes().replace(b"1.5", b"1.4"))
+    key = f"{run.key}/evaluation.json"
+    run.store.write(key, run.store.read(key).replace(b"1.5", b"1.4"), replace=True)
     with pytest.raises(UserError, match="damaged: its checksum does not fit"):
         run.evaluation()
     run.write_evaluation({})

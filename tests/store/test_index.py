@@ -1,19 +1,20 @@
 """What is found under a root or in one study's folder, and how far it has come."""
 
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore, open_store
+from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.index import find_studies, one_study, studies
 from taetpu.store.study import StudyFolder
 
 
 @pytest.fixture
-def root(store: LocalStore) -> Path:
+def filled(store: Store, root: str) -> str:
     """Study `a` with 2 of 4 runs done and one started, study `b` without any, and a folder that is no study."""
     a, b = StudyFolder(store, "a"), StudyFolder(store, "b")
     a.write_study({"study": "a", "arms": {"baseline": {}, "x": {}}, "seeds": [0, 1]})
@@ -24,51 +25,61 @@ def root(store: LocalStore) -> Path:
         run.finish({"outcome": "finished"})
     a.run("x", 1, "3" * 8).start({})
     store.write("notes/read.me", b"")
-    return store.root
+    return root
 
 
-def test_counts(root: Path):
-    a, b = studies(root)
+def test_counts(filled: str):
+    a, b = studies(filled)
     assert (a.name, a.arms, a.seeds, a.total, a.done, a.started, a.problem) == ("a", 2, 2, 4, 2, 1, None)
     assert (b.name, b.arms, b.seeds, b.total, b.done, b.started, b.problem) == ("b", 1, 1, 1, 0, 0, None)
-    assert a.where == str(root / "a")
+    assert a.where == f"{filled}/a"
 
 
-def test_last_change_is_that_of_the_newest_metrics(root: Path):
-    run = StudyFolder(LocalStore(root), "a").run("x", 1, "3" * 8)
-    run.append(0, 10, {"loss": ([10], [1.0])})
-    os.utime(root / run.key / "metrics" / "0-10.json", (4e9, 4e9))
-    a, b = studies(root)
-    assert a.changed == datetime.fromtimestamp(4e9, UTC)
+def test_last_change_is_that_of_the_newest_metrics(store: Store, filled: str, request: pytest.FixtureRequest):
+    run = StudyFolder(store, "a").run("x", 1, "3" * 8)
+    if isinstance(store, LocalStore):
+        run.append(0, 10, {"loss": ([10], [1.0])})
+        os.utime(store.root / run.key / "metrics" / "0-10.json", (4e9, 4e9))
+    else:
+        world = request.getfixturevalue("world")
+        world.skew = 4e9 - time.time()
+        run.append(0, 10, {"loss": ([10], [1.0])})
+    a, b = studies(filled)
+    assert abs((a.changed - datetime.fromtimestamp(4e9, UTC)).total_seconds()) < 60
     assert b.changed < a.changed
 
 
-def test_a_study_that_cannot_be_read_hides_no_other(root: Path):
-    (root / "a" / "study.yaml").write_bytes(b"arms: [")
-    (root / "b" / "study.yaml").write_bytes(b"arms: {}")
-    a, b = studies(root)
+def test_a_study_that_cannot_be_read_hides_no_other(store: Store, filled: str):
+    store.write("a/study.yaml", b"arms: [", replace=True)
+    store.write("b/study.yaml", b"arms: {}", replace=True)
+    a, b = studies(filled)
     assert a.problem is not None
-    assert str(root / "a" / "study.yaml") in a.problem
+    assert f"{filled}/a/study.yaml" in a.problem
     assert (a.total, a.done) == (0, 2)
     assert b.problem is not None
     assert "no seeds" in b.problem
 
 
-def test_a_place_is_a_root_or_one_study(root: Path, monkeypatch: pytest.MonkeyPatch):
-    assert [folder.name for folder in find_studies(root)] == ["a", "b"]
-    assert one_study(root / "b").read_study()["study"] == "b"
-    assert one_study(f"{root}/b/").name == "b"
-    monkeypatch.chdir(root / "a")
+def test_a_place_is_a_root_or_one_study(filled: str):
+    assert [folder.name for folder in find_studies(filled)] == ["a", "b"]
+    assert one_study(Path(filled) / "b").read_study()["study"] == "b"  # pathlib makes gs:/ of gs://
+    assert one_study(f"{filled}/b/").name == "b"
+    assert one_study(f"{filled}/b").where == f"{filled}/b"
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_a_place_is_also_where_one_is(filled: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(Path(filled) / "a")
     assert [(entry.name, entry.done) for entry in studies(".")] == [("a", 2)]
 
 
-def test_no_study_or_too_many(root: Path):
-    assert studies(root / "nowhere") == []
+def test_no_study_or_too_many(filled: str):
+    assert studies(f"{filled}/nowhere") == []
     with pytest.raises(UserError, match="no study is stored here") as caught:
-        one_study(root / "notes")
-    assert str(root / "notes") in str(caught.value)
+        one_study(f"{filled}/notes")
+    assert f"{filled}/notes" in str(caught.value)
     with pytest.raises(UserError, match="2 studies are stored here") as caught:
-        one_study(root)
+        one_study(filled)
     assert "one of: a, b" in str(caught.value)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from taetpu.core.disk import UNFINISHED
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore
+from taetpu.store.backend import LocalStore, Store
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -76,8 +76,8 @@ for n in itertools.count():
 
 
 @pytest.mark.parametrize("delay", [0.001, 0.004, 0.013])
-def test_killed_at_some_moment_of_a_large_write(store: LocalStore, start: Start, delay: float):
-    process = start(WRITES_FOREVER, store.root)
+def test_killed_at_some_moment_of_a_large_write(store: Store, root: str, start: Start, delay: float):
+    process = start(WRITES_FOREVER, root)
     assert process.stdout is not None
     assert process.stdout.readline() == "0\n"
     time.sleep(delay)
@@ -105,8 +105,8 @@ except UserError as error:
 """
 
 
-def test_a_claim_names_its_holder_and_ends_with_it(store: LocalStore, start: Start):
-    holder = start(HOLDS, store.root, "wait")
+def test_a_claim_names_its_holder_and_ends_with_it(store: Store, root: str, start: Start):
+    holder = start(HOLDS, root, "wait")
     assert holder.stdout is not None
     assert holder.stdout.readline() == "mine\n"
     with pytest.raises(UserError) as caught, store.claim("s/lock"):
@@ -114,22 +114,22 @@ def test_a_claim_names_its_holder_and_ends_with_it(store: LocalStore, start: Sta
     assert f"held by pid {holder.pid} on {socket.gethostname()} (user " in caught.value.problem
     assert ") since 20" in caught.value.problem
     assert store.where("s/lock") in str(caught.value)
-    assert f"held by pid {holder.pid} on" in start(HOLDS, store.root, "go").communicate()[0]
+    assert f"held by pid {holder.pid} on" in start(HOLDS, root, "go").communicate()[0]
     holder.kill()
     holder.communicate()
     with store.claim("s/lock"):
-        assert f"held by pid {os.getpid()} on" in start(HOLDS, store.root, "go").communicate()[0]
-    assert start(HOLDS, store.root, "go").communicate()[0] == "mine\n"
+        assert f"held by pid {os.getpid()} on" in start(HOLDS, root, "go").communicate()[0]
+    assert start(HOLDS, root, "go").communicate()[0] == "mine\n"
 
 
-def test_a_claim_is_freed_by_an_error(store: LocalStore):
+def test_a_claim_is_freed_by_an_error(store: Store):
     with pytest.raises(ZeroDivisionError), store.claim("s/lock"):
         _ = 1 / 0
     with store.claim("s/lock"):
         pass
 
 
-def test_a_claim_holds_within_one_process_and_for_its_key_alone(store: LocalStore):
+def test_a_claim_holds_within_one_process_and_for_its_key_alone(store: Store):
     with store.claim("s/lock"):
         with pytest.raises(UserError, match=f"pid {os.getpid()}"), store.claim("s/lock"):
             pass
@@ -150,13 +150,13 @@ open_store(sys.argv[1]).write("s/report", b"whole")
 """
 
 
-def test_a_claim_leaves_the_files_of_a_living_writer(store: LocalStore, start: Start, tmp_path: Path):
+def test_a_claim_leaves_the_files_of_a_living_writer(local: LocalStore, start: Start, tmp_path: Path):
     """A report may be written beside a run: only what a dead process left is cleared."""
-    writer = start(WAITS_BEFORE_LINKING, store.root, tmp_path / "go")
+    writer = start(WAITS_BEFORE_LINKING, local.root, tmp_path / "go")
     assert writer.stdout is not None
     assert writer.stdout.readline() == "writing\n"
-    with store.claim("s/lock"):
-        assert store.list("s") == ["s/lock"]
+    with local.claim("s/lock"):
+        assert local.list("s") == ["s/lock"]
     (tmp_path / "go").touch()
     assert (writer.communicate()[0], writer.returncode) == ("", 0)
-    assert store.read("s/report") == b"whole"
+    assert local.read("s/report") == b"whole"

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from taetpu.store.backend import Store
 
 XlaFlags = Annotated[
     str,
@@ -43,22 +47,43 @@ def started(file: Path, root: str | None, xla: str = "", libtpu: str = "", dump:
     from taetpu.core.runtime import prepare_jax
 
     set_flags(xla, libtpu)
-    folder = dump_folder(file, root) if dump else None
-    if folder is not None:
-        dump_to(folder)
+    dumps = dumps_of(file, root) if dump else None
+    if dumps is not None:
+        dump_to(dumps.folder)
     prepare_jax()
     try:
         yield
     finally:
-        if folder is not None:
-            files, size = size_of(folder)
-            told = f"dumps: {files} files, {size / 1e6:.1f} MB in {folder}" if files else "dumps: nothing was compiled"
-            typer.echo(told, err=True)
+        if dumps is not None:
+            files, size = size_of(dumps.folder)
+            dumps.keep()
+            told = f"dumps: {files} files, {size / 1e6:.1f} MB in {dumps.where}"
+            typer.echo(told if files else "dumps: nothing was compiled", err=True)
 
 
-def dump_folder(file: Path, root: str | None) -> Path | None:
-    """`dumps/<time>/` in the folder of the study that a file describes; None where it describes none, which is told
-    when it is loaded."""
+@dataclass(frozen=True)
+class Dumps:
+    """`dumps/<time>/` in a study's folder, and where that is on this machine's disk."""
+
+    store: "Store"
+    key: str
+    folder: Path
+
+    @property
+    def where(self) -> str:
+        return self.store.where(self.key)
+
+    def keep(self) -> None:
+        """Store what was dumped; a folder without anything in it goes."""
+        if any(self.folder.iterdir()):
+            self.store.keep(self.key)
+        else:
+            self.folder.rmdir()
+
+
+def dumps_of(file: Path, root: str | None) -> Dumps | None:
+    """Where the dumps of the study go that a file describes; None where it describes none, which is told when it is
+    loaded."""
     from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.documents import from_yaml
@@ -69,6 +94,7 @@ def dump_folder(file: Path, root: str | None) -> Path | None:
         folder = StudyFolder(open_store(default_root(root)), str(data["study"]))
     except (OSError, UserError, TypeError, KeyError):
         return None
-    now = Path(folder.where).absolute() / "dumps" / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
-    names = (now, *(now.with_name(f"{now.name}-{number}") for number in range(2, 1000)))
-    return next(name for name in names if not name.exists())
+    now = f"{folder.name}/dumps/{datetime.now(UTC).strftime('%Y-%m-%dT%H-%M-%S')}"
+    keys = (now, *(f"{now}-{number}" for number in range(2, 1000)))
+    key = next(key for key in keys if not folder.store.list(key))
+    return Dumps(folder.store, key, folder.store.folder(key))

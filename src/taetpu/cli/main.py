@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, chips, doctor, image, inspect, live, plots, results, studies, tpu, verify, zones
+from taetpu.cli import (
+    bucket,
+    checks,
+    chips,
+    doctor,
+    image,
+    inspect,
+    live,
+    plots,
+    results,
+    studies,
+    tpu,
+    verify,
+    zones,
+)
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -70,6 +84,7 @@ app.add_typer(tpu.app, name="tpu")
 tpu.app.command()(zones.zones)
 app.command()(doctor.doctor)
 app.add_typer(image.app, name="image")
+app.add_typer(bucket.app, name="bucket")
 
 
 def main() -> None:

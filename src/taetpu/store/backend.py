@@ -1,7 +1,7 @@
-"""The one interface through which everything is stored, and its first backend, a local folder.
+"""The one interface through which everything is stored, and its first backend, a local folder (`gcs` is the other).
 
-A key is names joined by `/`, e.g. `my-study/runs/nope/0-1f3a9c04/config.json`. Whatever another place (a bucket) must
-offer stands in `Store`.
+A key is names joined by `/`, e.g. `my-study/runs/nope/0-1f3a9c04/config.json`. Whatever a place must offer stands in
+`Store`.
 """
 
 import fcntl
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from taetpu.cloud.storage import address
 from taetpu.core import disk
 from taetpu.core.errors import UserError, Where
 
@@ -57,7 +58,15 @@ class Store(Protocol):
         ...
 
     def folder(self, key: str) -> Path:
-        """A local folder, created, for what must be a folder (an Orbax checkpoint)."""
+        """A local folder, created, for what must be a folder (an Orbax checkpoint). `keep` stores what is put there."""
+        ...
+
+    def keep(self, key: str) -> None:
+        """Store what lies in `folder(key)` by now: it counts whole or not at all."""
+        ...
+
+    def fetch(self, key: str) -> bool:
+        """Have in `folder(key)` what was kept of it. False, and nothing done, where that is not whole."""
         ...
 
     def where(self, key: str) -> str:
@@ -74,16 +83,17 @@ class Store(Protocol):
 
 
 def open_store(root: str | Path) -> "Store":
-    """The store at `root`, a local folder that need not exist yet.
+    """The store at `root`, `gs://bucket/folder` or a local folder that need not exist yet.
 
     Raises:
         UserError: an address of a kind that is not supported.
     """
-    if "://" in str(root):
-        raise UserError(
-            f"studies cannot be kept at {str(root)!r} yet", remedy="use a local folder for --root or TAETPU_ROOT"
-        )
-    return LocalStore(Path(root))
+    place = address(root)
+    if place is None:
+        return LocalStore(Path(root))
+    from taetpu.store.gcs import open_bucket
+
+    return open_bucket(place)
 
 
 def default_root(option: str | None = None) -> str:
@@ -167,7 +177,7 @@ class LocalStore:
                 except BlockingIOError:
                     raise _held(path) from None
                 file.truncate(0)
-                json.dump(_this_process(), file)
+                json.dump(this_process(), file)
                 file.flush()
                 disk.sweep(path.parent)
             yield
@@ -177,6 +187,12 @@ class LocalStore:
         with disk.explained("create the folder", path):
             disk.make_folder(path)
         return path.resolve()
+
+    def keep(self, key: str) -> None:
+        pass  # it lies where it is to be
+
+    def fetch(self, key: str) -> bool:
+        return self._path(key).is_dir()
 
     def where(self, key: str) -> str:
         return str(self._path(key))
@@ -214,7 +230,8 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 yield below
 
 
-def _this_process() -> dict[str, str | int]:
+def this_process() -> dict[str, str | int]:
+    """What a claim says of its holder."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         user = getpass.getuser()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from taetpu.cloud.storage import address
 from taetpu.core.errors import UserError
 from taetpu.store.backend import NotStored, default_root, open_store
 from taetpu.store.study import StudyFolder
@@ -36,11 +37,14 @@ def find_studies(place: str | Path) -> list[StudyFolder]:
     Raises:
         UserError: the place cannot be read, or is of a kind that is not supported.
     """
-    if Path(place).is_file():
+    at = address(place)
+    if at is None and Path(place).is_file():
         remedy = f"the folder is where the study was run, e.g. {default_root()}/{Path(place).stem}"
         raise UserError("this is a file, not a study's folder", file=place, remedy=remedy)
     store = open_store(place)
     if store.exists("study.yaml"):
+        if at is not None and at.parent:
+            return [StudyFolder(open_store(str(at.parent)), at.last)]
         folder = Path(place).expanduser().absolute()
         return [StudyFolder(open_store(folder.parent), folder.name)]
     keys = [key for key in store.list("", depth=2) if key.endswith("/study.yaml")]

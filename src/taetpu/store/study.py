@@ -110,8 +110,26 @@ class StudyFolder:
         return sorted(found, key=lambda run: (run.arm, run.seed, run.id))
 
     def pack_folder(self, pack_id: str) -> Path:
-        """A local folder, created, for the state from which a pack resumes."""
-        return self.store.folder(f"{self.name}/packs/{pack_id}")
+        """A local folder, created, for the state from which a pack resumes, with the last that was kept whole of it."""
+        key = f"{self.name}/packs/{pack_id}"
+        for step in reversed(self.pack_steps(pack_id)):
+            if self.store.fetch(f"{key}/{step}"):
+                break
+            self.store.delete(f"{key}/{step}")
+        return self.store.folder(key)
+
+    def pack_steps(self, pack_id: str) -> list[int]:
+        """The steps of which there is some state of a pack, in order."""
+        key = f"{self.name}/packs/{pack_id}/"
+        names = {found.removeprefix(key).partition("/")[0] for found in self.store.list(key[:-1])}
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def keep_pack(self, pack_id: str, step: int) -> None:
+        """Keep the state of a step, which lies in its own folder in `pack_folder`; the one before stays besides."""
+        key = f"{self.name}/packs/{pack_id}"
+        self.store.keep(f"{key}/{step}")
+        for old in [known for known in self.pack_steps(pack_id) if known < step][:-1]:
+            self.store.delete(f"{key}/{old}")
 
     def delete_pack(self, pack_id: str) -> None:
         """Forget a pack's state, once its runs are done."""
@@ -146,6 +164,14 @@ class StudyFolder:
     def profile_folder(self, pack_id: str, name: str) -> Path:
         """A local folder, created, for a trace."""
         return self.store.folder(f"{self.name}/profile/{pack_id}/{name}")
+
+    def profile_where(self, pack_id: str, name: str) -> str:
+        """The same folder as a person would open it, once it was kept."""
+        return self.store.where(f"{self.name}/profile/{pack_id}/{name}")
+
+    def keep_profile(self, pack_id: str, name: str) -> None:
+        """Keep the trace that lies in `profile_folder`."""
+        self.store.keep(f"{self.name}/profile/{pack_id}/{name}")
 
     def write_profile(self, pack_id: str, name: str, summary: dict[str, Any], text: str) -> None:
         """Store what a trace came to, beside it. Raises `UserError` where another summary is stored."""

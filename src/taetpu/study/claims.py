@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from taetpu.cloud.storage import address
 from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load
@@ -18,7 +19,7 @@ from taetpu.store.study import StudyFolder
 class Claims(Config):
     """What the file says."""
 
-    study: Annotated[str, Field(description="the study's folder, from the file's own on")]
+    study: Annotated[str, Field(description="the study's folder, from the file's own on, or gs://...")]
     claims: Annotated[tuple[Any, ...], Field(min_length=1, description="e.g. `nope is worse by at least 0.02`")]
 
 
@@ -33,7 +34,8 @@ def check_claims(file: Path) -> list[Finding]:
     try:
         asked = load(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        results = _results(one_study(str(document.file.resolve().parent / asked.study)))
+        place = asked.study if address(asked.study) else document.file.resolve().parent / asked.study
+        results = _results(one_study(place))
         return [check(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
         raise document.located(error) from None

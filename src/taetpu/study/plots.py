@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from taetpu.core.errors import UserError
@@ -41,7 +40,7 @@ def plot(
 
 
 def _folders(place: Place) -> list[StudyFolder]:
-    where = Path(place) if isinstance(place, str | PathLike) else getattr(place, "folder", None)
+    where = str(place) if isinstance(place, str | PathLike) else getattr(place, "folder", None)
     if where is None:
         remedy = "a study's folder, a root of many, or what taetpu.run returned"
         raise UserError(f"{place!r} is no study", remedy=remedy)

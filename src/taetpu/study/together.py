@@ -53,8 +53,15 @@ class Together:
         missing, _ = together(not path.is_dir())
         if missing:
             problem = "not every process sees this folder, in which all of them keep checkpoints"
-            raise UserError(problem, file=path, remedy="--root on a disk that all hosts share")
+            remedy = "--root on a disk that all hosts share; one process alone also works with gs://"
+            raise UserError(problem, file=path, remedy=remedy)
         return path
+
+    def keep(self, key: str) -> None:
+        agreed(lambda: self.own.keep(key))
+
+    def fetch(self, key: str) -> bool:
+        return agreed(lambda: self.own.fetch(key))
 
     def where(self, key: str) -> str:
         return self.own.where(key)

@@ -103,6 +103,7 @@ class Following:
                 continue
             self._hand_over(run).finish(result)
             del self.open[run.key]
+            self._keep()
             self.folder.store.write(self._marked(run), b"")
             self.written().add(self._marked(run))
 
@@ -110,6 +111,11 @@ class Following:
         """Let go of all runs."""
         while self.open:
             self.open.popitem()[1].sink.close()
+            self._keep()
+
+    def _keep(self) -> None:
+        """Store what the tracker has written, where it does not lie in the store."""
+        self.folder.store.keep(f"{self.folder.name}/{FOLDER}/{self.name}")
 
     def written(self) -> set[str]:
         """The marks of runs that the tracker has whole."""

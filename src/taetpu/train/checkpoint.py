@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -24,15 +24,19 @@ State = TypeVar("State")
 
 
 class Checkpoints:
-    """Checkpoints of one pack in `folder`. A context manager."""
+    """Checkpoints of one pack in `folder`. A context manager.
 
-    def __init__(self, folder: Path):
+    Args:
+        kept: is told each step that was written whole, to store it where the folder does not lie in the store.
+    """
+
+    def __init__(self, folder: Path, kept: Callable[[int], None] = lambda step: None):
         # Written in the foreground: the caller gives the arrays' memory away next, and a full disk is an error here
         # rather than a traceback of a background thread.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=1, cleanup_tmp_directories=True, enable_async_checkpointing=False
         )
-        self.folder = folder
+        self.folder, self.kept = folder, kept
         with held():
             self.manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -51,7 +55,8 @@ class Checkpoints:
         """Write the state of `step`; it counts only once it is whole.
 
         Raises:
-            UserError: the disk has no room for it, or it cannot be written for another reason that lies in the disk.
+            UserError: the disk has no room for it, or it cannot be written for another reason that lies in the disk or
+                in the store.
         """
         arrays = leaves_by_path(state)
         needed = sum(a.nbytes for a in arrays.values()) + MARGIN
@@ -59,6 +64,7 @@ class Checkpoints:
             if disk.free_bytes(self.folder) < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.manager.save(step, args=ocp.args.StandardSave(arrays))
+        self.kept(step)
 
     def restore(self, step: int, like: State) -> State:
         """The state of `step`, placed as `like` (arrays or their shapes with shardings) is."""

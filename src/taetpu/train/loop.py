@@ -92,7 +92,8 @@ class PackTrainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
-        saved = Checkpoints(self.study.pack_folder(self.plan.id))
+        pack = self.plan.id
+        saved = Checkpoints(self.study.pack_folder(pack), lambda step: self.study.keep_pack(pack, step))
         with self.interruptible() as self.check, ending() as self.ending, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)

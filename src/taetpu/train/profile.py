@@ -98,7 +98,7 @@ class Tracing(Profile):
 
     @property
     def where(self) -> str:
-        return str(self.path)
+        return self.folder.profile_where(self.pack, self.path.name) if self.path else ""
 
     def __enter__(self) -> "Tracing":
         monitoring.register_event_duration_secs_listener(self._compiled)
@@ -185,6 +185,7 @@ class Tracing(Profile):
             "trace": trace.relative_to(self.path).as_posix(),
         }
         self.folder.write_profile(self.pack, self.path.name, self.summary, as_text(self.summary))
+        self.folder.keep_profile(self.pack, self.path.name)
 
 
 def new_folder(folder: StudyFolder, pack: str) -> Path:

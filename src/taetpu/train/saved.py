@@ -1,7 +1,7 @@
 """A trained model as files: weights by logical name (safetensors), the architecture, the tokenizer."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from taetpu.cloud.storage import address
 from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import folded, paragraph, table
@@ -19,6 +20,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.data.tokenizers import Tokenizer, from_json
 from taetpu.nn.lm import LM, LMConfig, build, named_parameters, with_parameters
+from taetpu.store.backend import open_store
 from taetpu.store.settings import settings
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -37,7 +39,7 @@ class SavedModel:
     vocab_size: int
     seq_len: int
     tokenizer: Tokenizer | None
-    folder: Path | None = None
+    folder: str | Path | None = None
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the run it comes from, what it came to, and how it was set."""
@@ -55,8 +57,8 @@ class SavedModel:
         )
 
     def _stored(self, name: str) -> dict[str, Any]:
-        file = self.folder / name if self.folder else None
-        return json.loads(file.read_bytes()) if file and file.is_file() else {}
+        run = open_store(self.folder) if self.folder else None
+        return json.loads(run.read(name)) if run and run.exists(name) else {}
 
 
 def to_files(
@@ -78,12 +80,12 @@ def to_files(
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.to_json().encode()}
 
 
-def from_files(files: Mapping[str, bytes], where: str = "", copies: Path | None = None) -> SavedModel:
+def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple) -> SavedModel:
     """The model that `to_files` wrote.
 
     Args:
         where: the folder, for errors.
-        copies: where the study keeps its plug-ins, for errors.
+        copies: gives the copies of plug-ins that the study keeps, for errors.
 
     Raises:
         UserError: a file is missing, the weights are not those of the architecture, or a plug-in is not loaded.
@@ -105,7 +107,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Path | None 
 
 
 def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:
-    """The trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d`.
+    """The trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
 
     Args:
         plugins: the plug-ins that the model's kinds come from, unless they are loaded already. They are run, so this is
@@ -116,20 +118,28 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
     """
     if files := [Path(file) for file in plugins]:
         load_plugins(files)
-    run = Path(folder)
-    stored = {file.name: file.read_bytes() for file in (run / "model").glob("*")}
-    saved = from_files(stored, str(run / "model"), run.absolute().parent.parent.parent / "plugins")
-    return replace(saved, folder=run)
+    run = open_store(folder)
+    stored = {key.removeprefix("model/"): run.read(key) for key in run.list("model")}
+    saved = from_files(stored, run.where("model"), lambda: _copies(folder))
+    return replace(saved, folder=folder if address(folder) else Path(folder))
 
 
-def _check_plugins(digests: Iterable[str], where: str, copies: Path | None) -> None:
+def _copies(run: str | Path) -> list[str]:
+    """The copies of plug-ins that the study of a run keeps."""
+    at = address(run)
+    names = at.name.split("/")[:-3] if at else []
+    study = open_store(f"gs://{at.bucket}/{'/'.join(names)}" if at else Path(run).absolute().parent.parent.parent)
+    return [study.where(key) for key in study.list("plugins")]
+
+
+def _check_plugins(digests: Iterable[str], where: str, copies: Callable[[], Iterable[str]]) -> None:
     """Raise `UserError` for the first plug-in that is not loaded as it was when the model was trained."""
     loaded = {cls.plugin for slot in BUILTIN for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:
-            copy = next(copies.glob(f"*-{digest[:8]}.py"), None) if copies else None
+            copy = next((name for name in copies() if name.endswith(f"-{digest[:8]}.py")), None)
             raise UserError(
                 f"this model was trained with a plug-in that is not loaded (sha256 {digest[:8]})",
                 file=where,
-                remedy=f"open_run(..., plugins=[{str(copy or 'FILE')!r}])" + (", the study's copy" if copy else ""),
+                remedy=f"open_run(..., plugins=[{copy or 'FILE'!r}])" + (", the study's copy" if copy else ""),
             )

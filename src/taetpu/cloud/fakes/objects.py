@@ -129,8 +129,10 @@ def multipart(kind: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         raise Refused(3, f"no boundary in {kind!r}", "invalid")
     mark = b"--" + found[1].encode()
     _, about, rest = body.split(mark, 2)
-    data = rest.partition(b"\r\n\r\n")[2]
-    return json.loads(about.partition(b"\r\n\r\n")[2]), data[: data.rindex(b"\r\n" + mark)]
+    head, _, data = rest.partition(b"\r\n\r\n")
+    own = re.search(rb"(?i)content-type: *(.+)", head)
+    types = {"contentType": own[1].decode().strip()} if own else {}
+    return types | json.loads(about.partition(b"\r\n\r\n")[2]), data[: data.rindex(b"\r\n" + mark)]
 
 
 def told(seconds: float) -> str:

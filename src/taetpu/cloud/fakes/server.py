@@ -122,7 +122,9 @@ def _error(refused: Refused) -> dict[str, Any]:
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else an answer waits 40 ms for the acknowledgement of its headers
+        # Headers and body in one packet, at once: a client waits 40 ms for the second of two.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def log_message(self, *_: object) -> None:
             pass

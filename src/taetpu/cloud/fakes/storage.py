@@ -7,6 +7,7 @@ Texts of errors are as the public documentation and other programs' logs have th
 
 import copy
 import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -73,7 +74,8 @@ class _Storage:
             raise Refused(6, f"{problem}system. Please select a different name and try again.", "conflict")
         where = given.get("location", "US").upper()
         made = {
-            "kind": "storage#bucket", "id": name, "projectNumber": "1", "metageneration": "1", "storageClass": "STANDARD",
+            "kind": "storage#bucket", "id": name, "projectNumber": "1", "metageneration": "1",
+            "storageClass": "STANDARD",
             "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "inherited"},
             "softDeletePolicy": {"retentionDurationSeconds": WEEK, "effectiveTime": now},
             "locationType": "region" if "-" in where else "multi-region", "timeCreated": now, "updated": now,
@@ -162,7 +164,8 @@ class _Storage:
         """An upload: all of it (`multipart`, `media`), or the beginning of one in chunks (`resumable`)."""
         bucket, kind = self._bucket(request, "storage.objects.create")["name"], request.query.get("uploadType")
         if kind == "resumable":
-            about, number = request.json(), f"{next(self.numbers):08d}"
+            given, number = request.headers.get("x-upload-content-type", ""), f"{next(self.numbers):08d}"
+            about = {"contentType": given} | request.json()
             self._check(bucket, about.get("name") or request.query["name"], request.query)
             self.sessions[number] = Session(bucket, about, request.query)
             place = f"{request.address}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={number}"
@@ -179,8 +182,8 @@ class _Storage:
         data = session.take(request.headers.get("content-range", ""), request.body)
         if data is None:
             return session.unfinished()
-        given = request.headers.get("x-goog-hash", "")
-        sums = {"crc32c": part.partition("=")[2] for part in given.split(",") if part.strip().startswith("crc32c=")}
+        found = re.search(r"crc32c=([^,]+)", request.headers.get("x-goog-hash", ""))
+        sums = {"crc32c": found[1]} if found else {}
         name = session.about.get("name") or session.query["name"]
         return self._put(session.bucket, name, data, {**session.about, **sums}, session.query)
 

@@ -1,0 +1,57 @@
+"""A folder of this process alone, for what must lie on a disk for a while. It goes with the process, and what killed
+ones left goes with the next.
+"""
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from taetpu.core import disk
+from taetpu.core.runtime import cache_folder
+
+LOCK = "lock"
+
+
+@cache
+def scratch() -> Path:
+    """The folder, made when first asked for.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    top = cache_folder() / "scratch"
+    with disk.explained("create the folder", top):
+        disk.make_folder(top)
+        folder = Path(tempfile.mkdtemp(dir=top))
+        # Open for as long as the process lives: the kernel frees the lock, however it ends.
+        fcntl.flock(os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
+        (folder / f"{LOCK}.new").rename(folder / LOCK)  # whoever sees it sees it locked
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return folder
+
+
+def lock_file() -> Path:
+    """A file that is locked for as long as this process lives."""
+    return scratch() / LOCK
+
+
+def dead(lock: Path) -> bool:
+    """Is the process gone whose `lock_file` this was? A file that is not there says nothing: no."""
+    try:
+        with lock.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # locked, or not there
+        return False
+    return True
+
+
+def sweep() -> None:
+    """Remove the folders of processes that are gone."""
+    for lock in scratch().parent.glob(f"*/{LOCK}"):
+        if dead(lock):
+            shutil.rmtree(lock.parent, ignore_errors=True)

@@ -1,0 +1,118 @@
+"""`taetpu bucket`: told before it is done, and done only when it was agreed to."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.clouds import TAKEN
+
+from taetpu.cli.main import main
+from taetpu.cloud.clients import Clients
+from taetpu.cloud.fakes.server import Server
+from taetpu.cloud.fakes.world import World
+
+CREATE = ("bucket", "create", "mine", "--region", "us-east5")
+
+
+@pytest.fixture
+def taetpu(bucket_server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """`taetpu(*arguments) -> (exit code, output, errors)`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["taetpu", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def test_made_once_seen_and_deleted(taetpu, world: World):
+    code, _, err = taetpu(*CREATE, "--yes")
+    assert code == 0
+    assert "access by IAM alone (uniform), never public" in err
+    assert "made gs://mine; studies go there with --root gs://mine/runs" in err
+    code, out, err = taetpu(*CREATE, "--json")
+    assert (code, json.loads(out)["region"]) == (0, "us-east5")
+    assert "is there already" in err
+
+    Clients(world.project).storage.bucket("mine").blob("runs/s/study.yaml").upload_from_string(b"x" * 2000)
+    code, out, _ = taetpu("bucket", "status", "mine")
+    assert code == 0
+    assert all(word in out for word in ("gs://mine", "us-east5", "me", "2.0 kB", "7 days", "label taetpu-owner=me"))
+
+    code, _, err = taetpu("bucket", "delete", "mine", "--yes")
+    assert code == 2
+    assert "gs://mine is not empty: 1 objects, 2.0 kB" in err
+    assert "--yes --force" in err
+    code, _, err = taetpu("bucket", "delete", "mine", "--yes", "--force")
+    assert code == 0
+    assert "deleted 1 objects" in err
+    assert world.left() == []
+
+
+def test_dry_runs_change_nothing(taetpu, world: World):
+    code, _, err = taetpu(*CREATE, "--dry-run")
+    assert code == 0
+    assert "dry run: nothing was changed" in err
+    assert world.changes() == []
+    taetpu(*CREATE, "--yes")
+    Clients(world.project).storage.bucket("mine").blob("a").upload_from_string(b"x")
+    world.calls.clear()
+    code, _, err = taetpu("bucket", "delete", "mine", "--dry-run", "--yes", "--force")
+    assert code == 0
+    assert "delete gs://mine with 1 objects, 1 B" in err
+    assert world.changes() == []
+
+
+def test_nobody_is_there_to_agree(taetpu, world: World):
+    code, _, err = taetpu(*CREATE)
+    assert code == 2
+    assert "give --yes to do it" in err
+    assert world.changes() == []
+
+
+@pytest.mark.parametrize(("typed", "left"), [("mine", []), ("yes", ["storage.buckets: mine"])])
+def test_its_name_has_to_be_typed(taetpu, world: World, typed: str, left: list[str]):
+    taetpu(*CREATE, "--yes")
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, f"{typed}\n".encode())
+    command = [sys.executable, "-m", "taetpu", "bucket", "delete", "mine"]
+    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(keyboard), os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    assert "Type 'mine' to agree" in done.stderr
+    assert world.left() == left
+
+
+def test_what_is_not_ours_is_never_deleted(taetpu, world: World):
+    Clients(world.project).storage.bucket("theirs").create(location="us")
+    world.calls.clear()
+    code, _, err = taetpu("bucket", "delete", "theirs", "--yes", "--force")
+    assert code == 2
+    assert "gs://theirs is not deleted: taetpu did not make it" in err
+    code, _, err = taetpu("bucket", "create", TAKEN, "--region", "us-east5", "--yes")
+    assert code == 2
+    assert "somebody else's" in err
+    assert world.changes() == []
+
+
+def test_apart_from_the_machines(taetpu, monkeypatch):
+    monkeypatch.setenv("TAETPU_ZONES", "us-central1-a")
+    _, _, err = taetpu(*CREATE, "--dry-run")
+    assert "warning: the bucket is in us-east5 and your zones are in us-central1" in err
+    monkeypatch.setenv("TAETPU_ZONES", "us-east5-a")
+    _, _, err = taetpu("bucket", "create", "mine", "--dry-run")
+    assert "warning" not in err
+    assert "gs://mine in us-east5" in err
+
+
+def test_no_bucket(taetpu):
+    code, _, err = taetpu("bucket", "status", "mine")
+    assert code == 2
+    assert "there is no bucket gs://mine" in err
+    assert "Traceback" not in err

@@ -1,0 +1,363 @@
+"""What a bucket has of its own: errors with the address, answers that are lost, few requests, folders kept whole."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.clouds import BUCKET, TAKEN
+
+from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission, Transient
+from taetpu.cloud.fakes.world import Fault, Refused, World
+from taetpu.cloud.storage import Address, address
+from taetpu.core.errors import UserError
+from taetpu.store.backend import NotStored, Store, open_store
+from taetpu.store.gcs import FILES, GcsStore
+from taetpu.store.index import studies
+from taetpu.store.study import StudyFolder
+
+
+@pytest.fixture
+def store(gs_root: str) -> GcsStore:
+    opened = open_store(gs_root)
+    assert isinstance(opened, GcsStore)
+    return opened
+
+
+@pytest.fixture
+def elsewhere(store: GcsStore) -> GcsStore:
+    """The same place as another machine sees it."""
+    other = GcsStore(store.root)
+    other._local = lambda key: Path(f"{store._local('here')}-elsewhere", key)  # its own disk
+    return other
+
+
+def test_addresses():
+    assert address("gs://b-1/c/d/") == address(Path("gs://b-1/c/d")) == Address("b-1", "c/d")
+    assert str(Address("b-1", "c")) == "gs://b-1/c"
+    assert str(Address("b-1")) == "gs://b-1"
+    assert Address("b-1") / "c" == Address("b-1", "c")
+    assert Address("b-1", "c/d").parent == Address("b-1", "c")
+    assert (Address("b-1", "c").parent, Address("b-1").parent) == (Address("b-1"), None)
+    assert address("runs") is address("/gs/runs") is address(Path("gs")) is None
+    for text in ("gs://", "gs://B/c", "s3://bucket"):
+        with pytest.raises(Invalid, match="cannot be"):
+            address(text)
+
+
+def test_the_root_of_a_bucket_is_a_root(store: GcsStore):
+    top = open_store(f"gs://{BUCKET}")
+    top.write("s/study.yaml", b"arms: {}\nseeds: []\n")
+    assert top.list("") == top.list("s") == ["s/study.yaml"]
+    assert top.where("s") == f"gs://{BUCKET}/s"
+    assert [entry.where for entry in studies(f"gs://{BUCKET}/")] == [f"gs://{BUCKET}/s"]
+    assert [entry.where for entry in studies(f"gs://{BUCKET}/s")] == [f"gs://{BUCKET}/s"]
+
+
+def test_what_consoles_and_others_leave_is_not_listed(store: GcsStore):
+    for name in ("s/", "s/.hidden", "s/.folder/a", "s//b"):
+        store.bucket.blob(f"root/{name}").upload_from_string(b"")
+    store.write("s/a", b"")
+    assert store.list("") == store.list("s") == ["s/a"]
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+ASKED: list[Callable[[Store], object]] = [
+    lambda store: store.write("s/a", b"x"),
+    lambda store: store.read("s/a"),
+    lambda store: store.exists("s/a"),
+    lambda store: store.modified("a"),
+    lambda store: store.list(""),
+    lambda store: store.list("s"),
+    lambda store: store.delete("s"),
+    lambda store: store.claim("s/lock").__enter__(),
+    lambda store: store.fetch("s/packs/0/1"),
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_no_bucket(gs_root: str, ask: Callable[[Store], object]):
+    with pytest.raises(NotFound, match="there is no bucket 'none-such'") as caught:
+        ask(open_store("gs://none-such/runs"))
+    assert "gs://none-such/runs" in str(caught.value)
+    assert "taetpu bucket create none-such --region" in str(caught.value)
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_no_access(gs_root: str, ask: Callable[[Store], object]):
+    with pytest.raises(Permission, match=r"storage\.objects\.") as caught:
+        ask(open_store(f"gs://{TAKEN}/runs"))
+    assert f"gs://{TAKEN}/runs" in str(caught.value)
+    assert "--role=roles/storage.object" in str(caught.value)
+
+
+@pytest.mark.parametrize("ask", [ASKED[0], ASKED[1], ASKED[5], ASKED[7]])
+def test_no_answer(store: GcsStore, world: World, ask: Callable[[Store], object]):
+    world.faults.append(Fault("*", Refused(14, "We encountered an internal error"), times=10**6))
+    with pytest.raises(Transient, match="Cloud Storage does not answer") as caught:
+        ask(store)
+    assert f"gs://{BUCKET}/root" in str(caught.value)
+    assert "nothing that was stored is lost" in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [8, 13, 14, None])
+@pytest.mark.parametrize("ask", ASKED[:7])
+def test_what_passes_is_waited_for(store: GcsStore, world: World, ask: Callable[[Store], object], code: int | None):
+    store.write("s/a", b"x")
+    store.write("a", b"x")
+    store.listings.forget()
+    store.contents.kept.clear()
+    world.faults.append(Fault("*", Refused(code, "try again") if code else None, times=2))
+    ask(store)
+    assert world.faults == []
+
+
+def test_without_the_library_the_extra_is_named(gs_root: str, tmp_path: Path):
+    script = "import sys; sys.modules['google.cloud'] = None; sys.argv[1:] = ['list', '--root', sys.argv[1]]\n"
+    script += "from taetpu.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, gs_root], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'taetpu[gcp]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_local_root_needs_no_library(tmp_path: Path):
+    script = "import sys; sys.modules['google.cloud'] = None; sys.argv[1:] = ['list', '--root', sys.argv[1]]\n"
+    script += "from taetpu.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- written once, whatever becomes of the answer --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_write_whose_answer_was_lost_is_a_write(store: GcsStore, world: World, replace: bool):
+    world.faults.append(Fault("objects.insert", None, moment="after"))
+    store.write("s/a", b"mine", replace=replace)
+    assert store.read("s/a") == b"mine"
+    with pytest.raises(UserError, match="written once"):
+        store.write("s/a", b"other")
+
+
+def test_of_two_writers_at_once_one_is_told(store: GcsStore, elsewhere: GcsStore):
+    assert not store.exists("s/a")
+    elsewhere.write("s/a", b"theirs")
+    store.write("s/b", b"mine")
+    with pytest.raises(UserError, match="written once") as caught:
+        store.write("s/a", b"mine")
+    assert caught.value.file == f"gs://{BUCKET}/root/s/a"
+    assert store.read("s/a") == b"theirs"
+
+
+def test_a_result_goes_first_when_a_run_is_deleted(store: GcsStore, world: World):
+    for name in ("config.json", "a", "metrics/0-10.json", "result.json", "z"):
+        store.write(f"s/runs/x/0-{'0' * 8}/{name}", b"{}")
+    world.faults.append(Fault("objects.delete", Refused(7, "no more"), skip=1, times=10**6))
+    with pytest.raises(Permission):
+        store.delete("s/runs/x")
+    world.faults.clear()
+    assert [key.rpartition("/")[2] for key in GcsStore(store.root).list("s")] == ["a", "config.json", "0-10.json", "z"]
+    (run,) = StudyFolder(GcsStore(store.root), "s").runs()
+    assert run.status() == "started"
+
+
+# --- few requests ----------------------------------------------------------------------------------------------------
+
+
+def test_a_look_at_many_runs_is_one_listing_and_reads_only_what_is_new(store: GcsStore, world: World):
+    study = StudyFolder(store, "s")
+    for seed in range(20):
+        run = study.run("a", seed, "0" * 8)
+        run.start({})
+        for start in range(0, 50, 10):
+            run.append(start, start + 10, {"loss": ([start + 10], [1.0])})
+        run.finish({})
+    watching = StudyFolder(GcsStore(store.root), "s")
+
+    def look() -> list[str]:
+        world.calls.clear()
+        found = [(run.status(), len(run.metrics()["loss"].step)) for run in watching.runs()]
+        assert found == [("done", 5)] * 20
+        return [call.name for call in world.calls]
+
+    first = look()
+    assert first.count("objects.list") == 2  # results are new to it, so it asks once more
+    assert first.count("objects.get") == 100
+    assert set(look()) <= {"objects.list"}
+    watching.store.listings.forget()  # pyright: ignore[reportAttributeAccessIssue]
+    study.run("a", 3, "0" * 8).append(50, 60, {"loss": ([60], [1.0])})
+    world.calls.clear()
+    assert len(watching.run("a", 3, "0" * 8).metrics()["loss"].step) == 6
+    assert [call.name for call in world.calls].count("objects.get") == 1
+
+
+def test_a_listing_never_has_a_result_without_what_was_written_before_it(store: GcsStore, world: World):
+    """A listing that comes in pages may be overtaken: the run ends between the page with its metrics and the next."""
+    watching = GcsStore(store.root)
+    run = StudyFolder(store, "s").run("a", 0, "0" * 8)
+    run.start({})
+    listed, pages = watching._listed, []
+
+    def overtaken(name: str) -> dict:
+        found = listed(name)
+        if not pages:
+            run.append(0, 10, {"loss": ([10], [1.0])})
+            run.finish({})
+            found |= {key: entry for key, entry in listed(name).items() if key.endswith("result.json")}
+        pages.append(found)
+        return found
+
+    watching.listings.ask = overtaken
+    seen = StudyFolder(watching, "s").run("a", 0, "0" * 8)
+    assert (seen.status(), len(pages)) == ("done", 2)
+    assert len(seen.metrics()["loss"].step) == 1
+
+
+def test_what_others_write_is_seen_soon(store: GcsStore, elsewhere: GcsStore):
+    assert store.list("s") == []
+    elsewhere.write("s/a", b"1")
+    assert elsewhere.list("s") == ["s/a"]
+    store.listings.known["s"] = (store.listings.known["s"][0] - 1.0, {})  # a second later
+    assert store.list("s") == ["s/a"]
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def kept(store: GcsStore, step: int) -> None:
+    """A checkpoint: two files, one of them in a folder, that say which step they are of."""
+    folder = store.folder(f"s/packs/p/{step}")
+    (folder / "d").mkdir(exist_ok=True)
+    for name in ("state", "d/array"):
+        (folder / name).write_bytes(b"%d" % step * 1000)
+    StudyFolder(store, "s").keep_pack("p", step)
+
+
+def found(store: GcsStore) -> int | None:
+    """The step that a pack goes on from, by what lies in its folder then."""
+    steps = [path for path in StudyFolder(store, "s").pack_folder("p").iterdir() if path.name.isdecimal()]
+    for path in steps:
+        assert (path / "state").read_bytes() == (path / "d" / "array").read_bytes() == path.name.encode() * 1000
+    return int(steps[0].name) if steps else None
+
+
+def test_a_folder_is_found_again_on_another_machine(store: GcsStore, elsewhere: GcsStore):
+    kept(store, 10)
+    assert store.list("s/packs") == ["s/packs/p/10/d/array", "s/packs/p/10/state"]
+    assert found(elsewhere) == 10
+
+
+def test_two_are_kept(store: GcsStore):
+    for step in (10, 20, 30, 40):
+        kept(store, step)
+    assert StudyFolder(store, "s").pack_steps("p") == [30, 40]
+    StudyFolder(store, "s").delete_pack("p")
+    assert store.list("s") == []
+    assert not (store.folder("s/packs/p") / "40").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "other", "list", "unlisted"])
+def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: GcsStore, damage: str):
+    kept(store, 10)
+    kept(store, 20)
+    newest = "root/s/packs/p/20"
+    if damage == "missing":
+        store.bucket.blob(f"{newest}/d/array").delete()
+    elif damage == "other":
+        store.bucket.blob(f"{newest}/d/array").upload_from_string(b"30" * 1000)
+    elif damage == "list":
+        store.bucket.blob(f"{newest}/{FILES}").upload_from_string(b"{")
+    else:
+        store.bucket.blob(f"{newest}/{FILES}").delete()
+    assert found(elsewhere) == 10
+    assert StudyFolder(elsewhere, "s").pack_steps("p") == [10]
+    shutil.rmtree(elsewhere.folder("s"))
+    kept(elsewhere, 20)
+    assert found(GcsStore(store.root)) == 20
+
+
+def test_a_download_that_is_cut_off_leaves_nothing_behind(store: GcsStore, elsewhere: GcsStore, world: World):
+    kept(store, 10)
+    world.faults.append(Fault("objects.get", Refused(7, "not now"), skip=1))
+    with pytest.raises(Permission, match=r"cannot read .*/s/packs/p/10: not now"):
+        found(elsewhere)
+    assert not [path for path in elsewhere.folder("s/packs/p").iterdir() if path.name.isdecimal()]
+    assert found(elsewhere) == 10
+
+
+UPLOADS = """
+import os, signal, sys
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+import google.cloud.storage, google.cloud.storage.transfer_manager
+
+def die_before(moment):
+    seen = 0
+    def die(event, arguments):
+        nonlocal seen
+        if event == "http.client.send":
+            seen += 1
+            if seen == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(die)
+
+def keep(root):
+    store = open_store(root)
+    study = StudyFolder(store, "s")
+    for step in (10, 20, 30):
+        folder = store.folder(f"s/packs/p/{step}")
+        (folder / "d").mkdir()
+        for name in ("state", "d/array"):
+            (folder / name).write_bytes(b"%d" % step * 1000)
+        study.keep_pack("p", step)
+        print(step, flush=True)
+
+for moment in range(1, 200):
+    child = os.fork()
+    if not child:
+        die_before(moment)
+        keep(f"{sys.argv[1]}/{moment}")
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+print("whole", moment)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_last_one_that_was_kept_is_found(
+    gs_root: str, start: Callable[..., subprocess.Popen[str]]
+):
+    """Before the first request is sent, before the second, and so on: one process each."""
+    said = start(UPLOADS, gs_root).communicate()[0]
+    assert said.splitlines()[-1].startswith("whole"), said
+    moments, resumed = int(said.split()[-1]), []
+    for moment in range(1, moments + 1):
+        store = GcsStore(Address(BUCKET, f"root/{moment}"))
+        step = found(store)
+        resumed.append(0 if step is None else step)
+    assert resumed == sorted(resumed)
+    assert set(resumed) == {0, 10, 20, 30}
+    assert moments > 12
+
+
+def test_the_local_folder_goes_with_its_process(gs_root: str, start: Callable[..., subprocess.Popen[str]]):
+    script = "import sys; from taetpu.store.backend import open_store; s = open_store(sys.argv[1])\n"
+    script += "f = s.folder('s/a'); (f / 'x').write_bytes(b'1'); s.keep('s/a'); print(f)"
+    said = start(script, gs_root).communicate()[0].strip()
+    assert said.startswith(os.environ["TAETPU_CACHE"])
+    assert not Path(said).exists()
+    assert open_store(gs_root).read("s/a/x") == b"1"
+
+
+def test_what_is_not_stored_is_not_a_conflict(store: GcsStore):
+    with pytest.raises(NotStored):
+        store.read("s/a")
+    with pytest.raises(UserError) as caught:
+        store.write("s/../a", b"")
+    assert not isinstance(caught.value, Conflict)

@@ -1,0 +1,99 @@
+"""A study whose root is a bucket: `taetpu run` in a process of its own, killed with -9, against one on a disk."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.clouds import BUCKET
+
+from taetpu.cloud.fakes.world import World
+from taetpu.store.index import one_study, studies
+from taetpu.train.saved import open_run
+
+STUDY = """
+study: killed
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 120, batch_size: 8, eval_every: 20, checkpoint: eval, sample: none}
+seeds: 2
+arms:
+  no-ffn: {model.ffn: none}
+"""
+
+
+def start(folder: Path, root: str, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "taetpu", "run", "study.yaml", "--root", root, "--pack", "2", *args]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    with process:
+        out, err = process.communicate(timeout=300)
+    return process.returncode, out + err
+
+
+def names(world: World) -> list[str]:
+    with world.lock:
+        return sorted(name.removeprefix(f"{BUCKET}/root/") for name in world.table("storage.objects"))
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_on_a_bucket_it_ends_as_on_a_disk(tmp_path: Path, world: World, gs_root: str):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    code, said = end(start(tmp_path, "local"))
+    assert code == 0, said
+
+    moments = (
+        lambda name: "/packs/" in name and "/d/" in name,  # while a checkpoint is uploaded
+        lambda name: name.startswith("killed/runs/no-ffn/") and name.endswith("/metrics/20-40.json"),
+    )
+    for moment in moments:
+        process = start(tmp_path, gs_root)
+        while not any(map(moment, names(world))):
+            assert process.poll() is None, end(process)
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        end(process)
+        assert "killed/results.json" not in names(world)
+    code, said = end(start(tmp_path, gs_root))
+    assert code == 0, said
+    assert "going on from step" in said
+    assert f"report: {gs_root}/killed/report/index.html" in said
+
+    local, bucket = one_study(tmp_path / "local"), one_study(gs_root)
+    kinds = ("results.json", "/result.json", "/config.json", "evaluation.json", ".safetensors")
+    for key in local.store.list("killed"):
+        if key.endswith(kinds) or "/metrics/" in key:
+            assert bucket.store.read(key) == local.store.read(key), key
+    assert bucket.store.list("killed/packs") == []
+    assert "killed/lock" not in names(world)
+    (entry,) = studies(gs_root)
+    assert (entry.done, entry.total, entry.problem) == (4, 4, None)
+    every_command_takes_an_address(tmp_path, f"{gs_root}/killed")
+
+
+def every_command_takes_an_address(folder: Path, study: str) -> None:
+    (folder / "claims.yaml").write_text(f"study: {study}\nclaims: [no-ffn is worse]\n")
+    for command, said in {
+        ("list", "--root", study): "4/4",
+        ("status", study): "baseline",
+        ("status", study, "--watch"): "4/4",
+        ("report", study, "--verify"): "is what the raw metrics of 4 runs come to",
+        ("report", study): f"report: {study}/report/index.html",
+        ("plot", study, "--metric", "val/loss", "-o", "loss.svg"): "wrote loss.svg",
+        ("check", "claims.yaml"): "no-ffn is worse",
+        ("run", "study.yaml", "--root", "other", "--reuse", study, "--audit", "0"): "baseline",
+    }.items():
+        told = [sys.executable, "-m", "taetpu", *command]
+        done = subprocess.run(told, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 3), done.stderr
+        assert said in done.stdout, (command, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+    (run,) = [run for run in one_study(study).runs() if (run.arm, run.seed) == ("baseline", 0)]
+    opened = open_run(run.where)
+    assert opened.config.dim == 16
+    assert f"seed 0: finished, {run.where}" in opened._repr_html_()
