@@ -58,12 +58,19 @@ def new_name() -> str:
 
 
 def start(
-    slice: Slice, asked: Asked, *, name: str = "", workers: Sequence[int] | None = None, beside: bool = False
+    slice: Slice,
+    asked: Asked,
+    *,
+    name: str = "",
+    workers: Sequence[int] | None = None,
+    beside: bool = False,
+    answer: float = ANSWER,
 ) -> str:
     """Begin a job on all hosts, or some, side by side: on all of them or on none. Its name.
 
     Args:
         beside: although a job runs or the TPU is held, which is for jobs that do not use it.
+        answer: seconds in which a host must answer.
 
     Raises:
         Unreachable: a host does not answer; nothing was begun, or what was is stopped.
@@ -78,14 +85,14 @@ def start(
         "name": name, "id": secrets.token_hex(8), "commands": [list(command) for command in asked.commands],
         "folder": asked.folder, "environment": dict(asked.environment), "image": asked.image,
     }  # fmt: skip
-    ended = _asked(slice, "start", request, chosen)
+    ended = _asked(slice, "start", request, chosen, answer)
     lost = [done.worker for done in ended if not done.reached]
     if lost:  # whether it began there is not known; the same request begins it only once
-        again = {done.worker: done for done in _asked(slice, "start", request, lost)}
+        again = {done.worker: done for done in _asked(slice, "start", request, lost, answer)}
         ended = [again.get(done.worker, done) for done in ended]
     if not all(done.ok for done in ended):
         begun = [done.worker for done in ended if done.ok or not done.reached]
-        _asked(slice, "stop", {"name": name, "grace": 0}, begun)
+        _asked(slice, "stop", {"name": name, "grace": 0}, begun, answer)
         _told(ended, "start the job")
     return name
 

@@ -38,25 +38,25 @@ def project(folder: Path) -> Path:
 
 
 def sync(
-    slice: Slice,
-    source: Path,
-    target: str,
-    *,
-    exclude: Sequence[str] = (),
-    dry_run: bool = False,
-    workers: Sequence[int] | None = None,
+    slice: Slice, source: Path, target: str, *, dry_run: bool = False, workers: Sequence[int] | None = None
 ) -> list[str]:
     """Make a folder of each host the same as a local one; what changed, or would, on the first of them.
 
-    What git ignores is not sent; `.gitignore` protects what is there.
+    What git ignores is not sent, and what `.gitignore` names is not deleted there.
 
     Raises:
-        Unreachable: the connection broke off; the next call goes on where it did.
+        Cut: the connection broke off; the next call goes on where it did.
         DiskFull: a host has no room left.
     """
-    options = ["--delete-after", *(f"--exclude={one}" for one in exclude), *NEVER]
-    options += ["--filter=:-r .gitignore", *_hidden(source)]
-    return _everywhere(slice, [*options, f"{source}/"], target, dry_run, workers)
+    return mirror(slice, source, target, _ignored(source), dry_run, workers)
+
+
+def mirror(
+    slice: Slice, source: Path, target: str, filters: Sequence[str] = (), dry_run: bool = False,
+    workers: Sequence[int] | None = None,
+) -> list[str]:  # fmt: skip
+    """Make a folder of each host the same as a local one, whatever git says of it, see `sync`."""
+    return _everywhere(slice, ["--delete-after", *NEVER, *filters, f"{source}/"], target, dry_run, workers)
 
 
 def send(
@@ -74,7 +74,7 @@ def send(
         UserError: a path is not there, or not below the root.
     """
     named = [f"{root}/./{_below(root, path)}" for path in paths]
-    ignored = [option for path in paths if path.is_dir() for option in _hidden(path, root)]
+    ignored = [option for path in paths if path.is_dir() for option in _ignored(path, root)]
     return _everywhere(slice, ["--relative", *NEVER, *ignored, *named], target, dry_run, workers)
 
 
@@ -149,17 +149,21 @@ class Cut(Unreachable):
     """A transfer that did not come to its end."""
 
 
-def _hidden(source: Path, root: Path | None = None) -> list[str]:
-    """Filters that keep what git ignores from being sent; without git, what .gitignore's plain lines name."""
+def _ignored(source: Path, root: Path | None = None) -> list[str]:
+    """Filters that keep what git ignores from being sent, and what `.gitignore` names from being deleted there.
+
+    Without git they are read as rsync reads patterns, which knows no `!`.
+    """
     root = root or source
     asked = ["git", "-C", str(source), "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"]
     try:
         told = subprocess.run(asked, capture_output=True, check=True).stdout.decode(errors="surrogateescape")
     except (OSError, subprocess.CalledProcessError):
-        return ["--filter=:-s .gitignore"]
+        return ["--filter=:- .gitignore"]
     below = source.resolve().relative_to(root.resolve()).as_posix()
     prefix = "/" if below == "." else f"/{below}/"
-    return [f"--filter=hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
+    hidden = [f"--filter=hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
+    return ["--filter=:-r .gitignore", *hidden]
 
 
 def _literal(path: str) -> str:

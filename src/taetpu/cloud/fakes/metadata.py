@@ -6,6 +6,7 @@ Paths, headers and `wait_for_change` are as in https://cloud.google.com/compute/
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
@@ -89,6 +90,7 @@ def _handler(metadata: Metadata) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # who waited has been killed
+                self.wfile.write(body)
 
     return Handler

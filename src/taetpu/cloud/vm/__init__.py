@@ -1,5 +1,6 @@
 """A TPU machine from its first boot to the moment when jobs can run on it: `startup` is what it runs by itself,
-`prepare` waits for that and brings the rest. What is done on a real machine alone (apt, systemd, uv) has only been read about.
+`prepare` waits for that and brings the rest. What is done on a real machine alone (apt, systemd, uv) has only been read
+about, never run.
 """
 
 import json
@@ -77,7 +78,7 @@ def prepare(slice: "Slice", spec: Spec, tell: Callable[[str], None], waits: "Wai
         command = ["sh", "-c", script, "environment", python_version()]
         ssh.together(slice.everywhere(command, input=requirements()), "set up its environment")
     package = Path(str(files("taetpu")))
-    transfer.sync(slice, package, ".taetpu/src/taetpu", exclude=("__pycache__/",))
+    transfer.mirror(slice, package, ".taetpu/src/taetpu")
     _introduce(slice)
 
 

@@ -19,6 +19,8 @@ from .jobs import BASE, ROOM, Job
 HOME = os.path.expanduser("~")
 OWN = os.path.join(HOME, BASE)
 REFUSED = 3
+BEGINS = 5.0
+"""Seconds in which a job begins."""
 SESSION = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_ORIGINAL_COMMAND")
 """Of a login's environment, what a job is not given: it is nobody's session."""
 
@@ -73,9 +75,9 @@ def start(
         os.makedirs(here, exist_ok=True)
         os.makedirs(job.path)
     except FileExistsError:
-        if job.asked.get("id") != id:
+        if job.asked.get("id", id) != id:
             raise Refusal(f"there is a job {name!r} already") from None
-        return job.told()
+        return _begun(job)
     except OSError as error:
         raise Refusal(f"cannot make the job's folder: {error.strerror}") from error
     try:
@@ -97,11 +99,21 @@ def _launch(job: Job) -> None:
             jobs.python("supervisor", job.name), start_new_session=True, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
         )  # fmt: skip
-        while not os.path.exists(os.path.join(job.path, "pid")):
+        while not job.read("pid"):
             if supervisor.poll() is not None:
                 said.seek(0)
                 raise Refusal(f"the job did not begin: {said.read().strip()[-300:]}")
             time.sleep(0.01)
+
+
+def _begun(job: Job) -> dict[str, Any]:
+    """A job that the same request has begun before, or is beginning at the moment."""
+    end = time.monotonic() + BEGINS
+    while not job.read("pid"):
+        if time.monotonic() > end:
+            raise Refusal("the job did not begin")
+        time.sleep(0.01)
+    return job.told()
 
 
 def status() -> dict[str, Any]:

@@ -72,11 +72,11 @@ def holders(patterns: tuple[str, ...] = (*DEVICES, LOCK)) -> list[tuple[int, str
         PermissionError: of some process nothing can be told.
     """
     wanted = {os.path.realpath(path) for pattern in patterns for path in glob.glob(pattern)}
-    found = []
-    for pid in os.listdir("/proc"):
-        if wanted and pid.isdigit():
-            found += [(int(pid), _name(int(pid)), path) for path in sorted(wanted & _open(pid))]
-    return found
+    if not wanted:
+        return []
+    own = MARK in os.environ
+    pids = [p.pid for p in everyone()] if own else [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    return [(pid, _name(pid), path) for pid in pids for path in sorted(wanted & _open(pid))]
 
 
 def chips() -> int:
@@ -91,7 +91,7 @@ def is_socket(path: str) -> bool:
         return False
 
 
-def _open(pid: str) -> set[str]:
+def _open(pid: int) -> set[str]:
     """Paths that a process has open.
 
     Raises:

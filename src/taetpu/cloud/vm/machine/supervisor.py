@@ -27,11 +27,12 @@ def main(words: list[str]) -> int:
     code = 0
     with open(job.log, "ab", buffering=0) as log:
         for command in asked["commands"]:
-            if stopped or code:
+            if stopped and not code:
+                code = 128 + signal.SIGTERM  # what is left of it is not begun
+            if code:
                 break
             code = _run(_contained(command, asked, home, environment), asked["folder"], environment, log)
     code = 128 - code if code < 0 else code
-    code = 128 + signal.SIGTERM if stopped and not code else code
     with open(os.path.join(job.path, ROOM), "r+") as file:
         file.write(f"{code:03d}")
     os.replace(os.path.join(job.path, ROOM), os.path.join(job.path, "rc"))
