@@ -4,14 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from tests.cloud.conftest import until
 
-from taetpu.cloud import ssh_errors, transfer
+from taetpu.cloud import jobs, ssh_errors, transfer
 from taetpu.core.errors import UserError
 
 
@@ -76,11 +75,7 @@ def test_named_files_keep_their_folders_and_nothing_else_is_touched(boot, hosts,
     slice = boot(2)
     paths = [project / "sub/it's (a) [b] $c *.py", project / "sub/deep", project / "big.csv"]
     transfer.send(slice, project, paths, "work/p")
-    sent = [
-        "big.csv",
-        "sub/deep/x.py",
-        "sub/it's (a) [b] $c *.py",
-    ]  # a file that is named is sent though git ignores it
+    sent = ["big.csv", "sub/deep/x.py", "sub/it's (a) [b] $c *.py"]  # what is named is sent though git ignores it
     assert there(hosts, "work/p", "t-w1") == sent
     transfer.send(slice, project, [project / "sub"], "work/p")
     assert there(hosts, "work/p") == ["big.csv", "sub/.gitignore", *sent[1:]]
@@ -171,62 +166,45 @@ def marked_rsync(mark: str) -> list[int]:
     return found
 
 
-FULL = """
-import os, sys
-from pathlib import Path
-from taetpu.cloud import jobs, ssh, ssh_errors, transfer
-from taetpu.cloud.backends.base import Machine, State, Worker
-from taetpu.cloud.fakes.hosts import LoopbackHosts
-from taetpu.cloud.settings import Settings
-
-disk, here = Path(sys.argv[1]), Path(sys.argv[2])
-hosts = LoopbackHosts(disk)
-address, port = hosts.boot("t-w0", 0, {"ssh-keys": f"taetpu:{ssh.public_key()}"})
-machine = Machine("t", "z", "gce", "v6e-8", State.READY, workers=(Worker(address, port),))
-slice = ssh.Slice.of(machine, "taetpu", Settings(project="p", external_ip=True))
-(here / "big").write_bytes(os.urandom(8 << 20))
-try:
-    transfer.sync(slice, here, "work/p")
-except ssh_errors.DiskFull as error:
-    print(error)
-(here / "big").write_bytes(os.urandom(2 << 20))
-transfer.sync(slice, here, "work/p")
-print("then", slice.run(0, ["cat", "work/p/big"]).ok)
-slice.run(0, ["sh", "-c", "cat /dev/zero > ballast"])
-print(type(ssh_errors.refusal(slice.run(0, ["sh", "-c", "echo x > small"]), "write")).__name__)
-slice.close()
-hosts.close()
-"""
+WRITE = "with open('small', 'w') as file: file.write('x' * 10_000)"
+MOUNT = 'mount -t tmpfs -o size=5m tmpfs "$1" || exit 77; cd "$1"; echo mounted; exec sleep 600'
 
 
-def test_a_disk_that_is_full_is_told_and_room_is_enough(hosts, tmp_path):
-    """The machine lies on a small disk, mounted for one process and its children alone."""
-    disk, here = tmp_path / "disk", tmp_path / "here"
-    disk.mkdir()
-    here.mkdir()
-    mount = 'mount -t tmpfs -o size=5m tmpfs "$1" || exit 77; exec "$2" -c "$3" "$1" "$4"'
-    words = [
-        "unshare",
-        "--mount",
-        "--map-root-user",
-        "sh",
-        "-c",
-        mount,
-        "sh",
-        str(disk),
-        sys.executable,
-        FULL,
-        str(here),
-    ]
-    environment = {key: text for key, text in os.environ.items() if key != "TAETPU_FAKE_CLOUD"}
-    environment["TAETPU_FAKE_CLOUD"] = "http://127.0.0.1:9"  # nobody is there: nothing is asked for
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=60)
-    if done.returncode == 77 or done.stderr.startswith("unshare:"):
-        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
-    lines = done.stdout.splitlines()
-    assert lines[0] == "the disk of t is full, so that it cannot receive files", done.stderr
-    assert lines[1:] == [
-        "  remedy: `taetpu tpu clean` removes old jobs; `taetpu tpu ssh` looks at the rest",
-        "then True",
-        "DiskFull",
-    ]
+@pytest.fixture
+def small(ready, hosts):
+    """A machine whose home is a disk of 5 MB, mounted where its logins alone see it."""
+    slice = ready()
+    machine = hosts.find("t-w0")
+    words = ["unshare", "--mount", "--map-root-user", "sh", "-c", MOUNT, "sh", str(machine.home)]
+    try:
+        holder = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        pytest.skip("no `unshare` to mount a small disk with")
+    with holder:
+        if holder.stdout.readline() != "mounted\n":
+            pytest.skip(f"cannot mount a small disk: {holder.stderr.read().strip()}")
+        enter = f"nsenter -t {holder.pid} --user --mount --preserve-credentials"
+        (machine.folder / "real").write_text((machine.folder / "login").read_text())
+        (machine.folder / "real").chmod(0o755)
+        (machine.folder / "login").write_text(f"#!/bin/bash\nexec {enter} {machine.folder}/real\n")
+        yield slice
+        holder.kill()
+
+
+def test_a_disk_that_is_full_is_told_and_room_is_enough(small, tmp_path):
+    (tmp_path / "big").write_bytes(os.urandom(8 << 20))
+    with pytest.raises(ssh_errors.DiskFull) as error:
+        transfer.send(small, tmp_path, [tmp_path / "big"], "work/p")
+    assert error.value.problem == "the disk of t is full, so that it cannot receive files"
+    assert error.value.remedy.startswith("`taetpu tpu clean` removes old jobs")
+    (tmp_path / "big").write_bytes(os.urandom(1 << 20))
+    transfer.send(small, tmp_path, [tmp_path / "big"], "work/p")
+    assert small.run(0, ["stat", "-c", "%s", "work/p/big"]).out == f"{1 << 20}\n"
+    filling = jobs.start(small, jobs.Asked([["sh", "-c", "cat /dev/zero >ballast; exit 7"]]))
+    until(lambda: jobs.job(small, filling)[0]["state"] == "ended")
+    assert jobs.job(small, filling)[0]["rc"] == 7  # for which room was kept
+    found = ssh_errors.refusal(small.run(0, ["python3", "-c", WRITE]), "write a word")
+    assert isinstance(found, ssh_errors.DiskFull)
+    assert "so that it cannot write a word" in found.problem
+    with pytest.raises(ssh_errors.DiskFull, match="the disk of t is full, so that it cannot start the job"):
+        jobs.start(small, jobs.Asked([["true"]]))

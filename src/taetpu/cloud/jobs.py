@@ -235,7 +235,7 @@ class _Reader:
         request = json.dumps({"name": self.name, "offset": self.offset, "follow": self.follow})
         process = subprocess.Popen(
             [*self.slice.ssh(self.worker), _remote("tail")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
         )  # fmt: skip
         assert process.stdin
         assert process.stdout

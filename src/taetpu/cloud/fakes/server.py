@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -141,9 +142,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(reply.body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(reply.body)
+            with suppress(ConnectionError):  # who asked has been killed
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(reply.body)
 
         def body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":

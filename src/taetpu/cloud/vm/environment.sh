@@ -15,7 +15,7 @@ export PATH="$HOME/.local/bin:$PATH"
 command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/0.13.5/install.sh | UV_NO_MODIFY_PATH=1 sh
 uv venv --quiet --clear --python "$1" "$base/venv"
 sed '/^$/,$d' "$base/requirements.new" >"$base/wanted"
-sed '/^$/d' "$base/requirements.new" >"$base/held"
+sed '1,/^$/d' "$base/requirements.new" >"$base/held"
 uv pip install --quiet --python "$base/venv/bin/python" --requirements "$base/wanted" --constraints "$base/held"
 uv pip install --quiet --python "$base/venv/bin/python" tpu-info || echo "tpu-info was not installed" >&2
 mv "$base/requirements.new" "$base/environment"
