@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from tests.cloud.conftest import until
+from tests.cloud.machines import until
 from tests.cloud.test_ssh import NASTY, SHOW
 
 from taetpu.cloud import jobs, ssh_errors

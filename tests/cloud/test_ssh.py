@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cloud.conftest import SETTINGS, until
+from tests.cloud.machines import SETTINGS, until
 
 from taetpu.cloud import ssh, ssh_errors
 from taetpu.cloud.fakes.hosts import Trouble

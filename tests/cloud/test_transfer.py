@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.cloud.conftest import until
+from tests.cloud.machines import until
 
 from taetpu.cloud import jobs, ssh_errors, transfer
 from taetpu.core.errors import UserError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, chips, inspect, live, plots, results, studies, verify
+from taetpu.cli import checks, chips, dev, inspect, live, plots, results, studies, tpu, verify
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -66,6 +66,8 @@ app.command()(plots.plot)
 app.command()(live.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
+app.add_typer(tpu.app, name="tpu")
+app.add_typer(dev.app, name="dev")
 
 
 def main() -> None:

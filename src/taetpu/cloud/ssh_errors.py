@@ -93,5 +93,5 @@ def unreachable(done: Done, doing: str) -> CloudError:
         return KeyRefused(problem, remedy=remedy)
     told = f": {said[-300:]}" if said else ""
     problem = f"{done.place} does not answer, so that nothing can {doing} there{told}"
-    remedy = "`taetpu tpu list` says whether it is still there; `taetpu doctor` looks at IAP and the firewall"
+    remedy = "`taetpu tpu status` looks it up anew; `taetpu doctor` looks at IAP and the firewall"
     return Unreachable(problem, remedy=remedy)

@@ -91,7 +91,7 @@ def scrap(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int
     Raises:
         UserError: a path leads out of the folder.
     """
-    doomed = [_inside(path) for path in paths]
+    doomed = [inside(path) for path in paths]
     names = [f"{target}/{path}" for path in doomed] or [target]
     together(slice.everywhere(["rm", "-rf", "--", *names], workers=workers), "remove files")
 
@@ -187,7 +187,7 @@ def _below(root: Path, path: Path) -> str:
     return whole.relative_to(root.resolve()).as_posix()
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """A path below the folder that is meant, as it is written there.
 
     Raises:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.cloud.conftest import SETTINGS, ZONE, of, until
+from tests.cloud.machines import SETTINGS, ZONE, of, until
 from tests.cloud.test_jobs import read, shell
 
 from taetpu.cloud import jobs, ssh, vm

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from tests.cloud.conftest import QUICK, SETTINGS, SPEC, of, until
+from tests.cloud.machines import QUICK, SETTINGS, SPEC, of, until
 from tests.cloud.test_jobs import read
 
 from taetpu.cloud import jobs, ssh_errors, vm
