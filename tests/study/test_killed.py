@@ -47,7 +47,7 @@ def reached(folder: Path, root: str, pattern: str) -> bool:
 
 
 @pytest.mark.slow
-def test_killed_at_three_moments_it_ends_with_the_same_results(tmp_path):
+def test_killed_at_three_moments_and_told_to_end_it_ends_with_the_same_results(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     out, err = end(start(tmp_path, "whole"))
     assert "baseline" in out, err
@@ -65,6 +65,16 @@ def test_killed_at_three_moments_it_ends_with_the_same_results(tmp_path):
         process.send_signal(signal.SIGKILL)
         end(process)
         assert not reached(tmp_path, "cut", "killed/results.json")
+
+    process = start(tmp_path, "cut")  # and once as a machine that is taken away does it
+    while not reached(tmp_path, "cut", "killed/runs/no-ffn/*/metrics/100-*"):
+        assert process.poll() is None, end(process)[1]
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = end(process)
+    assert process.returncode == 130
+    assert "interrupted: the same command goes on from the last checkpoint" in err
+
     process = start(tmp_path, "cut")
     _, err = end(process)
     assert process.returncode == 0, err

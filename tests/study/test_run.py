@@ -1,8 +1,10 @@
 """A study trains what is missing and nothing else, whatever happened before."""
 
 import json
+import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,39 @@ def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, u
         study(watcher=interrupting(event, step))
     _, folder = study()
     assert stored(folder) == undisturbed[1]
+
+
+class TakenAway(Watcher):
+    """Sends this process a SIGTERM once a step is reached, as a machine that is preempted does."""
+
+    def __init__(self, step: int):
+        self.step, self.resumes = step, []
+
+    def resumed(self, step):
+        self.resumes.append(step)
+
+    def advanced(self, step, loss):
+        if self.step and step >= self.step:
+            self.step = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_told_to_end_it_writes_a_checkpoint_between_borders_and_ends_with_the_same_numbers(study, undisturbed):
+    with pytest.raises(KeyboardInterrupt):
+        study(watcher=TakenAway(6))
+    again = TakenAway(0)
+    _, folder = study(watcher=again)
+    left = again.resumes[0]
+    assert 6 <= left < 20  # the next checkpoint was due at 20
+    assert left % 4 == 0  # where a window of log_every ends
+    before, now = undisturbed[1], stored(folder)
+    same = [name for name in before if not re.search("/metrics/", name)]  # a segment more, of the same points
+    assert [now[name] for name in same] == [before[name] for name in same]
+    whole = StudyFolder(open_store(Path(undisturbed[0].report["html"]).parents[2]), folder.name)
+    for run, one in zip(whole.runs(), folder.runs(), strict=True):
+        assert {name: list(zip(*s, strict=True)) for name, s in run.metrics().items()} == {
+            name: list(zip(*s, strict=True)) for name, s in one.metrics().items()
+        }
 
 
 @pytest.mark.slow

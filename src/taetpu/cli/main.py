@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from taetpu.cli import checks, chips, dev, inspect, live, plots, results, studies, tpu, verify
+from taetpu.cli import checks, chips, dev, doctor, inspect, live, plots, results, studies, tpu, verify, zones
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -68,6 +68,8 @@ app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(dev.app, name="dev")
+tpu.app.command()(zones.zones)
+app.command()(doctor.doctor)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taetpu.study.preview import Prepared
     from taetpu.train.plan import Packing
 
+ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
 COMPARED = 8  # chips or cores by the name: a machine of each generation
 
 
@@ -82,8 +83,25 @@ def _show_slice(found: dict[str, Any]) -> None:
         say(f"- {hazard} ({who})", hanging=2)
     for trouble in _troubles(found):
         say(f"- {trouble}", hanging=2)
+    if pace := _pace(found["programs"]):
+        say(f"- {pace}", hanging=2)
     typer.echo("")
     say(_bill(found))
+
+
+def _pace(programs: list[dict[str, Any]]) -> str:
+    """Whether products or memory traffic decide how fast the programs can be, by their arithmetic intensity."""
+    known = [one for one in programs if one.get("intensity")]
+    if not known:
+        return ""
+    low, high = (f([one["intensity"] for one in known]) for f in (min, max))
+    balance = known[0]["balance"]
+    if low > ON_CHIP * balance:
+        return "next to no traffic with the device's memory: what a step works on stays on the chip, says the compiler"
+    bounds = "memory traffic bounds" if high < balance else "products bound"
+    bounds = bounds if high < balance or low > balance else "memory traffic or products bound"
+    span = _between((low, high), "{:.3g}".format)
+    return f"{span} FLOPs a byte, where a device balances at {balance:.3g}: {bounds} the roofline"
 
 
 def _program(one: dict[str, Any]) -> dict[str, Any]:

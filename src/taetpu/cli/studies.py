@@ -9,11 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
+from taetpu.cli.consent import DryRun, Yes
 from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.results import show
 from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.wanted import (
+    BackendOption,
+    FlexStart,
+    IdleMinutes,
+    MaxHours,
+    MaxUsd,
+    Reservation,
+    Runtime,
+    Spot,
+    Type,
+    Wanted,
+    Zones,
+)
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -245,6 +259,23 @@ def run(
     xla_flags: XlaFlags = "",
     libtpu_args: LibtpuArgs = "",
     dump: Dump = False,
+    on: Annotated[
+        str | None, typer.Option(metavar="tpu", help="Train on a Cloud TPU made for it, in a bucket.")
+    ] = None,
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None,
+    kind: Type = None,
+    zone: Zones = None,
+    backend: BackendOption = None,
+    spot: Spot = False,
+    flex_start: FlexStart = False,
+    reservation: Reservation = "",
+    max_hours: MaxHours = None,
+    max_usd: MaxUsd = None,
+    idle_minutes: IdleMinutes = None,
+    runtime: Runtime = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the TPU when the study has ended.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing, then report. The same command goes on where it was stopped.
@@ -252,6 +283,15 @@ def run(
     Example: taetpu run study.yaml --set train.steps=200
     """
     from taetpu.core.errors import UserError
+
+    if on is not None or kind is not None:
+        wanted = Wanted(
+            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
+        )  # fmt: skip
+        words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
+        raise typer.Exit(
+            _elsewhere(on, study, sets or [], root, words, wanted, name=tpu, keep=keep, yes=yes, dry_run=dry_run)
+        )
 
     if audit is not None and not reuse:
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
@@ -269,6 +309,39 @@ def run(
 
         with joined(Cluster(coordinator, processes, process) if coordinator else None):
             train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
+
+
+def _words(
+    pack: str, until_resolved: bool, reuse: list[str] | None, audit: float | None, profile: int, xla_flags: str,
+    libtpu_args: str, dump: bool,
+) -> list[str]:  # fmt: skip
+    """Options of `run` that hold on another machine too, as they are written."""
+    words = [] if pack == "auto" else ["--pack", pack]
+    words += ["--until-resolved"] if until_resolved else []
+    words += [word for root in reuse or [] for word in ("--reuse", root)]
+    words += [] if audit is None else ["--audit", str(audit)]
+    words += ["--profile", str(profile)] if profile else []
+    words += [f"--xla-flags={xla_flags}"] if xla_flags else []
+    words += [f"--libtpu-args={libtpu_args}"] if libtpu_args else []
+    return words + (["--dump"] if dump else [])
+
+
+def _elsewhere(on: str | None, *asked: Any, **options: Any) -> int:
+    """Train on a machine that is made for it; the exit code.
+
+    Raises:
+        UserError: what `--on` names is none.
+    """
+    from taetpu.core.errors import UserError
+    from taetpu.core.runtime import prepare_jax
+
+    if on != "tpu":
+        problem = "--type names a machine, and --on tpu is not said" if on is None else f"there is no --on {on}"
+        raise UserError(problem, path=("--on",), remedy="--on tpu")
+    prepare_jax()
+    from taetpu.cli.on_tpu import run_on_tpu
+
+    return run_on_tpu(*asked, **options)
 
 
 def demo(root: Root = None) -> None:

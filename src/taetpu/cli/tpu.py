@@ -10,33 +10,42 @@ from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.wanted import (
+    BackendOption,
+    FlexStart,
+    IdleMinutes,
+    MaxHours,
+    MaxUsd,
+    Offer,
+    Reservation,
+    Runtime,
+    Spot,
+    Type,
+    Wanted,
+    Zones,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.cost import Price
-    from taetpu.cloud.spec import Spec
 
 app = typer.Typer(help="Cloud TPUs: from zones to teardown.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else `stack` of the settings.")]
-Zones = Annotated[
-    list[str] | None, typer.Option("--zone", help="Where it may be, the preferred first. May be repeated.")
-]
 
 
 @app.command()
 def up(
     name: Name = None,
-    kind: Annotated[str | None, typer.Option("--type", help="The slice: v6e-8, v5e:2x4.")] = None,
+    kind: Type = None,
     zone: Zones = None,
-    backend: Annotated[str | None, typer.Option(help="gce or tpu-api; else the one that suits the chip.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Cheaper, and may be taken back at any time.")] = False,
-    flex_start: Annotated[bool, typer.Option("--flex-start", help="Wait for it, then keep it for its time.")] = False,
-    reservation: Annotated[str, typer.Option(help="Take it out of this reservation.")] = "",
-    max_hours: Annotated[float | None, typer.Option(help="Delete it after so many hours.")] = None,
-    max_usd: Annotated[float | None, typer.Option(help="Refuse it if its worst case costs more.")] = None,
-    idle_minutes: Annotated[int | None, typer.Option(help="Delete it once idle for so long; 0: never.")] = None,
-    runtime: Annotated[str, typer.Option(help="The software version or image family.")] = "",
+    backend: BackendOption = None,
+    spot: Spot = False,
+    flex_start: FlexStart = False,
+    reservation: Reservation = "",
+    max_hours: MaxHours = None,
+    max_usd: MaxUsd = None,
+    idle_minutes: IdleMinutes = None,
+    runtime: Runtime = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -46,29 +55,16 @@ def up(
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
     place = here()
-    spec = _spec(place, name, kind, backend, provisioning(spot, flex_start, reservation), reservation, runtime)
-    spec = _limited(spec, place, max_hours, idle_minutes)
-    zones = _zones(place, spec, zone)
-    prices = {zone: _price(place, spec, zone) for zone in zones}
-    _check(place, spec, prices, max_usd)
-    if not agreed(_plan(spec, prices), "Create it?", yes=yes, dry_run=dry_run):
+    wanted = Wanted(
+        kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
+    )  # fmt: skip
+    offer = Offer.of(place, wanted.spec(place, name), wanted)
+    if not agreed(offer.plan(), "Make it?", yes=yes, dry_run=dry_run):
         return
-    machine = _made(place, spec, zones, prices)
+    machine = offer.made()
+    offer.set_up(machine)
     show_json(_machine(machine)) if as_json else _show([machine])
     _show_orphans(place, machine)
-
-
-def _made(place: Here, spec: "Spec", zones: list[str], prices: dict[str, "Price"]) -> "Machine":
-    """The machine, set up so that jobs can run on it."""
-    from taetpu.cloud import reconcile, ssh, vm
-
-    key = ssh.public_key()
-    rates = [price.per_hour for price in prices.values() if price.per_hour is not None]
-    rate = max(rates) if rates else None
-    machine = reconcile.up(place.cloud, spec, zones, vm.startup(spec, place.settings), key, rate)
-    tell(f"{machine.name} is ready in {machine.zone} by the API's word; waiting until it answers")
-    vm.prepare(ssh.Slice.of(machine, spec.user, place.settings), spec, tell)
-    return machine
 
 
 @app.command()
@@ -158,112 +154,6 @@ def cost(as_json: AsJson = False) -> None:
         say("By published rates, from when each was ready; disks, traffic and buckets are not in it.")
     else:
         typer.echo("nothing has been made yet")
-
-
-def provisioning(spot: bool, flex_start: bool, reservation: str) -> str:
-    """How it is to be paid for.
-
-    Raises:
-        UserError: more than one way is asked for.
-    """
-    from taetpu.core.errors import UserError
-
-    ways = {"spot": spot, "flex-start": flex_start, "reservation": bool(reservation)}
-    asked = [way for way, wanted in ways.items() if wanted]
-    if len(asked) > 1:
-        raise UserError(f"--{' and --'.join(asked)} exclude each other", remedy="give one of them")
-    return asked[0] if asked else "on-demand"
-
-
-def _spec(
-    place: Here, name: str | None, kind: str | None, backend: str | None, way: str, reservation: str, runtime: str
-) -> "Spec":
-    from taetpu.cloud.catalogue import backend_for, runtime_of
-    from taetpu.cloud.spec import Spec, label
-    from taetpu.core.chips import resolve
-    from taetpu.core.errors import UserError
-
-    if kind is None:
-        raise UserError("which TPU is not said", remedy="--type, e.g. v6e-8; `taetpu chips` lists them")
-    tpu, own = resolve(kind), place.settings
-    made_by = backend_for(tpu, backend or own.backend)
-    return Spec(
-        place.stack(name), tpu, made_by, way, reservation, runtime=runtime or runtime_of(tpu, made_by),
-        owner=label(own.owner), network=own.network, subnetwork=own.subnetwork, external_ip=own.external_ip,
-        service_account=own.service_account, image=own.image,
-    )  # fmt: skip
-
-
-def _limited(spec: "Spec", place: Here, max_hours: float | None, idle_minutes: int | None) -> "Spec":
-    """The spec with its limits in time."""
-    from dataclasses import replace
-
-    from taetpu.core.errors import UserError
-
-    hours = place.settings.max_hours if max_hours is None else max_hours
-    if not 0 < hours <= 168:
-        raise UserError(f"--max-hours {hours:g} is no time that a TPU may be kept", remedy="more than 0, at most 168")
-    minutes = place.settings.idle_minutes if idle_minutes is None else idle_minutes
-    return replace(spec, hours=hours, idle_minutes=minutes or None)
-
-
-def _zones(place: Here, spec: "Spec", wanted: list[str] | None) -> list[str]:
-    """Where to ask, in order.
-
-    Raises:
-        UserError: the slice is listed nowhere.
-    """
-    from taetpu.cloud.catalogue import offer, rate
-    from taetpu.core.errors import UserError
-
-    if chosen := wanted or place.settings.zones:
-        return list(chosen)
-    listed = place.cloud.backend(spec.backend).zones(spec.tpu) or sorted(offer(spec.tpu).zones)
-    if not listed:
-        raise UserError(f"{spec.backend} lists {spec.tpu.name} in no zone", remedy="`taetpu tpu zones` shows where")
-
-    def costs(zone: str) -> tuple[bool, float]:
-        usd = rate(spec.tpu, zone, spec.provisioning)
-        return usd is None, usd or 0.0
-
-    return sorted(listed, key=costs)
-
-
-def _price(place: Here, spec: "Spec", zone: str) -> "Price":
-    from taetpu.cloud.cost import Price
-    from taetpu.cloud.prices import rate
-
-    usd, source = rate(place.clients, spec.tpu, zone, spec.provisioning)
-    return Price(spec.tpu.chips, spec.hours, usd, source)
-
-
-def _check(place: Here, spec: "Spec", prices: dict[str, "Price"], max_usd: float | None) -> None:
-    """Refuse zones that may cost more than is allowed; those that may not are kept."""
-    from taetpu.cloud.cost import check
-    from taetpu.cloud.errors import Invalid
-
-    limits = place.settings if max_usd is None else place.settings.model_copy(update={"max_usd": max_usd})
-    refused: list[Invalid] = []
-    for zone in list(prices):
-        try:
-            check(prices[zone], spec, zone, limits)
-        except Invalid as error:
-            refused.append(error)
-            del prices[zone]
-    if not prices and refused:
-        raise refused[0]
-
-
-def _plan(spec: "Spec", prices: dict[str, "Price"]) -> str:
-    """What `up` would do, in lines."""
-    idle = f"; deleted once idle for {spec.idle_minutes} min" if spec.idle_minutes else ""
-    lines = [
-        f"{spec.stack}: {spec.tpu.name} ({spec.tpu.chips} chips, {spec.tpu.hosts} host(s)), {spec.provisioning}",
-        f"by {spec.backend} with {spec.runtime}; deleted after {spec.hours:g} h{idle}",
-    ]
-    for zone, price in prices.items():
-        lines.append(f"  {zone}: {price.told()}")
-    return "\n".join(lines)
 
 
 def _machine(machine: "Machine") -> dict[str, Any]:

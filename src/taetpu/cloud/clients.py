@@ -70,18 +70,24 @@ class Clients:
 
     @cached_property
     def tpu(self) -> "tpu_v2.TpuClient":
-        """The Cloud TPU API, by gRPC."""
+        """The Cloud TPU API, by gRPC; by REST towards fakes that have no address of gRPC."""
         tpu_v2 = imported("google.cloud.tpu_v2")
+        transports = imported("google.cloud.tpu_v2.services.tpu.transports")
         if address := os.environ.get(FAKE_GRPC):
-            transports = imported("google.cloud.tpu_v2.services.tpu.transports")
             channel = imported("grpc").insecure_channel(address)
             return tpu_v2.TpuClient(transport=transports.TpuGrpcTransport(channel=channel))
+        if fake_address():
+            return self.rest(tpu_v2.TpuClient, transports.TpuRestTransport)
         return tpu_v2.TpuClient(credentials=self.credentials)
 
     @cached_property
     def storage(self) -> "storage.Client":
         """Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
         return imported("google.cloud.storage").Client(project=self.project, credentials=self.credentials)
+
+    def url(self, service: str, path: str) -> str:
+        """Where a question goes that no library has a call for: `url("serviceusage", "/v1/projects/p/services")`."""
+        return f"{fake_address() or f'https://{service}.googleapis.com'}{path}"
 
     def compute(self, service: str) -> Any:
         """A client of Compute Engine by its name in the library: `Instances`, `ZoneOperations`, `MachineTypes`."""

@@ -53,6 +53,12 @@ class Invalid(CloudError):
     """The request can be granted nowhere as it is."""
 
 
+class NotOffered(Invalid):
+    """The zone does not have it, or is closed to the project. Another zone may have it."""
+
+    elsewhere = True
+
+
 class Transient(CloudError):
     """The service could not answer just now, retries included."""
 

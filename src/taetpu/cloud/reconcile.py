@@ -5,7 +5,7 @@ they are about to ask for, and ask then. An answer that never came is not a refu
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -85,12 +85,11 @@ class Cloud:
         return list(found.values())
 
 
-def up(cloud: Cloud, spec: Spec, zones: Sequence[str], startup: str, ssh_key: str, rate: float | None) -> Machine:
+def up(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str, ssh_key: str) -> Machine:
     """The machine of a spec, READY by the API's word: the one there is, or a new one in the first zone that has it.
 
     Args:
-        zones: where it may be, the preferred first.
-        rate: USD an hour, for the record.
+        zones: where it may be, the preferred first, with USD an hour there; None where no rate is known.
 
     Raises:
         Conflict: a stack of this name is there that is another machine, or not ours.
@@ -100,13 +99,13 @@ def up(cloud: Cloud, spec: Spec, zones: Sequence[str], startup: str, ssh_key: st
     """
     with cloud.records.held(spec.stack):
         if there := _kept(cloud, spec):
-            return _ready(cloud, spec, there, rate)
+            return _ready(cloud, spec, there, zones.get(there.zone))
         refused: list[CloudError] = []
         for zone in _order(cloud.records.read(spec.stack), spec, zones, cloud.waits.now()):
             if any(isinstance(error, Quota) and error.facts.get("region") == region(zone) for error in refused):
                 continue
             try:
-                return _ready(cloud, spec, _made(cloud, spec, zone, startup, ssh_key), rate)
+                return _ready(cloud, spec, _made(cloud, spec, zone, startup, ssh_key), zones[zone])
             except CloudError as error:
                 if not error.elsewhere:
                     raise
@@ -249,7 +248,7 @@ def _refuse(cloud: Cloud, spec: Spec, zone: str, error: CloudError) -> None:
     cloud.records.write(cloud.records.read(spec.stack).refused(refusal))
 
 
-def _order(record: Record, spec: Spec, zones: Sequence[str], now: float) -> list[str]:
+def _order(record: Record, spec: Spec, zones: Iterable[str], now: float) -> list[str]:
     """Zones as they are to be tried: those that refused the same a short while ago come last."""
     fresh = {
         r.zone

@@ -2,20 +2,26 @@
 
 import getpass
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from taetpu.cloud.clients import SIGN_IN
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
 
 FILE = "taetpu.toml"
 TABLE = "cloud"
 PREFIX = "TAETPU_"
+
+YES, NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+KEYS = re.compile(r"key|credential|secret|password|token|json")
+"""What a field would be called that somebody wants to put a key file into."""
 
 
 class Settings(Config):
@@ -60,26 +66,41 @@ class Settings(Config):
     idle_minutes: Annotated[int, Field(ge=0)] = 30
     image: str = ""
 
+    @model_validator(mode="after")
+    def _plausible(self) -> "Settings":
+        """Refuse what no API could take, before one is asked."""
+        for zone in self.zones:
+            if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+                raise UserError(f"{zone!r} is no zone", path=("zones",), remedy='zones are written ["us-east5-b"]')
+        if self.region and not re.fullmatch(r"[a-z]+-[a-z]+\d+", self.region):
+            raise UserError(f"{self.region!r} is no region", path=("region",), remedy="a region is written us-east5")
+        if self.backend not in ("", "gce", "tpu-api"):
+            known = suggest(self.backend, ["gce", "tpu-api"])
+            raise UserError(f"there is no backend {self.backend!r}", path=("backend",), remedy=known)
+        if self.service_account and not re.fullmatch(r"[^@\s/]+@[^@\s/]+", self.service_account):
+            remedy = f"its e-mail address, name@project.iam.gserviceaccount.com; for yourself: {SIGN_IN}"
+            raise UserError(f"{self.service_account!r} is no account", path=("service_account",), remedy=remedy)
+        return self
+
 
 def read(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
     """The settings that hold in a folder: the nearest `taetpu.toml` at or above it, the environment's over its own.
 
     Raises:
-        UserError: the file cannot be read, or a value is none that its field takes.
+        UserError: the file cannot be read, or a value is none that its field takes; it names the file, or the variable.
     """
     environment = os.environ if environment is None else environment
     file = find(folder or Path.cwd())
     values = _table(file) if file else {}
+    own = _loaded(values, file)
     for name in Settings.model_fields:
-        text = environment.get(f"{PREFIX}{name.upper()}", "")
-        if text:
-            values[name] = _parsed(name, text)
-    values.setdefault("project", environment.get("GOOGLE_CLOUD_PROJECT", ""))
-    values.setdefault("owner", environment.get("USER", "") or _login())
-    try:
-        return load(Settings, values, (TABLE,))
-    except UserError as error:
-        raise error.at(file=file) if file else error from None
+        if text := environment.get(f"{PREFIX}{name.upper()}", ""):
+            own = _overridden(own, name, text)
+    fallbacks = {
+        "project": own.project or environment.get("GOOGLE_CLOUD_PROJECT", ""),
+        "owner": own.owner or environment.get("USER", "") or _login(),
+    }
+    return own.model_copy(update=fallbacks)
 
 
 def find(folder: Path) -> Path | None:
@@ -88,29 +109,79 @@ def find(folder: Path) -> Path | None:
     return next((parent / FILE for parent in (here, *here.parents) if (parent / FILE).is_file()), None)
 
 
-def _table(file: Path) -> dict[str, Any]:
+def parsed(file: Path) -> dict[str, Any]:
+    """A file of settings as TOML has it.
+
+    Raises:
+        UserError: it cannot be read, or is no TOML.
+    """
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"this is no TOML: {error}", file=file, remedy="`taetpu doctor --init` writes one") from None
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read: {error.strerror}", file=file, remedy="give access to it") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        remedy = 'text stands in quotes, a list in brackets: zones = ["us-east5-b"]'
+        raise UserError(f"this is no TOML: {error}", file=file, remedy=remedy) from None
+
+
+def _table(file: Path) -> dict[str, Any]:
+    document = parsed(file)
     if extra := sorted(set(document) - {TABLE}):
-        raise UserError(f"{extra[0]!r} is nothing that taetpu reads", file=file, remedy=f"only [{TABLE}] is read")
-    return dict(document.get(TABLE, {}))
+        remedy = f"only [{TABLE}] is read: put it below a line `[{TABLE}]`, or take it out"
+        raise UserError(f"{extra[0]!r} is nothing that taetpu reads", path=(extra[0],), file=file, remedy=remedy)
+    table = document.get(TABLE, {})
+    if not isinstance(table, dict):
+        remedy = f"a line `[{TABLE}]`, and the settings below it"
+        raise UserError(f"{table!r} is no table of settings", path=(TABLE,), file=file, remedy=remedy)
+    for name in table:
+        if name not in Settings.model_fields and KEYS.search(name.lower()):
+            remedy = f"take it out and sign in: {SIGN_IN}"
+            problem = f"{name!r} is nothing that taetpu reads: it uses no key files"
+            raise UserError(problem, path=(TABLE, name), file=file, remedy=remedy)
+    return table
 
 
-def _parsed(name: str, text: str) -> Any:
+def _loaded(values: dict[str, Any], file: Path | None) -> Settings:
+    try:
+        return load(Settings, values, (TABLE,))
+    except UserError as error:
+        raise error.at(file=file) if file else error from None
+
+
+def _overridden(own: Settings, name: str, text: str) -> Settings:
+    """The settings with one of the environment's in place of its own.
+
+    Raises:
+        UserError: the value is none of the field; the message names the variable.
+    """
+    variable = f"{PREFIX}{name.upper()}"
+    values = {field: getattr(own, field) for field in Settings.model_fields} | {name: _value(name, text, variable)}
+    try:
+        return load(Settings, values)
+    except UserError as error:
+        remedy = f"{error.remedy or 'set it to something else'}; or unset {variable}"
+        raise UserError(f"{variable}={text!r}: {error.problem}", remedy=remedy) from None
+
+
+def _value(name: str, text: str, variable: str) -> Any:
     """A value of the environment, as TOML would have it; a list is written with commas."""
-    kind = str(Settings.model_fields[name].annotation)
-    if "tuple" in kind:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if "bool" in kind:
-        return text.lower() in ("1", "true", "yes")
-    if "float" in kind or "int" in kind:
-        try:
-            return float(text) if "float" in kind else int(text)
-        except ValueError:
-            problem = f"{PREFIX}{name.upper()}={text!r} is no number"
-            raise UserError(problem, remedy="set it to a number, or unset it") from None
+    annotation = Settings.model_fields[name].annotation
+    kinds = {annotation, *get_args(annotation), *(k for part in get_args(annotation) for k in get_args(part))}
+    if name == "zones":
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if bool in kinds:
+        if text.lower() not in YES | NO:
+            raise UserError(
+                f"{variable}={text!r} is neither true nor false", remedy="set it to true or false, or unset it"
+            )
+        return text.lower() in YES
+    for kind in (float, int):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                what = "no number" if kind is float else "no whole number"
+                raise UserError(f"{variable}={text!r} is {what}", remedy="set it to one, or unset it") from None
     return text
 
 

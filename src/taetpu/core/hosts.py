@@ -164,12 +164,12 @@ def _part(data: bytes, size: int) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(frame)).astype(np.uint8).tobytes()
 
 
-def together(stop: bool, number: int) -> tuple[bool, int]:
-    """Does any process want to stop, and the number that the first one has."""
+def together(*wanted: bool, number: int = 0) -> tuple[Any, ...]:
+    """Of each wish whether any process has it, and last the number that the first one has."""
     if not several():
-        return stop, number
-    found = np.asarray(multihost_utils.process_allgather(np.array([stop, number], np.int32)))
-    return bool(found[:, 0].any()), int(found[0, 1])
+        return *wanted, number
+    found = np.asarray(multihost_utils.process_allgather(np.array([*wanted, number], np.int32)))
+    return *(bool(wish) for wish in found[:, :-1].any(0)), int(found[0, -1])
 
 
 def fetched(array: Any) -> np.ndarray:

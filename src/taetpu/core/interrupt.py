@@ -1,4 +1,6 @@
-"""Ctrl-C, heard even where a library swallows the exception that it raises, and held back where it would do harm."""
+"""Ctrl-C, heard even where a library swallows the exception that it raises, and held back where it would do harm; and
+SIGTERM, on which a machine that is taken away leaves a moment to write things down.
+"""
 
 import signal
 import sys
@@ -69,6 +71,21 @@ def noted() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
+def ending() -> Iterator[Callable[[], bool]]:
+    """SIGTERM, with which a machine says that it will be taken away, is only noted; what this gives says whether it
+    was. A second one ends the process as ever.
+    """
+    heard = threading.Event()
+
+    def note(number: int, frame: Any) -> None:
+        heard.set()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    with _handler(note, signal.SIGTERM):
+        yield heard.is_set
+
+
+@contextmanager
 def held() -> Iterator[None]:
     """Ctrl-C waits until the block is done; pressed again, it waits no longer.
 
@@ -84,13 +101,13 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def _handler(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """What Ctrl-C does inside. Only the main thread hears signals, and only it may say what they do."""
+def _handler(handler: Callable[[int, Any], None], number: signal.Signals = signal.SIGINT) -> Iterator[None]:
+    """What a signal does inside. Only the main thread hears signals, and only it may say what they do."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, handler)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)

@@ -123,7 +123,7 @@ def shared(study: Study, folder: StudyFolder) -> StudyFolder:
     if not several():
         return folder
     own = canonical([run.id for run in study.runs()])
-    other, _ = together(agreed(lambda: own) != own, 0)
+    other, _ = together(agreed(lambda: own) != own)
     if other:
         problem = "the processes do not train the same runs: their study files, data or versions differ"
         raise UserError(problem, file=study.document.file, remedy="the same files on every host")

@@ -50,7 +50,7 @@ class Together:
             UserError: not all of them see it.
         """
         path = Path(agreed(lambda: str(self.own.folder(key))))
-        missing, _ = together(not path.is_dir(), 0)
+        missing, _ = together(not path.is_dir())
         if missing:
             problem = "not every process sees this folder, in which all of them keep checkpoints"
             raise UserError(problem, file=path, remedy="--root on a disk that all hosts share")

@@ -17,7 +17,6 @@ HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 OP = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 DONE = ("copy", "async", "slice", "all-reduce", "all-gather", "collective-permute")
-DONE = ("copy", "async", "slice", "all-reduce", "all-gather", "collective-permute")
 MOVES_NOTHING = frozenset(f"{kind}-done" for kind in DONE) | {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
     "opt-barrier", "async-update", "partition-id", "replica-id", "domain",

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
 from taetpu.core.hosts import fetched, several, together
-from taetpu.core.interrupt import listening, noted
+from taetpu.core.interrupt import ending, listening, noted
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
@@ -93,13 +93,14 @@ class PackTrainer:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
         saved = Checkpoints(self.study.pack_folder(self.plan.id))
-        with self.interruptible() as self.check, saved as checkpoints, self.profile:
+        with self.interruptible() as self.check, ending() as self.ending, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.looks}):
                 if border > step:
-                    state = self.advance(state, step, border)
-                    step = border
+                    state, step = self.advance(state, step, border)
+                    if step < border:
+                        self.leave(state, step, checkpoints)
                     if step in self.evals or step in self.saves:
                         self.at_border(state, step, checkpoints)
                 if border == step:  # a look at the next step is taken again after a stop: it is stored behind this one
@@ -119,14 +120,19 @@ class PackTrainer:
         state = self.program.init(self.numbers, self.seeds)
         return (checkpoints.restore(step, state) if step else state), step
 
-    def advance(self, state: TrainState, step: int, border: int) -> TrainState:
-        """Train to `border`. Metrics are read one dispatch late, so that the device never waits for the host."""
+    def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
+        """Train to `border`, or to where the run can be left before it; the step that was reached.
+
+        Metrics are read one dispatch late, so that the device never waits for the host.
+        """
         pending: tuple[int, Any] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            stop, dispatch = together(self.check(), self.dispatch)
+            stop, leave, dispatch = together(self.check(), self.ending(), number=self.dispatch)
             if stop:
                 raise KeyboardInterrupt
+            if leave:
+                border = min(border, self.recorder.closes(step))
             issued = None
             if step < border:
                 most = min(self.program.chunk, border - step)
@@ -146,7 +152,15 @@ class PackTrainer:
                 self.compiled = True
                 self.dispatch, clock = dispatch_size(self.dispatch, pace), now
             pending = issued
-        return state
+        return state, step
+
+    def leave(self, state: TrainState, step: int, checkpoints: Checkpoints) -> NoReturn:
+        """Write down what there is, between borders, because the machine is about to be taken away."""
+        if step > self.recorder.start:
+            self.store(step)
+        if checkpoints.latest() != step:
+            checkpoints.save(step, state)
+        raise KeyboardInterrupt
 
     def rows(self, step: int, size: int) -> np.ndarray:
         """Window numbers of the next `size` steps, `(width, chunk, batch)`; what is beyond `size` is not read, nor what
@@ -187,14 +201,18 @@ class PackTrainer:
                 self.recorder.add_point(step, i, {**values[i], **self.spent(run, step)})
                 self.watcher.evaluated(step, run, values[i])
             self.show_samples(state, step)
+        self.store(step)
+        if step in self.saves:
+            self.save(state, step, checkpoints)
+        self.watcher.stored(step)
+
+    def store(self, step: int) -> None:
+        """Write what was measured since the last time."""
         start, end, points = self.recorder.flush()
         times = {name: ([end], [value]) for name, value in self.times().items()}
         for folder, series in zip(self.folders, points, strict=False):
             if folder in self.open:
                 folder.append(start, end, series, times)
-        if step in self.saves:
-            self.save(state, step, checkpoints)
-        self.watcher.stored(step)
 
     def times(self) -> dict[str, float]:
         """Wall time so far, and what a step and an evaluated token of one run have taken; NaN before it is known."""

@@ -46,6 +46,10 @@ class Recorder:
             steps.append(step)
             series.append(value)
 
+    def closes(self, step: int) -> int:
+        """The first step from this one on at which a window ends: to flush there changes no point."""
+        return -(-step // self.every) * self.every
+
     def flush(self) -> tuple[int, int, list[Points]]:
         """`(start, end, points of each run)` since the last flush."""
         if self.count:

@@ -123,9 +123,13 @@ def _error(refused: Refused) -> dict[str, Any]:
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else an answer waits 40 ms for the acknowledgement of its headers
 
         def log_message(self, format: str, *args: object) -> None:
             pass
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(server.world.now() if timestamp is None else timestamp)
 
         def answer(self) -> None:
             split = urlsplit(self.path)

@@ -1,0 +1,88 @@
+"""Every service of the fakes at once, as `taetpu dev fake-cloud` runs them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from taetpu.cloud.clients import FAKE, FAKE_GRPC
+from taetpu.cloud.fakes import gce, hosts, images, networks, prices, projects, quotas, storage, tpu_rest
+from taetpu.cloud.fakes.server import Request, Route, Server
+from taetpu.cloud.fakes.tpu import Tpu
+from taetpu.cloud.fakes.tpu_grpc import GrpcServer
+from taetpu.cloud.fakes.world import Refused, World
+
+
+@dataclass(frozen=True)
+class FakeCloud:
+    """A cloud that runs.
+
+    Attributes:
+        address, grpc: where its servers listen.
+        folder: of its machines and of what taetpu remembers of them.
+    """
+
+    world: World
+    tpu: Tpu
+    hosts: hosts.LoopbackHosts
+    address: str
+    grpc: str
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """What a command needs to be sent here, and to leave what it remembers here too."""
+        return {
+            FAKE: self.address,
+            FAKE_GRPC: self.grpc,
+            "STORAGE_EMULATOR_HOST": self.address,
+            "GOOGLE_CLOUD_PROJECT": self.world.project,
+            "TAETPU_PROJECT": self.world.project,
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        }
+
+    def machines(self) -> list[str]:
+        """The names of everything that costs by the hour."""
+        kinds = ("tpu.nodes", "tpu.queuedResources", gce.TABLE)
+        return [name for kind in kinds for name in self.world.table(kind)]
+
+    def preempt(self, name: str) -> None:
+        """Take a machine back, by the name of its TPU.
+
+        Raises:
+            KeyError: there is none.
+        """
+        try:
+            self.tpu.preempt(name)
+        except KeyError:
+            gce.preempt(self.world, name)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[FakeCloud]:
+    """A fake cloud, until the block is left. Its environment must be set before a machine boots: it is handed on."""
+    world = World()
+    machines = hosts.LoopbackHosts(folder / "machines", project=world.project)
+    world.hosts = machines
+    tpu = Tpu(world)
+    known: list[FakeCloud] = []
+
+    def preempted(request: Request) -> dict[str, str]:
+        try:
+            known[0].preempt(request.parts["name"])
+        except KeyError:
+            raise Refused(5, f"there is no machine {request.parts['name']!r}") from None
+        return {"preempted": request.parts["name"]}
+
+    services = (gce, storage, images, quotas, prices, projects, networks)
+    routes = [route for service in services for route in service.routes(world)]
+    routes += [*tpu_rest.routes(tpu), *machines.routes()]
+    routes += [Route("hosts", "hosts.preempt", "POST", r"/fake/preempt/(?P<name>[^/]+)", preempted)]
+    with ExitStack() as stack:
+        stack.callback(machines.close)
+        server = stack.enter_context(Server(world, routes))
+        grpc = stack.enter_context(GrpcServer(tpu))
+        known.append(FakeCloud(world, tpu, machines, server.address, grpc.address, folder))
+        yield known[0]

@@ -1,0 +1,3 @@
+"""A fake Compute Engine."""
+
+from tests.cloud.gce import compute  # noqa: F401 (a fixture)
