@@ -12,7 +12,9 @@ from taetpu.cli import (
     bucket,
     checks,
     chips,
+    dev,
     doctor,
+    fake_cloud,
     image,
     inspect,
     live,
@@ -81,6 +83,9 @@ app.command()(live.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
+app.add_typer(dev.app, name="dev")
+dev.app.command("fake-cloud")(fake_cloud.fake_cloud)
+dev.app.command()(fake_cloud.preempt)
 tpu.app.command()(zones.zones)
 app.command()(doctor.doctor)
 app.add_typer(image.app, name="image")

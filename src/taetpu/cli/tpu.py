@@ -1,10 +1,11 @@
-"""`taetpu tpu up`, `down`, `list`, `gc` and `cost`: machines made, found and removed."""
+"""`taetpu tpu`: machines made, found and removed; what happens on them is in `remote`."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli import remote
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.options import AsJson
@@ -194,3 +195,12 @@ def _ago(moment: float | None) -> str:
 
 def _usd(value: float | None) -> str:
     return "no rate" if value is None else f"{value:.2f}"
+
+
+app.command(context_settings=remote.COMMAND)(remote.ssh)
+app.command()(remote.sync)
+app.command(context_settings=remote.COMMAND)(remote.run)
+app.command()(remote.logs)
+app.command()(remote.stop)
+app.command()(remote.clean)
+app.command()(remote.status)

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -126,7 +127,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         wbufsize = -1
         disable_nagle_algorithm = True
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
         def date_time_string(self, timestamp: float | None = None) -> str:
@@ -147,9 +148,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(reply.body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(reply.body)
+            with suppress(ConnectionError):  # who asked has been killed
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(reply.body)
 
         def body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":

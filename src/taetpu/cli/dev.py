@@ -1,0 +1,239 @@
+"""`taetpu dev mount`, `run`, `scrap`, `run-all` and `sync`: single files to and fro while an idea is tried on a TPU."""
+
+import os
+import shlex
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taetpu.cli.cloud import Here, here, tell
+from taetpu.cli.consent import DryRun, Yes, agreed
+from taetpu.cli.remote import COMMAND, Beside, Debug, On, Stack, begin, finish, slice_of, workers
+
+if TYPE_CHECKING:
+    from taetpu.cloud.ssh import Slice
+
+app = typer.Typer(help="Try files on a TPU: copy, run and remove them.", no_args_is_help=True)
+
+NEXT = "+"
+"""Stands between two files with their arguments."""
+ENTER = 'export PATH="$HOME/.taetpu/venv/bin:$PATH" PYTHONPATH="$HOME/.taetpu/src"'
+PAUSE = 0.5
+"""Seconds between two looks at this folder's files."""
+
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Files and folders of this project.")]
+All = Annotated[bool, typer.Option("--all", "-a", help="The whole project.")]
+Command = Annotated[bool, typer.Option("--command", help="What follows is a command, not a file for Python.")]
+Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one host, as long as it is connected.")]
+
+
+@app.command()
+def mount(
+    paths: Paths = None, everything: All = False, tpu: Stack = None, worker: On = "all", dry_run: DryRun = False
+) -> None:
+    """Copy files and folders to the hosts, each to where it lies in the project.
+
+    Example: taetpu dev mount train.py models/
+    """
+    slice = slice_of(here(), tpu)
+    sent = _sent(slice, _chosen(paths, everything), workers(slice, worker), dry_run)
+    for name in sent:
+        typer.echo(name)
+    tell(f"{'would copy' if dry_run else 'copied'} {len(sent)} paths")
+
+
+@app.command(context_settings=COMMAND)
+def run(
+    context: typer.Context,
+    tpu: Stack = None,
+    worker: On = "all",
+    command: Command = False,
+    enter: Enter = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it.")] = False,
+    debug: Debug = False,
+    beside: Beside = False,
+) -> None:
+    """Copy Python files to the hosts and run them one after the other, each with its own arguments; + begins the next.
+
+    Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
+    """
+    place = here()
+    slice = slice_of(place, tpu)
+    commands, files = _commands(context.args, command)
+    _run(place, slice, commands, files, worker, enter=enter, detach=detach, debug=debug, beside=beside)
+
+
+@app.command("run-all", context_settings=COMMAND)
+def run_all(
+    context: typer.Context, tpu: Stack = None, worker: On = "all", debug: Debug = False, beside: Beside = False
+) -> None:
+    """Copy Python files, run them, and remove them again, whether they ended well or not.
+
+    Example: taetpu dev run-all train.py --steps 10
+    """
+    from taetpu.cloud import transfer
+
+    place = here()
+    slice = slice_of(place, tpu)
+    commands, files = _commands(context.args, False)
+    try:
+        _run(place, slice, commands, files, worker, enter=False, detach=False, debug=debug, beside=beside)
+    finally:
+        root = transfer.project(Path.cwd())
+        transfer.scrap(slice, transfer.work(root), _names(root, files), workers(slice, worker))
+
+
+@app.command()
+def scrap(
+    paths: Paths = None,
+    everything: All = False,
+    tpu: Stack = None,
+    worker: On = "all",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Remove files and folders of this project from the hosts. Here nothing is removed.
+
+    Example: taetpu dev scrap train.py
+    """
+    from taetpu.cloud import transfer
+
+    slice = slice_of(here(), tpu)
+    chosen = workers(slice, worker)
+    root = transfer.project(Path.cwd())
+    names = [] if everything else _names(root, _chosen(paths, everything))
+    what = ", ".join(names) if names else "everything, results included,"
+    plan = f"remove {what} from ~/{transfer.work(root)} on {len(chosen)} host(s) of {slice.stack}"
+    if agreed(plan, "Remove it?", yes=yes or bool(names), dry_run=dry_run):
+        transfer.scrap(slice, transfer.work(root), names, chosen)
+
+
+@app.command()
+def sync(
+    tpu: Stack = None,
+    worker: On = "all",
+    watch: Annotated[bool, typer.Option("--watch", help="Go on: whatever changes here goes there.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make the hosts' copy of this project the same as here, once or for as long as this runs.
+
+    Example: taetpu dev sync --watch
+    """
+    from taetpu.cloud import transfer
+
+    slice = slice_of(here(), tpu)
+    chosen = workers(slice, worker)
+    root = transfer.project(Path.cwd())
+    before: dict[str, tuple[int, int]] | None = None
+    while True:
+        now = _seen(root)
+        if now != before:
+            for line in transfer.sync(slice, root, transfer.work(root), dry_run=dry_run, workers=chosen):
+                typer.echo(line)
+        if not watch or dry_run:
+            return
+        before = now
+        time.sleep(PAUSE)
+
+
+def _run(
+    place: Here,
+    slice: "Slice",
+    commands: list[list[str]],
+    files: list[str],
+    worker: str,
+    *,
+    enter: bool,
+    detach: bool,
+    debug: bool,
+    beside: bool,
+) -> None:
+    from taetpu.cloud import transfer
+
+    chosen = workers(slice, worker)
+    if enter:
+        chosen = chosen[:1]
+    if files:
+        _sent(slice, files, chosen, dry_run=False)
+    if enter:
+        root = transfer.project(Path.cwd())
+        folder = f"{transfer.work(root)}/{Path.cwd().resolve().relative_to(root).as_posix()}"
+        script = " && ".join(shlex.join(one) for one in commands)
+        script = f'{ENTER} && mkdir -p "$1" && cd "$1" && {script}'
+        slice.enter(chosen[0], command=["sh", "-c", script, "sh", folder])
+    name = begin(place, slice, commands, chosen, debug=debug, beside=beside)
+    if not detach:
+        finish(slice, name, chosen, debug=debug)
+
+
+def _commands(words: list[str], command: bool) -> tuple[list[list[str]], list[str]]:
+    """Commands, and the files that they need: `a.py 1 + b.py 2`.
+
+    Raises:
+        UserError: none is given, or a file is not there.
+    """
+    from taetpu.core.errors import UserError
+
+    words = words[1:] if words[:1] == ["--"] else words
+    if command:
+        groups = [words] if words else []
+    else:
+        ends = [-1, *(i for i, word in enumerate(words) if word == NEXT), len(words)]
+        groups = [words[a + 1 : b] for a, b in pairwise(ends)]
+    if not groups or not all(groups):
+        remedy = "taetpu dev run a.py --lr 1 + b.py; or --command ls -la"
+        raise UserError("what shall be run is not said", remedy=remedy)
+    if command:
+        return groups, []
+    for first, *_ in groups:
+        if not Path(first).is_file():
+            raise UserError("there is no such file", file=first, remedy="--command runs something that is no file here")
+    return [["python", *group] for group in groups], [first for first, *_ in groups]
+
+
+def _chosen(paths: list[str] | None, everything: bool) -> list[str]:
+    from taetpu.core.errors import UserError
+
+    if bool(paths) == everything:
+        problem = "--all and paths exclude each other" if paths else "which files are meant is not said"
+        raise UserError(problem, remedy="taetpu dev mount train.py models/; or --all for the whole project")
+    return paths or []
+
+
+def _sent(slice: "Slice", paths: list[str], chosen: list[int], dry_run: bool) -> list[str]:
+    from taetpu.cloud import transfer
+
+    root = transfer.project(Path.cwd())
+    target = transfer.work(root)
+    if not paths:
+        return transfer.sync(slice, root, target, dry_run=dry_run, workers=chosen)
+    return transfer.send(slice, root, [Path(path) for path in paths], target, dry_run=dry_run, workers=chosen)
+
+
+def _names(root: Path, paths: list[str]) -> list[str]:
+    """Paths as they are called on the hosts; they need not be here any more.
+
+    Raises:
+        UserError: one lies outside the project.
+    """
+    from taetpu.cloud import transfer
+
+    return [transfer.inside(os.path.relpath(os.path.abspath(path), root)) for path in paths]
+
+
+def _seen(root: Path) -> dict[str, tuple[int, int]]:
+    """Every file of the project with when it was changed and its size, .git aside."""
+    found = {}
+    for parent, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in (".git", "__pycache__", ".venv", "node_modules")]
+        for name in names:
+            path = os.path.join(parent, name)
+            try:
+                told = os.stat(path)
+            except OSError:
+                continue
+            found[path] = (told.st_mtime_ns, told.st_size)
+    return found
