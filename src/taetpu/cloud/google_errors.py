@@ -241,7 +241,9 @@ def _not_there(case: Case, way: str) -> CloudError:
         if re.fullmatch(r"c[ta]\w*-.*|tpu7x-\w+-\w+", kind):
             return case.error(NotOffered, f"{place} has no {kind}", "`taetpu tpu zones` shows where it is listed")
         return case.error(Invalid, f"there is no accelerator {kind!r}", error.remedy)
-    return case.error(NotOffered, f"{place} has no {kind}", f"it is listed in {', '.join(sorted(zones))}")
+    return case.error(
+        NotOffered, f"{place} has no {kind}", f"it is listed in {', '.join(sorted(set(zones) - {place}))}"
+    )
 
 
 def _exhausted(case: Case) -> CloudError | None:
@@ -310,6 +312,5 @@ def _by_code(case: Case) -> CloudError:
     remedies: dict[type[CloudError], str] = {
         Unknown: "give the same command again: it looks first whether it was done",
         Transient: "try again in a while",
-        Conflict: "`taetpu tpu list` shows what is there",
     }
     return case.error(kind, "", remedies.get(kind))

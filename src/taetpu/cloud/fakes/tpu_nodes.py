@@ -98,7 +98,7 @@ class Nodes:
         tag = _digest(f"{name} {data['createTime']}")[:8]
         node.instances = [f"t1v-n-{tag}-w-{worker}" for worker in range(resolve(data["acceleratorType"]).hosts)]
         own = {"accelerator-type": data["acceleratorType"], "instance-id": name.rpartition("/")[2]}
-        own["zone"] = part(name, "locations")
+        own |= {"zone": part(name, "locations"), "project": part(name, "projects")}
         endpoints: list[Data] = []
         for worker, instance in enumerate(node.instances):
             metadata = {**data.get("metadata", {}), **own, "agent-worker-number": str(worker)}
