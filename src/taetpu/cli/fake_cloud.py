@@ -29,9 +29,8 @@ def fake_cloud(
         code = subprocess.run(command, check=False).returncode
         left = cloud.machines()
         tell(f"machines that are left: {', '.join(left)}" if left else "no machine is left")
-        others = [name for name in cloud.world.left() if name.partition(": ")[2] not in left]
-        for name in others:
-            tell(f"left: {name}")
+        for line in cloud.others():
+            tell(f"left: {line}")
     sys.exit(code)
 
 

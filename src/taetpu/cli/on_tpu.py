@@ -189,10 +189,7 @@ def _lost() -> Iterator[None]:
 
 
 def _fetch(store: Any, name: str) -> None:
-    """Bring a study's results and report here, and show the verdicts."""
-    import json
-
-    from taetpu.cli.results import show
+    """Bring a study's results and report here; what they say has been in its log."""
     from taetpu.store.backend import open_store
 
     local = open_store("cloud")
@@ -200,5 +197,5 @@ def _fetch(store: Any, name: str) -> None:
         below = key.removeprefix(f"{name}/")
         if below.startswith(FETCHED):
             local.write(key, store.read(key), replace=True)
-    if local.exists(f"{name}/results.json"):
-        show(json.loads(local.read(f"{name}/results.json")), {"html": local.where(f"{name}/report/index.html")})
+    if local.exists(f"{name}/report/index.html"):
+        tell(f"report, here: {local.where(f'{name}/report/index.html')}")

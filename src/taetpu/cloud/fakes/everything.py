@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -48,15 +49,24 @@ class FakeCloud:
         kinds = ("tpu.nodes", "tpu.queuedResources", gce.TABLE)
         return [name for kind in kinds for name in self.world.table(kind)]
 
+    def others(self) -> list[str]:
+        """Whatever else is there, the objects of a bucket in one line."""
+        objects = "storage.objects"
+        counts = Counter(name.partition("/")[0] for name in self.world.table(objects))
+        known = {*self.machines()}
+        kinds = {kind: found for kind, found in self.world.resources.items() if kind != objects}
+        rest = [f"{kind}: {name}" for kind, found in sorted(kinds.items()) for name in found if name not in known]
+        return [*rest, *(f"{count} objects in gs://{bucket}" for bucket, count in sorted(counts.items()))]
+
     def preempt(self, name: str) -> None:
         """Take a machine back, by the name of its TPU.
 
         Raises:
             KeyError: there is none.
         """
-        try:
+        if any(node.rpartition("/")[2] == name for node in self.world.table("tpu.nodes")):
             self.tpu.preempt(name)
-        except KeyError:
+        else:
             gce.preempt(self.world, name)
 
 
