@@ -107,6 +107,7 @@ class StudyJob:
 
     def begin(self, machine: "Machine") -> None:
         from taetpu.cloud import jobs
+        from taetpu.store.lease import PATIENCE
 
         assert self.slice
         with _lost():
@@ -121,7 +122,12 @@ class StudyJob:
                 return
             together = ["--coordinator", "auto"] if len(self.slice.workers) > 1 else []
             command = ["python", "-m", "taetpu", "run", self.remote, *self.words, *together]
-            environment = {"GOOGLE_CLOUD_PROJECT": self.place.settings.project, "PYTHONUNBUFFERED": "1"}
+            # The machine before this one may have been taken away with the study's claim in its hands.
+            environment = {
+                PATIENCE: "120",
+                "GOOGLE_CLOUD_PROJECT": self.place.settings.project,
+                "PYTHONUNBUFFERED": "1",
+            }
             asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image)
             self.name = jobs.start(self.slice, asked, name=self.prefix + jobs.new_name())
 

@@ -6,7 +6,9 @@ a note on the object, and the answer says when its content was written and when 
 """
 
 import json
+import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,8 +28,12 @@ LASTS = 60
 """Seconds after which a lease that was not renewed is free, by the server's clock."""
 RENEWED = 15
 """Seconds between two renewals."""
+ASKED = 5
+"""Seconds between two questions of who waits for a claim."""
 DOUBTED = 45
 """Seconds without a renewal, by its own clock, after which a holder writes nothing before it has asked."""
+PATIENCE = "TAETPU_CLAIM_PATIENCE"
+"""In the environment: seconds to wait for who holds a claim, where that is likely to be a machine that is gone."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -77,6 +83,24 @@ class Lease:
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
     def _take(self) -> None:
+        until, told = time.monotonic() + float(os.environ.get(PATIENCE) or 0), False
+        while True:
+            try:
+                return self._try()
+            except Held as held:
+                if time.monotonic() >= until:
+                    raise
+                if not told:
+                    sys.stderr.write(f"waiting for a claim: {held.problem}\n")
+                    told = True
+                time.sleep(ASKED)
+
+    def _try(self) -> None:
+        """Take it now, or not.
+
+        Raises:
+            Held: another process holds it.
+        """
         refused = imported("google.api_core.exceptions")
         for _ in range(3):  # it may be let go while it is looked at
             if self._wrote(0, self.retry):
@@ -146,14 +170,18 @@ class Lease:
             else:
                 self.lost = f"it could not renew it for {LASTS} s, and {signature(holder)} has taken it over"
 
-    def _held_by(self, holder: dict[str, Any], age: float | None) -> UserError:
+    def _held_by(self, holder: dict[str, Any], age: float | None) -> "Held":
         seen = "" if age is None else f", last heard of {max(age, 0):.0f} s ago"
         left = LASTS if age is None else max(LASTS - age, 1)
         remedy = (
             f"wait for it or stop it, then run the same command again (if it was killed, in {left:.0f} s); "
             "or use another --root"
         )
-        return UserError(f"the study is held by {signature(holder)}{seen}", file=str(self.place), remedy=remedy)
+        return Held(f"the study is held by {signature(holder)}{seen}", file=str(self.place), remedy=remedy)
+
+
+class Held(UserError):
+    """Another process holds the claim, or did until a moment ago."""
 
 
 def signature(holder: dict[str, Any]) -> str:
