@@ -21,7 +21,9 @@ COMMANDS = (
     "verify",
     "chips",
     "image",
+    "bucket",
 )
+WITHIN = ("bucket create", "bucket status", "bucket delete")
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
 
 
@@ -55,9 +57,9 @@ def test_help_lists_every_command(taetpu):
     assert taetpu().out == out  # no command at all shows the same
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *WITHIN])
 def test_each_command_has_help_with_an_example(taetpu, name):
-    code, out, err = taetpu(name, "--help")
+    code, out, err = taetpu(*name.split(), "--help")
     assert (code, err) == (0, "")
     assert f"\n  Example: taetpu {name}" in out
     assert max(map(len, out.splitlines())) <= 80

@@ -9,7 +9,11 @@ from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
-app = typer.Typer(help="A bucket for studies: --root gs://BUCKET/runs.", no_args_is_help=True)
+HELP = """A bucket for studies, made and deleted.
+
+Example: taetpu bucket create my-studies --region us-east5
+"""
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="[NAME]", help="The bucket; else `bucket` of the settings.")]
 
