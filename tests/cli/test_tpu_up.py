@@ -44,6 +44,7 @@ def test_a_machine_is_made_used_and_removed(world, hosts, project, kind, backend
     told = json.loads(taetpu("tpu", "status", "--json").stdout)
     assert [host["jobs"][0]["rc"] for host in told["hosts"]] == [0] * workers
     shown = taetpu("tpu", "status").stdout
+    assert shown.startswith(f"t: {kind} in ")
     assert "not known" in shown  # no chip tells how it is used here
     assert "ended with 0" in shown
     again = taetpu("tpu", "up", "--type", kind, "--backend", backend, "--yes")
