@@ -62,6 +62,7 @@ def test_a_run_brings_the_project_and_says_how_it_went(ready, hosts, project):
     assert "did not end well: worker 1: ended with 5" in failed.stderr
 
 
+@pytest.mark.slow
 def test_a_detached_job_is_read_stopped_and_cleaned(ready, project):
     ready()
     (project / "wait.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
@@ -75,6 +76,7 @@ def test_a_detached_job_is_read_stopped_and_cleaned(ready, project):
     assert taetpu("tpu", "logs", code=2).stderr.startswith("error: t has had no job yet")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_job_running(ready, project):
     ready()
     (project / "wait.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
@@ -89,6 +91,7 @@ def test_ctrl_c_leaves_the_job_running(ready, project):
     assert "143" in taetpu("tpu", "stop").stderr
 
 
+@pytest.mark.slow
 def test_a_command_by_ssh_has_its_own_code_and_arguments(ready, project):
     ready(2)
     done = taetpu(
@@ -98,6 +101,7 @@ def test_a_command_by_ssh_has_its_own_code_and_arguments(ready, project):
     assert taetpu("tpu", "ssh", "--worker", "7", code=2).stderr == "error: t has no worker 7\n  remedy: from 0 to 1\n"
 
 
+@pytest.mark.slow
 def test_a_port_of_the_host_is_brought_here(ready, project, hosts):
     """Whoever connects here is answered by a server on the machine."""
     import socket
@@ -116,6 +120,7 @@ def test_a_port_of_the_host_is_brought_here(ready, project, hosts):
         forwarding.kill()
 
 
+@pytest.mark.slow
 def test_sync_and_its_dry_run(ready, hosts, project):
     ready()
     assert "would change" in taetpu("tpu", "sync", "--dry-run").stderr
@@ -149,6 +154,7 @@ def test_each_file_has_its_own_arguments(ready, hosts, project):
     assert taetpu("dev", "run", code=2).stderr.startswith("error: what shall be run is not said")
 
 
+@pytest.mark.slow
 def test_run_all_removes_its_files_however_it_went(ready, hosts, project):
     ready()
     taetpu("dev", "run-all", "sub/fail.py", code=3)
@@ -157,6 +163,7 @@ def test_run_all_removes_its_files_however_it_went(ready, hosts, project):
     assert there(hosts) == []
 
 
+@pytest.mark.slow
 def test_a_command_and_a_terminal_instead_of_files(ready, hosts, project):
     ready(2)
     assert taetpu("dev", "run", "--command", "--worker", "1", "printenv", "TPU_WORKER_ID").stdout == "1\n"
@@ -166,6 +173,7 @@ def test_a_command_and_a_terminal_instead_of_files(ready, hosts, project):
     assert asked.stdout == "typed\n"
 
 
+@pytest.mark.slow
 def test_debug_brings_logs_and_dumps_here(ready, project):
     ready()
     (project / "dump.py").write_text(
@@ -178,6 +186,7 @@ def test_debug_brings_logs_and_dumps_here(ready, project):
     assert (job / "worker-0/log").read_text() == "dumped\n"
 
 
+@pytest.mark.slow
 def test_watch_sends_what_changes(ready, hosts, project):
     ready()
     with subprocess.Popen(command("dev", "sync", "--watch"), stdout=subprocess.DEVNULL) as watching:

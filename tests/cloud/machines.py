@@ -60,7 +60,7 @@ def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it never came to hold"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 SPEC = Spec("t", resolve("v6e-8"), "gce", owner="me")
@@ -73,13 +73,14 @@ def of(workers: int) -> Spec:
 
 
 @pytest.fixture
-def ready(boot: Boot) -> Boot:
+def ready(boot: Boot, hosts: LoopbackHosts) -> Boot:
     """`ready(workers=1) -> Slice`: hosts on which jobs can run; the package is not brought there."""
 
     def made(workers: int = 1) -> ssh.Slice:
         spec = replace(of(workers), idle_minutes=None)
         slice = boot(workers, startup=vm.startup(spec, SETTINGS))
-        until(lambda: all(done.ok for done in slice.everywhere(["sh", "-c", vm.LOOK])))
+        machines = [hosts.find(worker.instance) for worker in slice.workers]
+        until(lambda: all(machine and (machine.private / "ready").exists() for machine in machines))
         return slice
 
     return made

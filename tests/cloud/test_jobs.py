@@ -33,7 +33,7 @@ def ended(slice, name):
     return {worker: (one["state"], one["rc"]) for worker, one in jobs.job(slice, name).items()}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_job_runs_on_every_worker_and_each_tells_its_own_code(ready, workers):
     slice = ready(workers)
     name = jobs.start(slice, shell("echo worker $TPU_WORKER_ID; exit $TPU_WORKER_ID"))
@@ -49,6 +49,7 @@ def test_each_command_has_its_own_arguments_and_the_first_that_fails_is_the_last
     assert ended(slice, name) == {0: ("ended", 9)}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_says_so_in_the_log(ready):
     slice = ready()
     name = jobs.start(slice, Asked([["no-such-program"]]))
@@ -97,6 +98,7 @@ def children(parent: int) -> list[int]:
         return [int(pid) for pid in file.read().split()]
 
 
+@pytest.mark.slow
 def test_a_job_outlives_the_connection_that_began_it(ready, hosts):
     slice = ready()
     vm = hosts.find("t-w0")
@@ -107,6 +109,7 @@ def test_a_job_outlives_the_connection_that_began_it(ready, hosts):
     assert ended(slice, name) == {0: ("ended", 3)}
 
 
+@pytest.mark.slow
 def test_a_host_that_stays_away_ends_the_reading(ready, hosts):
     slice = ready()
     name = jobs.start(slice, shell("echo began; sleep 60"))
@@ -124,6 +127,7 @@ def test_stop_ends_what_has_left_the_group_and_what_does_not_listen(ready):
     assert marked(f"TAETPU_JOB={name}".encode()) == []
 
 
+@pytest.mark.slow
 def test_stop_lets_a_job_write_its_checkpoint(ready):
     slice = ready()
     name = jobs.start(slice, shell("trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
@@ -132,6 +136,7 @@ def test_stop_lets_a_job_write_its_checkpoint(ready):
     assert read(slice, name)[-1] == "saved"
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_is_lost_and_not_ended(ready):
     slice = ready()
     name = jobs.start(slice, shell("sleep 60"))
@@ -197,6 +202,7 @@ HANGS = "\nCOMMANDS['start'] = lambda **asked: time.sleep(60)\n"
 DIES = "\nCOMMANDS['start'] = lambda **asked: os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "problem", "told"),
     [
@@ -240,6 +246,7 @@ def test_a_start_whose_answer_was_lost_begins_once(ready, monkeypatch):
     assert read(slice, name, follow=True) == ["once"]
 
 
+@pytest.mark.slow
 def test_a_name_is_taken_once(ready):
     slice = ready()
     jobs.start(slice, shell("true"), name="mine")
@@ -249,6 +256,7 @@ def test_a_name_is_taken_once(ready):
     assert error.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_clean_removes_what_has_ended_and_refuses_what_runs(ready):
     slice = ready()
     jobs.start(slice, shell("true"), name="over")

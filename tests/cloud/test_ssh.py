@@ -18,7 +18,7 @@ NASTY = ["a b", "$(touch pwned)", "`id`", "it's", 'say "hi"', "a;b", "*", "", "\
 SHOW = ["python3", "-c", "import sys, json; print(json.dumps(sys.argv[1:]))"]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_worker_is_itself(boot, workers):
     slice = boot(workers)
     ended = slice.everywhere(["sh", "-c", "echo $TPU_WORKER_ID; pwd"])
@@ -135,6 +135,7 @@ def test_the_key_is_made_once_and_is_its_owners_alone(hosts):
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_sockets_have_short_paths_whatever_the_state_folder_is(boot, hosts, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "so long a name" / ("x" * 120)))
     slice = boot()
@@ -153,6 +154,7 @@ def test_a_slice_is_known_without_asking_until_it_is_forgotten(boot):
     assert not slice.folder.exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_there_is_not(boot):
     with pytest.raises(UserError, match="t has no worker 2") as error:
         boot(2).check(2)

@@ -102,6 +102,7 @@ def test_scrap_removes_what_is_named_and_nothing_outside(boot, hosts, project):
     assert not (hosts.find("t-w0").home / "work/p").exists()
 
 
+@pytest.mark.slow
 def test_fetched_files_are_what_they_were(boot, hosts, tmp_path):
     slice = boot()
     source = hosts.find("t-w0").home / "a b" / "c"
@@ -111,6 +112,7 @@ def test_fetched_files_are_what_they_were(boot, hosts, tmp_path):
     assert (tmp_path / "got/c/x y").read_bytes() == b"\0\1"
 
 
+@pytest.mark.slow
 def test_without_git_the_plain_lines_of_gitignore_hold(boot, hosts, project):
     shutil.rmtree(project / ".git")
     slice = boot()
@@ -208,3 +210,14 @@ def test_a_disk_that_is_full_is_told_and_room_is_enough(small, tmp_path):
     assert "so that it cannot write a word" in found.problem
     with pytest.raises(ssh_errors.DiskFull, match="the disk of t is full, so that it cannot start the job"):
         jobs.start(small, jobs.Asked([["true"]]))
+
+
+def test_a_whole_home_folder_is_no_project(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match="this is no project that could be copied to a TPU"):
+        transfer.project(tmp_path)
+    (tmp_path / "study").mkdir()
+    assert transfer.project(tmp_path / "study") == tmp_path / "study"
+    (tmp_path / "study/taetpu.toml").touch()
+    (tmp_path / "study/sub").mkdir()
+    assert transfer.project(tmp_path / "study/sub") == tmp_path / "study"

@@ -13,6 +13,7 @@ from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
 if TYPE_CHECKING:
+    from taetpu.cloud.backends.base import Machine
     from taetpu.cloud.ssh import Slice
 
 DEBUG = {
@@ -157,14 +158,20 @@ def status(
     Example: taetpu tpu status
     """
     from taetpu.cloud import jobs
+    from taetpu.cloud.backends.base import State
     from taetpu.cloud.errors import CloudError
 
     place = here()
-    slice = slice_of(place, name, fresh=True)
-    found = jobs.status(slice)
+    machine = machine_of(place, name)
+    found = jobs.status(_slice(place, machine)) if machine.state is State.READY else {}
     if as_json:
         hosts = [{"error": one.problem} if isinstance(one, CloudError) else one for one in found.values()]
-        show_json({"tpu": slice.stack, "hosts": hosts})
+        told = {"tpu": machine.name, "type": machine.type, "zone": machine.zone, "state": str(machine.state)}
+        show_json(told | {"detail": machine.detail, "hosts": hosts})
+        return
+    detail = f" ({machine.detail})" if machine.detail else ""
+    typer.echo(f"{machine.name}: {machine.type} in {machine.zone}, {machine.state}{detail}")
+    if not found:
         return
     rows = [_host(worker, one) for worker, one in found.items()]
     show_table(rows)
@@ -178,28 +185,48 @@ def status(
     show_table(listed) if listed else typer.echo("no job has been begun")
 
 
-def slice_of(place: Here, name: str | None, fresh: bool = False) -> "Slice":
-    """The hosts of a TPU, as they were last seen; asked for where they were not, or with `fresh`.
+def slice_of(place: Here, name: str | None) -> "Slice":
+    """The hosts of a TPU, as they were last seen; asked for where they were not.
 
     Raises:
-        NotFound: there is none that is ready.
+        NotFound: there is none.
+        Conflict: it is not ready.
+    """
+    from taetpu.cloud.backends.base import State
+    from taetpu.cloud.errors import Conflict
+    from taetpu.cloud.ssh import Slice
+
+    if known := Slice.known(place.stack(name), place.settings):
+        return known
+    machine = machine_of(place, name)
+    if machine.state is not State.READY:
+        problem = f"{machine.name} in {machine.zone} is not ready: it is {machine.state} ({machine.detail})"
+        raise Conflict(problem, remedy="`taetpu tpu up` waits for it, or makes another")
+    return _slice(place, machine)
+
+
+def machine_of(place: Here, name: str | None) -> "Machine":
+    """A TPU by the API's word, the one that is ready if several are there.
+
+    Raises:
+        NotFound: there is none.
     """
     from taetpu.cloud.backends.base import State
     from taetpu.cloud.errors import NotFound
+
+    stack = place.stack(name)
+    there = sorted(place.cloud.of(stack), key=lambda machine: machine.state is not State.READY)
+    if there:
+        return there[0]
+    names = ", ".join(sorted({m.stack for m in place.cloud.machines() if m.owner == place.cloud.owner}))
+    raise NotFound(f"there is no TPU {stack!r} of yours", remedy=f"yours: {names}" if names else "`taetpu tpu up`")
+
+
+def _slice(place: Here, machine: "Machine") -> "Slice":
     from taetpu.cloud.spec import Spec
     from taetpu.cloud.ssh import Slice
 
-    stack = place.stack(name)
-    if not fresh and (known := Slice.known(stack, place.settings)):
-        return known
-    there = place.cloud.of(stack)
-    ready = [machine for machine in there if machine.state is State.READY]
-    if not ready:
-        state = f"{there[0].name} in {there[0].zone} is {there[0].state} ({there[0].detail})" if there else ""
-        known_names = ", ".join(sorted({m.stack for m in place.cloud.machines() if m.owner == place.cloud.owner}))
-        remedy = f"yours: {known_names}" if known_names else "`taetpu tpu up` makes one"
-        raise NotFound(state or f"there is no TPU {stack!r} of yours", remedy=remedy)
-    return Slice.of(ready[0], Spec.user, place.settings)
+    return Slice.of(machine, Spec.user, place.settings)
 
 
 def workers(slice: "Slice", chosen: str) -> list[int]:

@@ -77,8 +77,10 @@ class Cloud:
         A list may lag behind what was just made, and a request in a queue may not be in it.
         """
         found = {(m.backend, m.zone): m for m in self.machines() if m.stack == stack and m.owner == self.owner}
-        for zone in self.records.read(stack).zones:
-            for backend in self.backends:
+        record = self.records.read(stack)
+        asked = record.identity.get("backend")  # a zone of one API may be none of the other
+        for zone in record.zones:
+            for backend in self.backends if asked is None else [self.backend(asked)]:
                 machine = None if (backend.name, zone) in found else backend.get(stack, zone)
                 if machine and machine.owner == self.owner:
                     found[backend.name, zone] = machine

@@ -18,7 +18,7 @@ from taetpu.core.errors import UserError
 PARTIAL = ".rsync-partial"
 """Where a file that was broken off waits to be continued."""
 OPTIONS = ("--archive", "--compress", "--secluded-args", f"--partial-dir={PARTIAL}", "--out-format=%n")
-NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
+NEVER = ("--exclude=.git/", "--exclude=__pycache__/", "--exclude=/taetpu-debug/")
 CUT = (12, 20, 30, 35, NO_CONNECTION)
 """rsync's codes for a connection that broke off: the stream, a signal, time-outs, and ssh's own."""
 VANISHED = 24
@@ -31,10 +31,18 @@ def work(root: Path) -> str:
 
 
 def project(folder: Path) -> Path:
-    """The folder that is synced from anywhere in it: the nearest with a taetpu.toml or a .git, else itself."""
+    """The folder that is synced from anywhere in it: the nearest with a taetpu.toml or a .git, else itself.
+
+    Raises:
+        UserError: it would be the whole home folder, or the whole disk.
+    """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
-    return next((above for above in (here, *here.parents) if any((above / mark).exists() for mark in marks)), here)
+    found = next((above for above in (here, *here.parents) if any((above / mark).exists() for mark in marks)), here)
+    if found in (Path.home().resolve(), Path(found.anchor)):
+        remedy = "give the command in a folder of its own, or put a taetpu.toml there"
+        raise UserError("this is no project that could be copied to a TPU", file=found, remedy=remedy)
+    return found
 
 
 def sync(

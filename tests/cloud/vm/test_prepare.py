@@ -19,7 +19,7 @@ def boot_with(boot, workers=1, **changed):
     return boot(workers, startup=vm.startup(spec, SETTINGS)), spec
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_prepared_machine_runs_the_package_that_is_here(boot, hosts, workers):
     slice, spec = boot_with(boot, workers)
     said: list[str] = []
@@ -33,6 +33,7 @@ def test_a_prepared_machine_runs_the_package_that_is_here(boot, hosts, workers):
     assert ".taetpu/src/taetpu/__init__.py" in read(slice, where, follow=True)[0]
 
 
+@pytest.mark.slow
 def test_preparing_again_brings_nothing_new(boot, hosts):
     slice, spec = boot_with(boot)
     vm.prepare(slice, spec, lambda line: None, QUICK)
@@ -84,6 +85,7 @@ def test_a_machine_that_never_answers_is_told_with_what_the_tunnel_says(boot, ho
         vm.prepare(slice, SPEC, lambda line: None, replace(QUICK, ready=0.2))
 
 
+@pytest.mark.slow
 def test_another_host_key_is_not_waited_for(boot, hosts):
     slice, spec = boot_with(boot)
     until(lambda: slice.run(0, ["true"]).ok)
@@ -99,6 +101,7 @@ case "$*" in *--requirements*) cp "$HOME/.taetpu/held" "$HOME/.taetpu/wanted" "$
 """
 
 
+@pytest.mark.slow
 def test_the_environment_is_installed_once_for_each_set_of_requirements(boot, hosts, tmp_path):
     """`uv` is a stub that writes down what it was asked for: nothing is downloaded in a test."""
     stub = tmp_path / "bin" / "uv"

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -27,7 +28,7 @@ from taetpu.core.errors import UserError
 
 PASSED_ON = ("PATH", "LANG", "TAETPU_FAKE_CLOUD", "TAETPU_FAKE_CLOUD_GRPC", "STORAGE_EMULATOR_HOST", "TMPDIR")
 """Of this process's environment, what a machine is given."""
-QUICK = {"TAETPU_GUARD_SECONDS": "0.2"}
+QUICK = {"TAETPU_GUARD_SECONDS": "0.5"}
 """What makes a machine of the fakes quicker than a real one."""
 
 SSHD = """\
@@ -184,6 +185,9 @@ class LoopbackHosts:
         vm.environment |= {"HOME": str(vm.home), "TAETPU_VM_ROOT": str(vm.private), MARK: mark}
         vm.environment |= {"GCE_METADATA_HOST": server.address, "GCE_METADATA_IP": server.address}
         vm.environment |= {"TPU_WORKER_ID": str(worker)} | dict(trouble.environment)
+        vm.environment["PATH"] = f"{folder / 'bin'}:{vm.environment.get('PATH', os.defpath)}"
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # a machine's own, with no libraries
         lines = [f"export {name}={shlex.quote(text)}\n" for name, text in vm.environment.items()]
         (folder / "environment").write_text("".join(lines))
         (folder / "login").write_text(LOGIN.format(folder=shlex.quote(str(folder))))
@@ -262,12 +266,11 @@ def _start(vm: Vm, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes
 def _cut(vm: Vm) -> None:
     """Cut the power: nothing of the machine gets to do anything more."""
     vm.off.set()
+    for pid in _processes(vm):
+        _send(pid, signal.SIGSTOP)  # sshd's first: nobody is told that another process was killed
     while alive := _processes(vm):
         for pid in alive:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            _send(pid, signal.SIGKILL)
         for child in (vm.sshd, vm.script):
             if child:
                 child.poll()
@@ -278,9 +281,14 @@ def _cut(vm: Vm) -> None:
     vm.metadata.close()
 
 
-def _processes(vm: Vm) -> set[int]:
-    """Every process of a machine that lives: those with its mark, and what descends from its sshd, whose sessions
-    write over their environment.
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _processes(vm: Vm) -> list[int]:
+    """Every process of a machine that lives: what descends from its sshd, whose sessions write over their environment,
+    and then those with its mark.
     """
     parents = dict(_parents())
     roots = {child.pid for child in (vm.sshd, vm.script) if child}
@@ -292,8 +300,9 @@ def _processes(vm: Vm) -> set[int]:
             pid = parents.get(pid, 0)
         return False
 
-    found = (find(pid) for pid in parents)
-    return {p.pid for p in found if p and (p.environment.get(MARK) == vm.mark or descends(p.pid))}
+    alive = [process for process in map(find, parents) if process]
+    below = [process.pid for process in alive if descends(process.pid)]
+    return below + [p.pid for p in alive if p.environment.get(MARK) == vm.mark and p.pid not in below]
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -75,7 +75,10 @@ class Hosts(Protocol):
     """What the virtual machines of the fakes are."""
 
     def boot(self, instance: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
-        """Start one; where its sshd listens: address and port. `metadata` holds `startup-script` and `ssh-keys`."""
+        """Start one; where its sshd listens: address and port.
+
+        `metadata` holds its attributes (`startup-script`, `ssh-keys` ...) with its `zone` and `project`.
+        """
         ...
 
     def halt(self, instance: str) -> None:

@@ -48,9 +48,13 @@ class Own:
                 return float(text) if text.isdigit() else None
         return None
 
-    def delete(self) -> bool:
-        """Ask for its end; whether there was anything to ask for. Raises OSError where it is refused."""
-        return any(self._call("DELETE", path) is not None for path in self._doomed())
+    def delete(self) -> None:
+        """Ask for its end. Raises OSError where that is refused."""
+        any(self._call("DELETE", path) is not None for path in self._doomed())
+
+    def there(self) -> bool:
+        """Whether anything of it is there still. Raises OSError where that cannot be told."""
+        return any(self._call("GET", path.partition("?")[0]) is not None for path in self._doomed())
 
     def _labelled(self) -> list[str]:
         """What carries the label: on tpu-api the node, on gce the instance."""

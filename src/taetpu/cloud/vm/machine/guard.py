@@ -135,12 +135,15 @@ class Guard:
             time.sleep(pause)
         say(f"deleting itself: {reason}")
         while True:
-            try:
-                if not self.own.delete():
-                    say("there is nothing left to delete")
-            except (OSError, ValueError, KeyError) as error:
-                say(f"cannot delete itself, and tries again: {error}")
+            for step in (self.own.delete, self._look):
+                try:
+                    step()
+                except (OSError, ValueError, KeyError) as error:
+                    say(f"cannot delete itself, and tries again: {error}")
             time.sleep(pause)
+
+    def _look(self) -> None:
+        say("its end has been asked for" if self.own.there() else "there is nothing left to delete")
 
 
 def tell_of_preemption(homes: str) -> None:
