@@ -1,6 +1,6 @@
 """`taetpu plan --tpu`: what the TPU compiler says of a study, as tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -116,7 +116,7 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
         "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
         "step": _between(one["step_seconds"], _short),
         "tokens/s": _between(one["tokens_per_second"], _amount),
-        "used": _between(one["utilisation"], "{:.2g}%".format, 100),
+        "used": _between(one["utilisation"], _percent, 100),
     }
 
 
@@ -130,8 +130,8 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
         "fits": f"{len(programs)} of {len(found['programs'])}",
         "memory": None if most is None else f"{most:.1%}",
         "steps": _between(found["hours"], _short, 3600),
-        "$ on demand": _between(found["usd_on_demand"], "{:.2f}".format),
-        "$ spot": _between(found["usd_spot"], "{:.2f}".format),
+        "$ on demand": _between(found["usd_on_demand"], _usd),
+        "$ spot": _between(found["usd_spot"], _usd),
     }
 
 
@@ -146,16 +146,20 @@ def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
         return "Without an estimate for every program there is none for the study."
     steps = _between(found["hours"], _short, 3600)
-    costs = [
-        f"${_between(found[f'usd_{how}'], '{:.2f}'.format)} {name}"
-        for how, name in (("on_demand", "on demand"), ("spot", "spot"))
-        if found[f"usd_{how}"] is not None
-    ]
-    price = ", ".join(costs) if costs else "no rate is known"
+    price = _priced(_between(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
+    compiling = _priced("-" if usd is None else _usd(usd) for usd in found["usd_compiling"])
     return (
-        f"All packs, one after another: {steps} of steps, and about {_short(found['compile_seconds'])} of compiling "
-        f"once; {price}. Setting up machines, evaluating and storing come on top."
+        f"All packs, one after another: {steps} of steps; {price or 'no rate is known'}. Compiling once took "
+        f"{_short(found['compile_seconds'])} of this machine's processors"
+        f"{f'; as long on the slice: {compiling}' if compiling else ''}. Setting up machines, evaluating and storing "
+        "come on top."
     )
+
+
+def _priced(costs: Iterable[str]) -> str:
+    """`$1.20 on demand, $0.40 spot`, of what has a rate."""
+    named = zip(costs, ("on demand", "spot"), strict=True)
+    return ", ".join(f"{cost} {how}" for cost, how in named if cost != "-")
 
 
 def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
@@ -181,6 +185,14 @@ def _amount(number: float) -> str:
         if number >= size:
             return f"{_two(number / size)}{unit}"
     return _two(number)
+
+
+def _percent(number: float) -> str:
+    return f"{_two(number)}%" if number >= 0.01 else "<0.01%"
+
+
+def _usd(amount: float) -> str:
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:.2f}"
 
 
 def _two(number: float) -> str:

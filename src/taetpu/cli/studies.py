@@ -156,6 +156,8 @@ def _show_training(found: dict[str, Any]) -> None:
 
 def _told(found: dict[str, Any]) -> Iterator[str]:
     """What a plan says in sentences."""
+    if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
+        yield f"{', '.join(endless)}: a loop has a length that is not known before it runs; its FLOPs are of one round"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"

@@ -20,7 +20,7 @@ from taetpu.study.prepare import proved
 from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
-from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.count import endless_loops, flops_per_token, num_params
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
 
@@ -78,8 +78,8 @@ def preview(
     """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
     tuning`.
 
-    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
-    how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
+    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of
+    `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
     `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
     `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
     arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
@@ -147,6 +147,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
+        "endless_loops": endless_loops(*sizes),
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }

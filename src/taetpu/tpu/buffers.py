@@ -9,6 +9,7 @@ OURS = re.compile(r"/taetpu/(nn|optim|data|train)/(\w+)\.py$")
 VALUE = re.compile(r" value: <\d+ ([\w.\-]+)\{?[\d,]*\}? @\d+> \(size=(\d+),offset=(\d+)\): ([a-z0-9]+\[[\d,]*\])")
 ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
 
+MOST = 6  # buffers that are told
 KEPT = "kept of every layer for the backward pass"
 
 
@@ -29,7 +30,7 @@ class Buffer:
     count: int
 
 
-def largest(folder: Path, count: int = 6) -> list[Buffer]:
+def largest(folder: Path, count: int = MOST) -> list[Buffer]:
     """The largest buffers of the program whose dump lies in `folder`, the largest first. Without a report, none."""
     report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
     text = next(folder.glob("*after_optimizations.txt"), None)
@@ -66,6 +67,11 @@ def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
         yield size, *next((one for one in same if one[1]), same[0])
 
 
+def called(path: str) -> str:
+    """What users call an array of a state: `layers[0].block.ffn.up` of a model."""
+    return path.removeprefix("model.").replace("stacks[", "layers[").replace("stacks.", "layers.")
+
+
 class _Names:
     """What the operations of a program's text are called in the source."""
 
@@ -92,7 +98,7 @@ class _Names:
     def parameter(self, number: int) -> str:
         """`model.embedding.weight`, for what is called `[0].model.embedding.weight` in the text."""
         name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
-        return re.sub(r"^\['(.*)'\]$", r"\1", name).removeprefix("model.").replace("stacks[", "layers[")
+        return called(re.sub(r"^\['(.*)'\]$", r"\1", name))
 
     def value(self, name: str) -> str:
         """`attention: Attention.attend`, the innermost function of ours that the operation comes from."""

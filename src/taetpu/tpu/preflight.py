@@ -97,7 +97,7 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         steps=config.train.total_steps(source.num_windows),
         runs=len(planned.group.runs),
         tokens=tokens,
-        flops=tokens * flops_per_token(config.model, source.vocab_size, source.seq_len),
+        flops=tokens * flops_per_token(config.model, source.vocab_size, source.seq_len, planned.execution.attention),
         width=layout.width,
         devices=layout.devices,
     )
@@ -136,6 +136,9 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
         found.append(f"{spare} of {planned.packs * layout.width} places in packs are filled up with repeats")
     found += [str(one) for one in routed(planned.first.config, planned.source, planned.execution, planned.precision)]
     found += advice(sizes(planned.first.config, planned.source))
+    if endless := facts.get("endless"):
+        loops = f"{endless} loop{'s' if endless > 1 else ''}"
+        found.append(f"{loops} with products of a length that is not known before they run: counted as one round")
     if unknown := sorted(set(facts.get("loops", ())) - set(facts.get("scans", ()))):
         rounds = ", ".join(map(str, unknown))
         found.append(f"the program has loops of {rounds} rounds, that its source does not have: times may be wrong")
