@@ -78,9 +78,9 @@ def preview(
     """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
     tuning`.
 
-    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of
-    `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
-    `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
+    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
+    `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
+    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
     `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
     arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
     packs.

@@ -69,7 +69,7 @@ def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
 
 def called(path: str) -> str:
     """What users call an array of a state: `layers[0].block.ffn.up` of a model."""
-    return path.removeprefix("model.").replace("stacks[", "layers[").replace("stacks.", "layers.")
+    return re.sub(r"\bstacks(?:\.(\d+)|\[(\d+)\])", r"layers[\1\2]", path).removeprefix("model.")
 
 
 class _Names:
