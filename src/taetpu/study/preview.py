@@ -80,10 +80,10 @@ def preview(
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
     `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
-    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
-    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
-    arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
-    packs.
+    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be
+    trained (those of one `program` share a compile), with the `seconds` that their steps take where that was measured
+    before; `tokens` and `flops` are theirs. `at_run` are the arms whose matching by time is measured when the study is
+    run; `tuning` is what it adds, its first runs among the packs.
 
     Args:
         noise, effect: what the `resolution` is computed from (see `study.planner`).

@@ -178,7 +178,7 @@ class Compiler:
         except (NotMeasured, MemoryError) as error:  # the compiler took its process with it, or was killed
             if child := self.children.pop(who, None):
                 child.close()
-            return {"error": f"the compiler ended: {str(error).strip().splitlines()[-1][:300]}"}
+            return {"error": _ended(str(error))}
         if "trace" not in answer:
             _keep(request.key, answer)
         return answer
@@ -187,6 +187,14 @@ class Compiler:
         """End the child that this thread has for another generation: each holds a compiler."""
         for who in [who for who in self.children if who[0] == thread]:
             self.children.pop(who).close()
+
+
+def _ended(why: str) -> str:
+    """How the compiler's process ended, its last words, and what may help; `why` as `train.bench.Child` says it."""
+    how, _, words = why.strip().removeprefix("a trial ended ").partition(":")
+    last = (words.strip().splitlines() or [""])[-1][:300]
+    remedy = "this machine's memory may be too small for it" if "SIGKILL" in how else "another slice may compile"
+    return f"the compiler ended {how}{': ' if last else ''}{last}; {remedy}"
 
 
 def _where(key: str) -> str:

@@ -15,7 +15,7 @@ from taetpu.train.sharding import device_bytes, divisions
 
 Compile = Callable[[Planned, Slice], Facts]
 """Asks the compiler."""
-LARGER = 2  # larger slices that are compiled for; each may take a minute
+LARGER = 1  # larger slices that are compiled for; each may take a minute
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def helped(refused: Sequence[tuple[Planned, Facts]], tpu: Slice, compiled: Compi
 
 def larger(planned: Planned, tpu: Slice, compiled: Compile) -> Larger | None:
     """The smallest slice of a generation that holds a run which this one does not: by its parameters, moments and
-    gradients, and then by the compiler, unless that has refused several.
+    gradients, and then by the compiler, unless that has refused another.
     """
     config, source = planned.first.config, planned.source
     room, tried = int(tpu.generation.program_gib * 2**30), 0
