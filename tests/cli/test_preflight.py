@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.cli.preflight import _bill, _pace, _percent, _usd
+from taetpu.cli.preflight import _bill, _pace, _percent, _small, _usd
 
 
 def program(intensity: float | None) -> dict[str, float | None]:
@@ -46,3 +46,12 @@ def test_what_costs_something_is_not_told_as_nothing(amount: float, said: str) -
 @pytest.mark.parametrize(("amount", "said"), [(1e-7, "<0.01%"), (0.034, "0.034%"), (9.97, "10%"), (100.0, "100%")])
 def test_a_percentage_has_no_exponent(amount: float, said: str) -> None:
     assert _percent(amount) == said
+
+
+def test_a_study_that_uses_next_to_nothing_is_told() -> None:
+    def programs(*used: float) -> list[dict[str, tuple[None, float]]]:
+        return [{"utilisation": (None, one)} for one in used]
+
+    assert _small(programs(0.009, 0.001))
+    assert not _small(programs(0.009, 0.02))
+    assert not _small([])

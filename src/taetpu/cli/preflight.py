@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from taetpu.train.plan import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
+SMALL = 0.01  # of a TPU: less is told
 COMPARED = 8  # chips or cores by the name: a machine of each generation
 
 
@@ -83,10 +84,18 @@ def _show_slice(found: dict[str, Any]) -> None:
         say(f"- {hazard} ({who})", hanging=2)
     for trouble in _troubles(found):
         say(f"- {trouble}", hanging=2)
+    if _small(found["programs"]):
+        say("- this study is too small for a TPU: under 1% of it is used", hanging=2)
     if pace := _pace(found["programs"]):
         say(f"- {pace}", hanging=2)
     typer.echo("")
     say(_bill(found))
+
+
+def _small(programs: list[dict[str, Any]]) -> bool:
+    """Is next to nothing used, by the roofline, which no program is above?"""
+    used = [one["utilisation"][1] for one in programs if "utilisation" in one]
+    return bool(used) and max(used) < SMALL
 
 
 def _pace(programs: list[dict[str, Any]]) -> str:

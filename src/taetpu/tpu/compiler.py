@@ -194,7 +194,7 @@ def _ended(why: str) -> str:
     how, _, words = why.strip().removeprefix("a trial ended ").partition(":")
     last = (words.strip().splitlines() or [""])[-1][:300]
     remedy = "this machine's memory may be too small for it" if "SIGKILL" in how else "another slice may compile"
-    return f"the compiler ended {how}{': ' if last else ''}{last}; {remedy}"
+    return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"
 
 
 def _where(key: str) -> str:

@@ -187,6 +187,8 @@ def refusals(found: Mapping[str, Any]) -> list[str]:
     if together:
         needs = max(program["too_large"]["needs"] for program in refused)
         large.append(f"with this all of them compile: {together}, with which the largest needs {_gib(needs)}")
+    elif len(refused) > 1 and None not in ways:
+        large.append("no setting that was tried makes all of them fit: give each arm its own, in the study")
     failed = [
         f"{', '.join(program['arms'])}: does not compile for {found['tpu']}: {program['error']}"
         for program in found["programs"]
