@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from taetpu.cli.tables import say, show_table
+from taetpu.cli.tables import count, say, show_table
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
     from taetpu.study.preview import Prepared
+    from taetpu.train.place import Place
     from taetpu.train.plan import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
+ALL = "all"
 COMPARED = 8  # chips or cores by the name: a machine of each generation
 
 
@@ -27,12 +29,20 @@ def wanted_slices(name: str | None) -> "list[Slice]":
 
     if name is None:
         return []
-    if name == "all":
+    if name.strip().lower() == ALL:
         return [resolve(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
         return [resolve(name)]
     except UserError as error:
-        raise error.at("--tpu") from None
+        remedy = f"{error.remedy}; {ALL} compares the generations" if error.remedy else None
+        raise UserError(error.problem, path=("--tpu",), remedy=remedy) from None
+
+
+def most_of(slices: "list[Slice]") -> "Place | None":
+    """Where a study is to be trained, if not here: of several slices, that with most devices."""
+    from taetpu.train.place import Place
+
+    return Place.of(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
 
 def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
@@ -46,8 +56,32 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
     runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
     plugins = tuple(plugin.file for plugin in study.plugins)
     asked = Asked(runs, study.sources, packing, study.folder, plugins)
+    too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
     with Waiting(Console(stderr=True), "compiling for TPU") as told:
-        return preflight(asked, slices, told)
+        found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], told))
+    return [_unsuited(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
+
+
+def _too_few(tpu: "Slice", mesh: Any) -> str:
+    """Why a slice among several cannot divide runs as the study asks; empty where it can."""
+    from taetpu.core.errors import UserError
+    from taetpu.train.place import Place
+
+    try:
+        if mesh != "auto":
+            Place.of(tpu).check_devices(mesh.data, mesh.model)
+    except UserError as error:
+        return error.problem
+    return ""
+
+
+def _unsuited(tpu: "Slice", why: str) -> dict[str, Any]:
+    """What is told of a slice for which nothing can be compiled."""
+    shape = {"tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices}
+    unknown = dict.fromkeys(("hours", "usd_on_demand", "usd_spot"))
+    rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
+    room = {"hosts": tpu.hosts, "hbm": tpu.hbm_bytes_per_device}
+    return {**shape, **room, "fits": False, "refused": why, "programs": [], **unknown, "rates": rates}
 
 
 def show_slices(found: list[dict[str, Any]]) -> None:
@@ -71,7 +105,7 @@ def show_slices(found: list[dict[str, Any]]) -> None:
 
 
 def _show_slice(found: dict[str, Any]) -> None:
-    shape = f"{_count(found['chips'], 'chip')} on {_count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
+    shape = f"{count(found['chips'], 'chip')} on {count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
     typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
     show_table([_program(one) for one in found["programs"]])
     told: dict[str, list[str]] = {}
@@ -139,7 +173,8 @@ def _troubles(found: dict[str, Any]) -> list[str]:
     """Programs that the compiler failed on, and what is not known, each said once."""
     failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
     missing = [text for one in found["programs"] for text in one.get("missing", ())]
-    return list(dict.fromkeys([*failed, *missing]))
+    refused = [found["refused"]] if "refused" in found else []
+    return list(dict.fromkeys([*refused, *failed, *missing]))
 
 
 def _bill(found: dict[str, Any]) -> str:
@@ -185,10 +220,6 @@ def _amount(number: float) -> str:
 
 def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _gib(size: int) -> str:

@@ -26,6 +26,11 @@ def say(text: str, first: int = 0, hanging: int = 0) -> None:
     typer.echo(filled(text, first, hanging))
 
 
+def count(number: int, noun: str) -> str:
+    """`1 run`, `12,000 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show_json(data: Any) -> None:
     """Print plain data as strict JSON: null where a number is not finite."""
     from taetpu.store.documents import finite
