@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from taetpu.cli.chips import ALL, named
 from taetpu.cli.tables import count, say, show_table
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from taetpu.train.plan import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
-ALL = "all"
 COMPARED = 8  # chips or cores by the name: a machine of each generation
 
 
@@ -32,10 +32,9 @@ def wanted_slices(name: str | None) -> "list[Slice]":
     if name.strip().lower() == ALL:
         return [resolve(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
-        return [resolve(name)]
+        return [named(name, "compares the generations")]
     except UserError as error:
-        remedy = f"{error.remedy}; {ALL} compares the generations" if error.remedy else None
-        raise UserError(error.problem, path=("--tpu",), remedy=remedy) from None
+        raise error.at("--tpu") from None
 
 
 def most_of(slices: "list[Slice]") -> "Place | None":
@@ -161,12 +160,33 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "TPU": found["tpu"],
         "chips": found["chips"],
-        "fits": f"{len(programs)} of {len(found['programs'])}",
+        "fits": f"{len(programs)} of {len(found['programs'])}" if found["programs"] else "-",
         "memory": None if most is None else f"{most:.1%}",
         "steps": _between(found["hours"], _short, 3600),
-        "$ on demand": _between(found["usd_on_demand"], "{:.2f}".format),
-        "$ spot": _between(found["usd_spot"], "{:.2f}".format),
+        "$ on demand": _usd(found, "on_demand"),
+        "$ spot": _usd(found, "spot"),
+        "": _remark(found),
     }
+
+
+def _usd(found: dict[str, Any], how: str) -> str:
+    """What a study takes; where no rate is known, that."""
+    if found["rates"][how] is None:
+        return "no rate"
+    return _between(found[f"usd_{how}"], "{:.2f}".format)
+
+
+def _remark(found: dict[str, Any]) -> str:
+    """Why a slice has no figures, or no upper end of them, in a word or two; below it is told whole."""
+    from taetpu.core.chips import resolve
+
+    if "refused" in found:
+        return "too few devices"
+    if found["hours"] is None:
+        return "too large" if any("too_large" in one for one in found["programs"]) else "does not compile"
+    if found["hours"][1] is None:
+        return "no cycles" if resolve(found["tpu"]).generation.clock_hz else "clock not published"
+    return ""
 
 
 def _troubles(found: dict[str, Any]) -> list[str]:

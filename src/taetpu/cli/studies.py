@@ -322,6 +322,8 @@ def train_study(
         show_json(outcome.results)
     elif not silent:
         show(outcome.results, outcome.report)
+    if how.get("profile") and not progress.runs and not silent:
+        typer.echo("nothing was left to train, so that nothing was traced", err=True)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(
