@@ -11,9 +11,9 @@ import typer
 from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
 from taetpu.cli.options import AsJson, Root
-from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
+from taetpu.cli.preflight import compiled_for, most_of, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.results import show
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.tables import count, say, show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -85,15 +85,24 @@ def plan(
             "it would be and what it would cost; `all` compares the generations."
         ),
     ] = None,
+    xla_flags: XlaFlags = "",
+    libtpu_args: LibtpuArgs = "",
     as_json: AsJson = False,
 ) -> None:
     """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
+    from taetpu.core.errors import UserError
+    from taetpu.core.flags import set_flags
     from taetpu.core.runtime import prepare_jax
 
-    prepare_jax()
+    slices = wanted_slices(tpu)
+    if slices and diff is not None:
+        problem = f"--diff {diff} shows what an arm changes, which is the same on every machine"
+        raise UserError(problem, path=("--tpu",), remedy="one of the two: leave out --tpu, or --diff")
+    set_flags(xla_flags, libtpu_args, compiles=bool(slices))
+    prepare_jax(cpu=bool(slices))
     from rich.console import Console
 
     from taetpu.spec.loading import load_study
@@ -104,15 +113,16 @@ def plan(
     from taetpu.study.waiting import Waiting
     from taetpu.train.plan import parse_packing
 
-    packing, slices = parse_packing(pack), wanted_slices(tpu)
+    packing = parse_packing(pack)
     loaded = load_study(study, sets or [])
     if diff is not None:
         found, printed = changes(loaded, diff), show_changes
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            ready = prepared(loaded, folder, told)
-            found, printed = preview(ready, folder, packing, programs=as_json, noise=noise, effect=effect), _show_plan
+            ready = prepared(loaded, folder, told, most_of(slices))
+            here = None if slices else packing
+            found, printed = preview(ready, folder, here, programs=as_json, noise=noise, effect=effect), _show_plan
         if slices:
             found["tpu"] = compiled_for(ready, packing, slices)
     show_json(found) if as_json else printed(found)
@@ -127,7 +137,8 @@ def _show_plan(found: dict[str, Any]) -> None:
 
 
 def _show_training(found: dict[str, Any]) -> None:
-    typer.echo(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
+    arms, seeds = count(len(found["arms"]), "arm"), count(len(found["seeds"]), "seed")
+    typer.echo(f"{found['study']}: {arms} x {seeds}, {count(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
     show_table(
         [
@@ -145,13 +156,19 @@ def _show_training(found: dict[str, Any]) -> None:
         typer.echo("")
         say(told)
     typer.echo("")
-    if not found["packs"]:
+    if not found["tokens"]:
         typer.echo("nothing is left to train")
         return
-    show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
-    seconds = [pack["seconds"] for pack in found["packs"]]
-    time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
-    typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
+    time = ""
+    if found["packs"]:
+        show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
+        typer.echo("")
+        seconds = [pack["seconds"] for pack in found["packs"]]
+        known = None not in seconds
+        time = (
+            f"; time: {timedelta(seconds=round(sum(seconds)))} of steps alone" if known else "; time: measured at run"
+        )
+    typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs{time}")
 
 
 def _told(found: dict[str, Any]) -> Iterator[str]:
@@ -162,22 +179,26 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
     if tuned := found["tuning"]:
-        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
-        yield f"tuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best"
+        done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
+        trials = count(tuned["trials"], "run")
+        yield f"tuning: {trials}{done}, and then {tuned['tuned']} at what each arm found best"
     if found["at_run"]:
         yield f"matched by time: measured at run, for {', '.join(found['at_run'])}"
-    yield from dict.fromkeys(line for pack in found["packs"] for line in _computed(pack))
+    yield from _computed(found["packs"])
     if resolved := _resolution(found["resolution"]):
         yield resolved
 
 
-def _computed(pack: dict[str, Any]) -> Iterator[str]:
-    """How a pack's numbers are computed, where that is not the plain way, and what is not computed so."""
-    chosen = [f"{name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack]
-    if chosen:
-        yield f"{', '.join(pack['arms'])}: computed with {', '.join(chosen)}"
-    for line in pack["routed"]:
-        yield f"{', '.join(pack['arms'])}: {line}"
+def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
+    """How numbers are computed, where that is not the plain way, and what is not computed so: each said once."""
+    arms = dict[str, dict[str, None]]()
+    for pack in packs:
+        names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
+        chosen = ", ".join(f"{name.replace('_', ' ')} {pack[name]}" for name in names)
+        for line in ([f"computed with {chosen}"] if chosen else []) + pack["routed"]:
+            arms.setdefault(line, {}).update(dict.fromkeys(pack["arms"]))
+    for line, names in arms.items():
+        yield f"{', '.join(names)}: {line}"
 
 
 def _resolution(found: dict[str, Any]) -> str:
@@ -197,7 +218,7 @@ def _resolution(found: dict[str, Any]) -> str:
         return text
     if found["seeds"] is None:
         return f"{text}; one of {found['effect']:g} would take more seeds than are worth counting"
-    return f"{text}; one of {found['effect']:g} takes {found['seeds']} seeds, {found['flops']:.3g} FLOPs"
+    return f"{text}; one of {found['effect']:g} takes {count(found['seeds'], 'seed')}, {found['flops']:.3g} FLOPs"
 
 
 def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -303,6 +324,8 @@ def train_study(
         show_json(outcome.results)
     elif not silent:
         show(outcome.results, outcome.report)
+    if how.get("profile") and not progress.runs and not silent:
+        typer.echo("nothing was left to train, so that nothing was traced", err=True)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(

@@ -17,6 +17,7 @@ from typing import Any
 from taetpu.core.chips import Slice
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.flags import OPTIONS, for_tpus
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
@@ -79,6 +80,7 @@ class Request:
             "layout": asdict(self.layout),
             "tpu": [self.tpu.topology_name, self.tpu.topology_options],
             "task": [self.source.vocab_size, self.source.seq_len, arrays],
+            "flags": for_tpus(),
             "plugins": plugin_sources(self.config),
             "versions": [version("jax"), version("jaxlib"), _libtpu()],
             "taetpu": _own_source(),
@@ -111,10 +113,14 @@ def _own_source() -> str:
 
 
 def environment(tpu: Slice) -> dict[str, str]:
-    """What a process needs so that libtpu compiles on a machine without a TPU, and says nothing of that."""
+    """What a process needs so that libtpu compiles on a machine without a TPU, and says nothing of that.
+
+    The flags for XLA and libtpu are those of training, as far as they concern TPUs.
+    """
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {
-        **{name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+        **{name: value for name, value in os.environ.items() if name not in OPTIONS},
+        **for_tpus(),
         **quiet,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_COMPILATION_CACHE": "false",

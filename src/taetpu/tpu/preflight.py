@@ -113,7 +113,7 @@ def _program(
         **asdict(layout),
         "precision": planned.precision,
         **planned.execution.told,
-        "routed": [str(one) for one in routed(config, source, planned.execution, planned.precision)],
+        "routed": _routed(planned),
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes(config, source)],
@@ -147,11 +147,13 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
     found = [f"compiled again: {why}" for why in facts.get("recompiles", ())]
     if layout.devices < tpu.devices:
         idle = tpu.devices - layout.devices
-        found.append(f"{idle} of {tpu.devices} devices are idle: {runs} runs share this program")
+        are = "is" if idle == 1 else "are"
+        sharing = "1 run has" if runs == 1 else f"{runs} runs share"
+        found.append(f"{idle} of {tpu.devices} devices {are} idle: {sharing} this program")
     spare = planned.packs * layout.width - runs
     if spare:
         found.append(f"{spare} of {planned.packs * layout.width} places in packs are filled up with repeats")
-    found += [str(one) for one in routed(planned.first.config, planned.source, planned.execution, planned.precision)]
+    found += _routed(planned)
     found += advice(sizes(planned.first.config, planned.source))
     if endless := facts.get("endless"):
         loops = f"{endless} loop{'s' if endless > 1 else ''}"
@@ -160,6 +162,13 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
         rounds = ", ".join(map(str, unknown))
         found.append(f"the program has loops of {rounds} rounds, that its source does not have: times may be wrong")
     return found
+
+
+def _routed(planned: Planned) -> list[str]:
+    """What is computed otherwise than was chosen, or could have been."""
+    config, divided = planned.first.config, planned.layout.divided
+    found = routed(config, planned.source, planned.execution, planned.precision, platform="tpu", divided=divided)
+    return [str(one) for one in found]
 
 
 def _slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
