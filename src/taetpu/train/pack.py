@@ -112,8 +112,8 @@ class Program:
         self.mesh, self.division = pack_mesh(width, devices, data, model, on)
         self.partitioned = data * model > 1
         self.dtype, self.execution = jnp.dtype(precision), replace(execution, unroll=unroll)
-        on = Place(platform_of(self.mesh.devices.flat[0]))
-        on.check_path(execution.attention, remedy="go on where this pack was begun")
+        place = Place(platform_of(self.mesh.devices.flat[0]))
+        place.check_path(execution.attention, remedy="go on where this pack was begun")
         self.observers: dict[int, Any] = {}
 
     @cached_property
