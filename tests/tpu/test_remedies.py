@@ -48,6 +48,7 @@ def test_one_setting_makes_all_fit(tmp_path: Path) -> None:
     least = {2: 4, 3: 8}  # in how many parts the batch has to be, by layers
     compiled = fits(lambda one: parts(one) >= least[len(one.first.config.model.layers)])
     refused = [(one, {"too_large": LARGE}) for one in (base, deeper)]
+    assert helped([], V5E, compiled) == []
     assert [one and one.setting for one in helped(refused[:1], V5E, compiled)] == ["train.accumulate=4"]
     assert [one and one.setting for one in helped(refused, V5E, compiled)] == ["train.accumulate=8"] * 2
 

@@ -73,12 +73,11 @@ def preflight(
         for tpu in tpus:
             pairs = [(one, answer) for (own, one), answer in zip(planned, answers, strict=True) if own is tpu]
             fitted = [_halved(one, answer, tpu, compiled) for one, answer in pairs]
-            refused = [one for one in fitted if "too_large" in one[1]]
-            helps = dict(zip(map(id, refused), helped(refused, tpu, compiled), strict=True))
-            elsewhere = {
-                id(one): larger(one[0], tpu, compiled) for one in refused if len(tpus) == 1 and not helps[id(one)]
-            }
-            programs = [_program(*one, tpu, helps.get(id(one)), elsewhere.get(id(one))) for one in fitted]
+            refused = [i for i, (_, facts) in enumerate(fitted) if "too_large" in facts]
+            helps = dict(zip(refused, helped([fitted[i] for i in refused], tpu, compiled), strict=True))
+            lost = [i for i, remedy in helps.items() if remedy is None and len(tpus) == 1]
+            elsewhere = {i: larger(fitted[i][0], tpu, compiled) for i in lost}
+            programs = [_program(*one, tpu, helps.get(i), elsewhere.get(i)) for i, one in enumerate(fitted)]
             found.append(_slice(tpu, programs))
     return found
 

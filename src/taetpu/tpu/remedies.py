@@ -57,7 +57,7 @@ def helped(refused: Sequence[tuple[Planned, Facts]], tpu: Slice, compiled: Compi
     """For each run that does not fit what makes it fit: one setting for all of them, where there is one."""
     ways = [list(remedies(planned, tpu, state="state" in facts["too_large"])) for planned, facts in refused]
     found = [next((fit for way in own if (fit := way.tried(compiled, tpu))), None) for own in ways]
-    if None in found or len({one.setting for one in found if one}) == 1:
+    if None in found or len({one.setting for one in found if one}) <= 1:
         return found
     # What stands before a run's own did not help it.
     left = [own[i:] for own, one in zip(ways, found, strict=True) for i, way in enumerate(own) if way.same(one)]
