@@ -5,12 +5,13 @@ parameters by attention path. Needs libtpu; takes some minutes. A kernel has no 
 splash attention come from `benchmarks.attention_cycles`, and leave out what it waits for.
 """
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from taetpu.core.chips import resolve
 from taetpu.core.loading import load
@@ -79,5 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "cpu"  # libtpu is there, and a TPU is not: jax would look for it
+    jax.config.update("jax_platforms", "cpu")  # libtpu is there, and a TPU is not: jax would look for it, and complain
     main()

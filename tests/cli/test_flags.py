@@ -3,15 +3,30 @@
 import json
 import re
 
+import jax
 import pytest
 from tests.small import TINY
 
 
-def test_an_unknown_flag_ends_the_command_with_its_name_and_no_trace(process):
-    done = process("run", "s.yaml", "--xla-flags", "--xla_no_such_flag=1")
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_an_unknown_flag_ends_the_command_with_its_name_and_no_trace(process, command):
+    done = process(command, "s.yaml", "--xla-flags", "--xla_no_such_flag=1")
     assert done.code == 2
     assert re.match(r"error: jaxlib \S+ knows no flag --xla_no_such_flag=1\n  where:  --xla-flags", done.err)
     assert "remedy" in done.err
+
+
+@pytest.mark.parametrize("command", [("plan", "s.yaml"), ("plan", "s.yaml", "--diff", "low-lr"), ("run", "s.yaml")])
+def test_a_jax_that_does_not_start_is_refused_in_words(taetpu, monkeypatch, command):
+    def start():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", start)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    done = taetpu(*command)
+    assert done.code == 2
+    assert done.err.startswith("error: jax does not start with JAX_PLATFORMS=cuda: it finds no such device\n")
+    assert "remedy: unset JAX_PLATFORMS" in done.err
 
 
 @pytest.mark.slow

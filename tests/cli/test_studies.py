@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.small import TINY
 
 from taetpu.spec.loading import load_study
 
@@ -87,6 +88,17 @@ def test_the_root(taetpu, here, monkeypatch, where, trained):
     assert (done.code, done.err) == (0, "")
     assert (place / "small/results.json").read_bytes() == (trained[0] / "small/results.json").read_bytes()
     assert [p.name for p in here.iterdir() if p.is_dir()] == [place.name]
+
+
+def test_a_finished_study_has_nothing_to_trace_and_says_so(taetpu, here, trained):
+    shutil.copytree(trained[0], here / "runs")
+    done = taetpu("run", "s.yaml", "--profile", "5")
+    assert (done.code, done.err.count("nothing was left to train, so that nothing was traced")) == (0, 1)
+
+
+def test_numbers_and_nouns_agree(taetpu, here):
+    (here / "s.yaml").write_text(TINY + "seeds: 1\n")
+    assert "tiny: 1 arm x 1 seed, 6 steps" in taetpu("plan", "s.yaml").out
 
 
 def test_the_results_in_json_are_those_that_are_stored(taetpu, trained):

@@ -28,3 +28,13 @@ def test_a_function_counts_each_time_that_it_is_called():
 
 def test_a_loops_body_counts_once():
     assert counted(lambda x: jax.lax.fori_loop(0, 7, lambda _, y: jnp.sin(y), x))["sine"] == 1
+
+
+def test_what_the_module_calls_elsewhere_is_an_operation_like_any_other():
+    """A callback to Python, and LAPACK: their names are no functions of the module."""
+
+    def calling(x):
+        jax.debug.print("{}", x.sum())
+        return jnp.linalg.eigvals(x)
+
+    assert counted(calling)["custom_call"] == 2

@@ -17,6 +17,8 @@ WHAT_WE_ASK = [  # name, canonical, topology, chips, cores, devices, hosts
     ("v5litepod-16", "v5litepod-16", "v5e:4x4", 16, 16, 16, 4),
     ("v5e-8", "v5litepod-8", "v5e:2x4", 8, 8, 8, 1),
     ("V5E:4x4", "v5litepod-16", "v5e:4x4", 16, 16, 16, 4),
+    ("v5e:4x2", "v5litepod-8", "v5e:2x4", 8, 8, 8, 1),
+    ("v4:4x2x2", "v4-32", "v4:2x2x4", 16, 32, 16, 4),
     ("v5p-64", "v5p-64", "v5p:2x4x4", 32, 64, 32, 8),
     ("v6e-8", "v6e-8", "v6e:2x4", 8, 8, 8, 1),
     ("tpu7x-8", "tpu7x-8", "tpu7x:2x2x1", 4, 8, 8, 1),
@@ -45,7 +47,7 @@ def test_every_published_slice_is_found_by_both_of_its_names():
     ("name", "remedy"),
     [
         ("v5e-5", "v5e counts chips; the nearest: v5e-4, v5e-8"),
-        ("v3-4", "v3 counts cores; the smallest is v3-8"),
+        ("v3-4", "v3 counts cores; the smallest: v3-8, v3-32, v3-64"),
         ("v6e-1000", "v6e counts chips; the largest is v6e-256"),
         ("v4:3x3x3", "the nearest: v4:2x4x4, v4:2x2x4, v4:4x4x4"),
         ("v5f-8", "did you mean v5p-8, v5p-16, v5p-32? known: v2-8, v3-8,"),

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.flags import dump_to, flags, relevant, set_flags, size_of, tried, without_dumps
+from taetpu.core.flags import dump_to, flags, for_tpus, relevant, set_flags, size_of, tried, without_dumps
 
 COUNT = "--xla_force_host_platform_device_count=2"
 
@@ -81,3 +81,9 @@ def test_the_size_of_dumps_is_that_of_the_files_below(tmp_path):
     (tmp_path / "a").write_bytes(b"123")
     (tmp_path / "below/b").write_bytes(b"45")
     assert size_of(tmp_path) == (2, 5)
+
+
+def test_the_compiler_for_tpus_is_given_what_programs_there_depend_on():
+    environ = {"XLA_FLAGS": f"{COUNT} --xla_cpu_a=1 --xla_gpu_b=2 --xla_c=3", "LIBTPU_INIT_ARGS": "--xla_tpu_d=4"}
+    assert for_tpus(environ) == {"XLA_FLAGS": "--xla_c=3", "LIBTPU_INIT_ARGS": "--xla_tpu_d=4"}
+    assert for_tpus({"XLA_FLAGS": COUNT}) == {}

@@ -14,7 +14,7 @@ from taetpu.data.batches import Batch
 from taetpu.nn.execution import Execution
 from taetpu.nn.parts import join, trainable
 from taetpu.optim.loss import predictions, totals
-from taetpu.train.count import inner
+from taetpu.train.products import inner
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((2, 5, 7)).astype(np.float32) * 3

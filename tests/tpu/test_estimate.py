@@ -3,11 +3,11 @@
 import pytest
 
 from taetpu.core.chips import resolve
-from taetpu.tpu.estimate import Work, bill, estimate
+from taetpu.tpu.estimate import SPLASH_SHARE, Work, bill, estimate
 
 V5E = resolve("v5e-8")
 FACTS = {
-    "flops": 10**12, "padded_flops": 2 * 10**12, "bytes": 10**9, "cycles": 30_000_000,
+    "flops": 10**12, "padded_flops": 2 * 10**12, "kernel_flops": {}, "bytes": 10**9, "cycles": 30_000_000,
     "memory": {"needed": 2**30, "arguments": 2**28, "temporaries": 2**29, "code": 2**20},
 }  # fmt: skip
 WORK = Work(packs=2, steps=100, runs=12, tokens=1000, flops=1e12, width=8, devices=8)
@@ -49,10 +49,30 @@ def test_what_is_not_known_has_no_upper_end_and_says_so() -> None:
     assert cost["hours"][1] is cost["usd_spot"][1] is None
 
 
-def test_dollars_are_hours_of_all_chips_with_compiling() -> None:
+def test_kernels_without_cycles_are_in_the_upper_end_or_there_is_none() -> None:
+    splash = {"splash_mha_fwd": 10**13, "splash_mha_dq_no_residuals": 10**13}
+    step = 30e6 / 1.5e9 + SPLASH_SHARE * 2e13 / V5E.generation.bf16_flops
+    found = estimate({**FACTS, "kernels": 2, "kernel_flops": splash}, WORK, V5E)
+    assert found["step_seconds"][1] == pytest.approx(step)
+    assert "splash" in found["missing"][0]
+    for kernels in ({"mine": 10**9, **splash}, {}):
+        found = estimate({**FACTS, "kernels": 1, "kernel_flops": kernels}, WORK, V5E)
+        assert found["step_seconds"][1] is None
+        assert found["missing"][0].endswith("there is no upper end")
+
+
+def test_no_more_is_used_than_there_is() -> None:
+    """The model's count has three products for each that may have no gradient, or that a kernel leaves out."""
+    full = {**FACTS, "padded_flops": 10**12, "bytes": 0}
+    work = Work(packs=1, steps=1, runs=8, tokens=1000, flops=9e12, width=8, devices=8)
+    assert estimate(full, work, V5E)["utilisation"][1] == pytest.approx(1.0)
+
+
+def test_dollars_of_steps_and_of_compiling_are_told_apart() -> None:
     cost = bill([(3600.0, 7200.0), (0.0, 1800.0)], 1800.0, V5E)
     assert cost["hours"] == [1.0, 2.5]
-    assert cost["usd_on_demand"] == pytest.approx([1.5 * 8 * 1.2, 3.0 * 8 * 1.2])
+    assert cost["usd_on_demand"] == pytest.approx([8 * 1.2, 2.5 * 8 * 1.2])
+    assert cost["usd_compiling"][0] == pytest.approx(0.5 * 8 * 1.2)
 
 
 def test_without_a_rate_there_is_no_price() -> None:

@@ -43,6 +43,23 @@ def test_products_are_those_of_the_model(asked, tmp_path: Path) -> None:
     assert found["flops"] == pytest.approx(model, rel=0.05)
 
 
+def test_attentions_kernels_are_in_the_products_and_the_upper_end(asked) -> None:
+    """Of 16 by 16 blocks 136 are not masked whole; forward and backward pass have nine products of each, the plain path
+    six of all.
+    """
+    sets = ["task.seq_len=8192", "train.batch_size=1", "train.compute.remat=none"]
+    splash, plain = (
+        asked("v5e-1", sets=[*sets, f"train.compute.attention={path}"], packing=parse_packing("off"))[0]["programs"][0]
+        for path in ("splash", "plain")
+    )
+    block = 2 * 2 * 512 * 512 * 64  # of each of two heads
+    assert splash["flops"] > 9 * (16 * 17 // 2) * block
+    assert splash["flops"] == pytest.approx(plain["flops"] + (9 * 136 - 6 * 256) * block, rel=0.02)
+    assert splash["compiler_seconds"] > splash["roofline_seconds"]
+    assert 0 < splash["utilisation"][0] < splash["utilisation"][1] <= 1
+    assert any("splash" in text for text in splash["missing"])
+
+
 def test_memory_grows_with_what_a_device_holds(asked) -> None:
     eight = STUDY.replace("seeds: 2", "seeds: 8")
     alone, wide = (

@@ -53,6 +53,20 @@ def holding():
         process.stdout.close()
 
 
+def test_a_jax_that_does_not_start_is_told_with_what_it_was_told_to_use(monkeypatch):
+    def start():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", start)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    found = devices()
+    assert (found.status, found.figure) == (
+        "FAILED",
+        "jax does not start with JAX_PLATFORMS=cuda: it finds no such device",
+    )
+    assert "unset JAX_PLATFORMS" in (found.remedy or "")
+
+
 def test_a_product_is_right_at_every_precision():
     found = matmul()
     assert found.status == "ok"

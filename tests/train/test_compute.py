@@ -1,19 +1,21 @@
 """How numbers are computed: decided by device, length and size, where it is not told, and never in silence."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import jax.numpy as jnp
 import pytest
 
+from taetpu.core.chips import resolve
 from taetpu.core.errors import UserError
 from taetpu.core.traced import split
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.optim.hooks import Hook
 from taetpu.spec.design import RunSpec
-from taetpu.train.compute import check_path, decide, routed
+from taetpu.train.compute import decide, routed
 from taetpu.train.memory import state_bytes, step_bytes
 from taetpu.train.pack import Program
+from taetpu.train.place import Place
 from taetpu.train.plan import PackPlan, plan_packs
 
 PLENTY = 1 << 50
@@ -76,7 +78,7 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
     with pytest.raises(UserError, match="splash needs a TPU, and the device here is a cpu"):
         decide(*sized(compute={"attention": "splash"}), "float32")
     with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
-        check_path("cudnn", "gpu", "")
+        Place("gpu").check_path("cudnn")
 
 
 def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
@@ -125,11 +127,64 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
     config, source = sized(512, model)
     told = [str(one) for one in routed(config, source, Execution(attention="splash"), "bfloat16")]
     drawn = "takes the plain path in training: dropout on its pattern is drawn in training"
-    assert told[0] == f"attention of layer 0 {drawn}"
+    assert told[0] == f"attention of layers 0, 3 {drawn}"
     assert told[1].startswith("attention of layers 1, 2 takes the plain path: its scores are changed")
-    assert told[2] == f"attention of layer 3 {drawn}"
+    assert len(told) == 2
     assert routed(config, source, AS_BUILT, "bfloat16") == []
     assert "128 tokens, not 520" in str(routed(*sized(520), Execution(attention="splash"), "bfloat16")[0])
+
+
+@pytest.mark.parametrize(
+    ("seq", "model", "platform", "divided", "reasons"),
+    [
+        (
+            512,
+            {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}},
+            "tpu",
+            False,
+            ["scores are changed"],
+        ),
+        (512, {"dropout": 0.1}, "tpu", False, ["dropout on its pattern is drawn"]),
+        (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
+        (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
+        (512, {}, "tpu", True, ["cannot be divided over devices"]),
+        (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel to be tried
+        (512, {"dropout": 0.1}, "cpu", False, []),
+        (16, {"dropout": 0.1}, "cuda", False, ["dropout on its pattern is drawn"]),
+        (512, {}, "tpu", False, []),
+    ],
+)
+def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model, platform, divided, reasons):
+    config, source = sized(seq, {"num_layers": 3, **model})
+    execution = decide(config, source, "bfloat16", platform=platform, memory=PLENTY)
+    execution = replace(execution, attention="plain") if divided else execution
+    told = [str(one) for one in routed(config, source, execution, "bfloat16", platform=platform, divided=divided)]
+    assert len(told) == len(reasons)
+    for one, reason in zip(told, reasons, strict=True):
+        assert one.startswith("attention of layers 0, 1, 2 takes the plain path: ")
+        assert reason in one
+    asked, _ = sized(seq, {"num_layers": 3, **model}, compute={"attention": "plain"})
+    assert routed(asked, source, AS_BUILT, "bfloat16", platform=platform) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "data", "model", "refused"),
+    [
+        (Place.of(resolve("v5e-8")), 4, 2, None),
+        (Place.of(resolve("v5e-8")), 3, 1, None),  # two devices are idle
+        (Place.of(resolve("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
+        (Place.of(resolve("v5e-16")), 3, 1, "over 3 devices, and v5litepod-16 has 16"),  # each of its hosts takes part
+        (Place("cpu", 2), 4, 2, "over 8 devices, and here are 2"),
+    ],
+)
+def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data, model, refused):
+    if refused is None:
+        place.check_devices(data, model)
+        return
+    with pytest.raises(UserError) as told:
+        place.check_devices(data, model)
+    assert refused in told.value.problem
+    assert f"data times model of 1{', 2' if place.devices > 1 else ''}" in str(told.value)
 
 
 def test_what_was_decided_is_stored_and_told(sized):

@@ -11,19 +11,23 @@ from taetpu.cli.tables import say, show_json, show_table
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice
 
+ALL = "all"
+
 
 def chips(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A slice (v5e-8, v4:2x2x4); all chips otherwise.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="A slice (v5e-8, v4:2x2x4); all chips otherwise, or by `all`.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """What is published about TPUs: rates, memory, slices, prices.
 
     Example: taetpu chips v5e-8
     """
-    from taetpu.core.chips import dated, generations, resolve
+    from taetpu.core.chips import dated, generations
 
-    if name:
-        found = resolve(name)
+    if name.strip().lower() not in ("", ALL):
+        found = named(name, "shows every chip")
         show_json(_slice(found) | {"chip": _chip(found.generation), "dated": dated()}) if as_json else _show(found)
         return
     if as_json:
@@ -37,6 +41,17 @@ def chips(
     )
 
 
+def named(name: str, otherwise: str) -> "Slice":
+    """The slice of a name. Raises `UserError`, whose remedy says what `all` does, where there is none."""
+    from taetpu.core.chips import resolve
+    from taetpu.core.errors import UserError
+
+    try:
+        return resolve(name)
+    except UserError as error:
+        raise UserError(error.problem, remedy=f"{error.remedy}; `{ALL}` {otherwise}") from None
+
+
 def _row(chip: "Chip") -> dict[str, Any]:
     """A generation, in the units of its makers."""
     sizes = chip.slices()
@@ -45,14 +60,14 @@ def _row(chip: "Chip") -> dict[str, Any]:
         "bf16 TF/s": f"{chip.bf16_flops / 1e12:.0f}",
         "HBM": f"{chip.hbm_bytes / 2**30:.0f} GiB",
         "GB/s": f"{chip.hbm_bandwidth / 1e9:.0f}",
-        "USD/h": _usd(chip.usd_on_demand),
-        "spot": _usd(chip.usd_spot),
+        "USD/h": usd(chip.usd_on_demand),
+        "spot": usd(chip.usd_spot),
         "slices": f"{sizes[0].name} to {sizes[-1].name.rpartition('-')[2]}",
         "by": chip.counts,
     }
 
 
-def _usd(rate: float | None) -> str:
+def usd(rate: float | None) -> str:
     return "no rate" if rate is None else f"{rate:.2f}"
 
 
@@ -81,7 +96,7 @@ def _slice(found: "Slice") -> dict[str, Any]:
 def _show(found: "Slice") -> None:
     data = _slice(found)
     bare = {"bf16_flops": f"{data['bf16_flops']:.4g}", "hbm_bytes": f"{found.hbm_bytes / 2**30:.0f} GiB"}
-    prices = {key: _usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
+    prices = {key: usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
     for key, value in (data | bare | prices).items():
         if value is not None:
             typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")

@@ -20,6 +20,7 @@ from taetpu.cli import (
     live,
     plots,
     results,
+    run,
     studies,
     tpu,
     verify,
@@ -72,8 +73,8 @@ def options(
 app.command()(studies.new)
 app.command()(inspect.catalog)
 app.command()(studies.plan)
-app.command()(studies.run)
-app.command()(studies.demo)
+app.command()(run.run)
+app.command()(run.demo)
 app.command()(results.status)
 app.command("list")(results.list_studies)
 app.command()(results.report)

@@ -1,18 +1,21 @@
 """`taetpu plan --tpu`: what the TPU compiler says of a study, as tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from taetpu.cli.tables import say, show_table
+from taetpu.cli.chips import ALL, named
+from taetpu.cli.tables import count, say, show_table
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
     from taetpu.study.preview import Prepared
+    from taetpu.train.place import Place
     from taetpu.train.plan import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
+SMALL = 0.01  # of a TPU: less is told
 COMPARED = 8  # chips or cores by the name: a machine of each generation
 
 
@@ -27,12 +30,19 @@ def wanted_slices(name: str | None) -> "list[Slice]":
 
     if name is None:
         return []
-    if name == "all":
+    if name.strip().lower() == ALL:
         return [resolve(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
-        return [resolve(name)]
+        return [named(name, "compares the generations")]
     except UserError as error:
         raise error.at("--tpu") from None
+
+
+def most_of(slices: "list[Slice]") -> "Place | None":
+    """Where a study is to be trained, if not here: of several slices, that with most devices."""
+    from taetpu.train.place import Place
+
+    return Place.of(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
 
 def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
@@ -46,8 +56,32 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
     runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
     plugins = tuple(plugin.file for plugin in study.plugins)
     asked = Asked(runs, study.sources, packing, study.folder, plugins)
+    too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
     with Waiting(Console(stderr=True), "compiling for TPU") as told:
-        return preflight(asked, slices, told)
+        found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], told))
+    return [_unsuited(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
+
+
+def _too_few(tpu: "Slice", mesh: Any) -> str:
+    """Why a slice among several cannot divide runs as the study asks; empty where it can."""
+    from taetpu.core.errors import UserError
+    from taetpu.train.place import Place
+
+    try:
+        if mesh != "auto":
+            Place.of(tpu).check_devices(mesh.data, mesh.model)
+    except UserError as error:
+        return error.problem
+    return ""
+
+
+def _unsuited(tpu: "Slice", why: str) -> dict[str, Any]:
+    """What is told of a slice for which nothing can be compiled."""
+    shape = {"tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices}
+    unknown = dict.fromkeys(("hours", "usd_on_demand", "usd_spot"))
+    rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
+    room = {"hosts": tpu.hosts, "hbm": tpu.hbm_bytes_per_device}
+    return {**shape, **room, "fits": False, "refused": why, "programs": [], **unknown, "rates": rates}
 
 
 def show_slices(found: list[dict[str, Any]]) -> None:
@@ -71,7 +105,7 @@ def show_slices(found: list[dict[str, Any]]) -> None:
 
 
 def _show_slice(found: dict[str, Any]) -> None:
-    shape = f"{_count(found['chips'], 'chip')} on {_count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
+    shape = f"{count(found['chips'], 'chip')} on {count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
     typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
     show_table([_program(one) for one in found["programs"]])
     told: dict[str, list[str]] = {}
@@ -83,10 +117,18 @@ def _show_slice(found: dict[str, Any]) -> None:
         say(f"- {hazard} ({who})", hanging=2)
     for trouble in _troubles(found):
         say(f"- {trouble}", hanging=2)
+    if _small(found["programs"]):
+        say("- this study is too small for a TPU: under 1% of it is used", hanging=2)
     if pace := _pace(found["programs"]):
         say(f"- {pace}", hanging=2)
     typer.echo("")
     say(_bill(found))
+
+
+def _small(programs: list[dict[str, Any]]) -> bool:
+    """Is next to nothing used, by the roofline, which no program is above?"""
+    used = [one["utilisation"][1] for one in programs if "utilisation" in one]
+    return bool(used) and max(used) < SMALL
 
 
 def _pace(programs: list[dict[str, Any]]) -> str:
@@ -116,7 +158,7 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
         "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
         "step": _between(one["step_seconds"], _short),
         "tokens/s": _between(one["tokens_per_second"], _amount),
-        "used": _between(one["utilisation"], "{:.2g}%".format, 100),
+        "used": _between(one["utilisation"], _percent, 100),
     }
 
 
@@ -127,35 +169,61 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "TPU": found["tpu"],
         "chips": found["chips"],
-        "fits": f"{len(programs)} of {len(found['programs'])}",
+        "fits": f"{len(programs)} of {len(found['programs'])}" if found["programs"] else "-",
         "memory": None if most is None else f"{most:.1%}",
         "steps": _between(found["hours"], _short, 3600),
-        "$ on demand": _between(found["usd_on_demand"], "{:.2f}".format),
-        "$ spot": _between(found["usd_spot"], "{:.2f}".format),
+        "$ on demand": _price(found, "on_demand"),
+        "$ spot": _price(found, "spot"),
+        "": _remark(found),
     }
+
+
+def _price(found: dict[str, Any], how: str) -> str:
+    """What a study takes; where no rate is known, that."""
+    if found["rates"][how] is None:
+        return "no rate"
+    return _between(found[f"usd_{how}"], _usd)
+
+
+def _remark(found: dict[str, Any]) -> str:
+    """Why a slice has no figures, or no upper end of them, in a word or two; below it is told whole."""
+    from taetpu.core.chips import resolve
+
+    if "refused" in found:
+        return "too few devices"
+    if found["hours"] is None:
+        return "too large" if any("too_large" in one for one in found["programs"]) else "does not compile"
+    if found["hours"][1] is None:
+        return "no cycles" if resolve(found["tpu"]).generation.clock_hz else "clock not published"
+    return ""
 
 
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Programs that the compiler failed on, and what is not known, each said once."""
     failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
     missing = [text for one in found["programs"] for text in one.get("missing", ())]
-    return list(dict.fromkeys([*failed, *missing]))
+    refused = [found["refused"]] if "refused" in found else []
+    return list(dict.fromkeys([*refused, *failed, *missing]))
 
 
 def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
         return "Without an estimate for every program there is none for the study."
     steps = _between(found["hours"], _short, 3600)
-    costs = [
-        f"${_between(found[f'usd_{how}'], '{:.2f}'.format)} {name}"
-        for how, name in (("on_demand", "on demand"), ("spot", "spot"))
-        if found[f"usd_{how}"] is not None
-    ]
-    price = ", ".join(costs) if costs else "no rate is known"
+    price = _priced(_between(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
+    compiling = _priced("-" if usd is None else _usd(usd) for usd in found["usd_compiling"])
     return (
-        f"All packs, one after another: {steps} of steps, and about {_short(found['compile_seconds'])} of compiling "
-        f"once; {price}. Setting up machines, evaluating and storing come on top."
+        f"All packs, one after another: {steps} of steps; {price or 'no rate is known'}. Compiling once took "
+        f"{_short(found['compile_seconds'])} of this machine's processors"
+        f"{f'; as long on the slice: {compiling}' if compiling else ''}. Setting up machines, evaluating and storing "
+        "come on top."
     )
+
+
+def _priced(costs: Iterable[str]) -> str:
+    """`$1.20 on demand, $0.40 spot`, of what has a rate."""
+    named = zip(costs, ("on demand", "spot"), strict=True)
+    return ", ".join(f"{cost} {how}" for cost, how in named if cost != "-")
 
 
 def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
@@ -183,12 +251,16 @@ def _amount(number: float) -> str:
     return _two(number)
 
 
+def _percent(number: float) -> str:
+    return f"{_two(number)}%" if number >= 0.01 else "<0.01%"
+
+
+def _usd(amount: float) -> str:
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:.2f}"
+
+
 def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _gib(size: int) -> str:

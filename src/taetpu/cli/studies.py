@@ -1,4 +1,4 @@
-"""`taetpu new`, `plan`, `run` and `demo`: from a study file to its results."""
+"""`taetpu new` and `plan`: a study file, and what would be trained of it."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,25 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
-from taetpu.cli.consent import DryRun, Yes
-from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
 from taetpu.cli.options import AsJson, Root
-from taetpu.cli.preflight import compiled_for, refuse_what_does_not_fit, show_slices, wanted_slices
-from taetpu.cli.results import show
-from taetpu.cli.tables import say, show_json, show_table
-from taetpu.cli.wanted import (
-    BackendOption,
-    FlexStart,
-    IdleMinutes,
-    MaxHours,
-    MaxUsd,
-    Reservation,
-    Runtime,
-    Spot,
-    Type,
-    Wanted,
-    Zones,
-)
+from taetpu.cli.preflight import compiled_for, most_of, refuse_what_does_not_fit, show_slices, wanted_slices
+from taetpu.cli.tables import count, say, show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
 Sets = Annotated[
@@ -48,9 +32,6 @@ Pack = Annotated[
         "were begun go on as they are.",
     ),
 ]
-
-AUDIT = 0.05
-"""The share of reused runs that is trained again, unless the command says another."""
 
 
 def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
@@ -99,15 +80,24 @@ def plan(
             "it would be and what it would cost; `all` compares the generations."
         ),
     ] = None,
+    xla_flags: XlaFlags = "",
+    libtpu_args: LibtpuArgs = "",
     as_json: AsJson = False,
 ) -> None:
     """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
+    from taetpu.core.errors import UserError
+    from taetpu.core.flags import set_flags
     from taetpu.core.runtime import prepare_jax
 
-    prepare_jax()
+    slices = wanted_slices(tpu)
+    if slices and diff is not None:
+        problem = f"--diff {diff} shows what an arm changes, which is the same on every machine"
+        raise UserError(problem, path=("--tpu",), remedy="one of the two: leave out --tpu, or --diff")
+    set_flags(xla_flags, libtpu_args, compiles=bool(slices))
+    prepare_jax(cpu=bool(slices))
     from rich.console import Console
 
     from taetpu.spec.loading import load_study
@@ -118,15 +108,16 @@ def plan(
     from taetpu.study.waiting import Waiting
     from taetpu.train.plan import parse_packing
 
-    packing, slices = parse_packing(pack), wanted_slices(tpu)
+    packing = parse_packing(pack)
     loaded = load_study(study, sets or [])
     if diff is not None:
         found, printed = changes(loaded, diff), show_changes
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            ready = prepared(loaded, folder, told)
-            found, printed = preview(ready, folder, packing, programs=as_json, noise=noise, effect=effect), _show_plan
+            ready = prepared(loaded, folder, told, most_of(slices))
+            here = None if slices else packing
+            found, printed = preview(ready, folder, here, programs=as_json, noise=noise, effect=effect), _show_plan
         if slices:
             found["tpu"] = compiled_for(ready, packing, slices)
     show_json(found) if as_json else printed(found)
@@ -141,7 +132,8 @@ def _show_plan(found: dict[str, Any]) -> None:
 
 
 def _show_training(found: dict[str, Any]) -> None:
-    typer.echo(f"{found['study']}: {len(found['arms'])} arms x {len(found['seeds'])} seeds, {found['steps']} steps")
+    arms, seeds = count(len(found["arms"]), "arm"), count(len(found["seeds"]), "seed")
+    typer.echo(f"{found['study']}: {arms} x {seeds}, {count(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
     show_table(
         [
@@ -159,37 +151,49 @@ def _show_training(found: dict[str, Any]) -> None:
         typer.echo("")
         say(told)
     typer.echo("")
-    if not found["packs"]:
+    if not found["tokens"]:
         typer.echo("nothing is left to train")
         return
-    show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
-    seconds = [pack["seconds"] for pack in found["packs"]]
-    time = "measured at run" if None in seconds else f"{timedelta(seconds=round(sum(seconds)))} of steps alone"
-    typer.echo(f"\nto train: {found['tokens']:,} tokens, {found['flops']:.3g} FLOPs; time: {time}")
+    time = ""
+    if found["packs"]:
+        show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
+        typer.echo("")
+        seconds = [pack["seconds"] for pack in found["packs"]]
+        known = None not in seconds
+        time = (
+            f"; time: {timedelta(seconds=round(sum(seconds)))} of steps alone" if known else "; time: measured at run"
+        )
+    typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs{time}")
 
 
 def _told(found: dict[str, Any]) -> Iterator[str]:
     """What a plan says in sentences."""
+    if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
+        yield f"{', '.join(endless)}: a loop has a length that is not known before it runs; its FLOPs are of one round"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
     if tuned := found["tuning"]:
-        done = f" ({tuned['done']} are done)" if tuned["done"] else ""
-        yield f"tuning: {tuned['trials']} runs{done}, and then {tuned['tuned']} at what each arm found best"
+        done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
+        trials = count(tuned["trials"], "run")
+        yield f"tuning: {trials}{done}, and then {tuned['tuned']} at what each arm found best"
     if found["at_run"]:
         yield f"matched by time: measured at run, for {', '.join(found['at_run'])}"
-    yield from dict.fromkeys(line for pack in found["packs"] for line in _computed(pack))
+    yield from _computed(found["packs"])
     if resolved := _resolution(found["resolution"]):
         yield resolved
 
 
-def _computed(pack: dict[str, Any]) -> Iterator[str]:
-    """How a pack's numbers are computed, where that is not the plain way, and what is not computed so."""
-    chosen = [f"{name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack]
-    if chosen:
-        yield f"{', '.join(pack['arms'])}: computed with {', '.join(chosen)}"
-    for line in pack["routed"]:
-        yield f"{', '.join(pack['arms'])}: {line}"
+def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
+    """How numbers are computed, where that is not the plain way, and what is not computed so: each said once."""
+    arms = dict[str, dict[str, None]]()
+    for pack in packs:
+        names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
+        chosen = ", ".join(f"{name.replace('_', ' ')} {pack[name]}" for name in names)
+        for line in ([f"computed with {chosen}"] if chosen else []) + pack["routed"]:
+            arms.setdefault(line, {}).update(dict.fromkeys(pack["arms"]))
+    for line, names in arms.items():
+        yield f"{', '.join(names)}: {line}"
 
 
 def _resolution(found: dict[str, Any]) -> str:
@@ -209,7 +213,7 @@ def _resolution(found: dict[str, Any]) -> str:
         return text
     if found["seeds"] is None:
         return f"{text}; one of {found['effect']:g} would take more seeds than are worth counting"
-    return f"{text}; one of {found['effect']:g} takes {found['seeds']} seeds, {found['flops']:.3g} FLOPs"
+    return f"{text}; one of {found['effect']:g} takes {count(found['seeds'], 'seed')}, {found['flops']:.3g} FLOPs"
 
 
 def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -225,161 +229,3 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
         "chosen": first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
     }
-
-
-def run(
-    study: StudyFile,
-    sets: Sets = None,
-    root: Root = None,
-    pack: Pack = "auto",
-    until_resolved: Annotated[
-        bool, typer.Option("--until-resolved", help="While an arm is inconclusive, go on to the next of measure.looks.")
-    ] = False,
-    reuse: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."
-        ),
-    ] = None,
-    audit: Annotated[
-        float | None,
-        typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse."),
-    ] = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT|auto",
-            envvar="JAX_COORDINATOR_ADDRESS",
-            help="Train in several processes, which meet there; or as Cloud TPU, SLURM or Open MPI say (auto).",
-        ),
-    ] = None,
-    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
-    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
-    profile: Profiled = 0,
-    xla_flags: XlaFlags = "",
-    libtpu_args: LibtpuArgs = "",
-    dump: Dump = False,
-    on: Annotated[
-        str | None, typer.Option(metavar="tpu", help="Train on a Cloud TPU made for it, in a bucket.")
-    ] = None,
-    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None,
-    kind: Type = None,
-    zone: Zones = None,
-    backend: BackendOption = None,
-    spot: Spot = False,
-    flex_start: FlexStart = False,
-    reservation: Reservation = "",
-    max_hours: MaxHours = None,
-    max_usd: MaxUsd = None,
-    idle_minutes: IdleMinutes = None,
-    runtime: Runtime = "",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the TPU when the study has ended.")] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train what is missing, then report. The same command goes on where it was stopped.
-
-    Example: taetpu run study.yaml --set train.steps=200
-    """
-    from taetpu.core.errors import UserError
-
-    if on is not None or kind is not None:
-        wanted = Wanted(
-            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
-        )  # fmt: skip
-        words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
-        raise typer.Exit(
-            _elsewhere(on, study, sets or [], root, words, wanted, name=tpu, keep=keep, yes=yes, dry_run=dry_run)
-        )
-
-    if audit is not None and not reuse:
-        problem = f"--audit {audit:g} trains reused runs again, and none is reused"
-        raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
-    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
-    how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
-    if coordinator is None and (processes, process) != (None, None):
-        remedy = "--coordinator HOST:PORT, the first one's address"
-        raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
-    if coordinator is not None and profile:
-        remedy = "leave it out, or profile a pack in one process"
-        raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
-    with started(study, root, xla_flags, libtpu_args, dump):
-        from taetpu.core.hosts import Cluster, is_first, joined
-
-        with joined(Cluster(coordinator, processes, process) if coordinator else None):
-            train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
-
-
-def _words(
-    pack: str, until_resolved: bool, reuse: list[str] | None, audit: float | None, profile: int, xla_flags: str,
-    libtpu_args: str, dump: bool,
-) -> list[str]:  # fmt: skip
-    """Options of `run` that hold on another machine too, as they are written."""
-    words = [] if pack == "auto" else ["--pack", pack]
-    words += ["--until-resolved"] if until_resolved else []
-    words += [word for root in reuse or [] for word in ("--reuse", root)]
-    words += [] if audit is None else ["--audit", str(audit)]
-    words += ["--profile", str(profile)] if profile else []
-    words += [f"--xla-flags={xla_flags}"] if xla_flags else []
-    words += [f"--libtpu-args={libtpu_args}"] if libtpu_args else []
-    return words + (["--dump"] if dump else [])
-
-
-def _elsewhere(on: str | None, *asked: Any, **options: Any) -> int:
-    """Train on a machine that is made for it; the exit code.
-
-    Raises:
-        UserError: what `--on` names is none.
-    """
-    from taetpu.core.errors import UserError
-    from taetpu.core.runtime import prepare_jax
-
-    if on != "tpu":
-        problem = "--type names a machine, and --on tpu is not said" if on is None else f"there is no --on {on}"
-        raise UserError(problem, path=("--on",), remedy="--on tpu")
-    prepare_jax()
-    from taetpu.cli.on_tpu import run_on_tpu
-
-    return run_on_tpu(*asked, **options)
-
-
-def demo(root: Root = None) -> None:
-    """The quick study: which parts of a small Transformer matter. A few minutes on two cores.
-
-    Example: taetpu demo
-    """
-    from importlib.resources import as_file, files
-
-    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file, started(file, root):
-        train_study(file, [], root, {}, False)
-
-
-def train_study(
-    file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
-) -> None:
-    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`.
-
-    `silent` prints nothing but errors.
-    """
-    from rich.console import Console
-
-    from taetpu.core.errors import Failed
-    from taetpu.study.progress import StudyProgress
-    from taetpu.study.run import run as run_file
-
-    with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
-        outcome = run_file(file, sets, root=root, watcher=progress, **how)
-    if as_json and not silent:
-        show_json(outcome.results)
-    elif not silent:
-        show(outcome.results, outcome.report)
-    if outcome.refuted:
-        wrong = "\n  ".join(outcome.refuted)
-        raise Failed(
-            f"reused runs came out otherwise when they were trained again:\n  {wrong}\n"
-            "nothing that was reused is kept; the same command without --reuse trains what is missing now"
-        )
-    if outcome.failed:
-        runs = sum(len(failure.runs) for failure in outcome.failed)
-        raise Failed(f"{runs} runs failed, for the reason above; the same command tries them again")

@@ -1,12 +1,15 @@
 """What commands print: sentences and tables of at most 80 columns, and JSON."""
 
 import json
+import re
 import textwrap
 from typing import Any
 
 import typer
 
 WIDTH = 80
+SHORT = 11  # letters of a word that are kept together
+FIGURE = re.compile(r"-|[<>$+-]?\d\S*( (on|of|x) \d+)?")  # `>14ms`, `29us-650us`, `3 on 8`
 
 
 def filled(text: str, first: int = 0, hanging: int = 0) -> str:
@@ -26,6 +29,11 @@ def say(text: str, first: int = 0, hanging: int = 0) -> None:
     typer.echo(filled(text, first, hanging))
 
 
+def count(number: int, noun: str) -> str:
+    """`1 run`, `12,000 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show_json(data: Any) -> None:
     """Print plain data as strict JSON: null where a number is not finite."""
     from taetpu.store.documents import finite
@@ -34,20 +42,30 @@ def show_json(data: Any) -> None:
 
 
 def show_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows that share their keys; a column without any value is left out. Numbers stand to the right."""
+    """Print rows that share their keys; a column without any value is left out. Numbers stand to the right.
+
+    Where there is too little room words are broken, never figures: rather than that a table is too wide.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table, needed = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)), 0
     for name in names:
-        words = any(isinstance(row[name], str) for row in rows)
-        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        cells = [_cell(row[name]) for row in rows]
+        figures = [cell for cell in cells if FIGURE.fullmatch(cell)]
+        text = any(isinstance(row[name], str) for row in rows)
+        whole = len(figures) == len([cell for cell in cells if cell])
+        words = [len(word) for cell in (name, *cells) for word in cell.split()]
+        least = max(len(name if whole else ""), *map(len, figures), min(SHORT, max(words)))
+        justify = "left" if text else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole, min_width=least)
+        needed += least + 2 * (name != names[-1])
     for row in rows:
         table.add_row(*(Text(_cell(row[name])) for name in names))
-    console = Console(soft_wrap=False)
-    console.print(table, width=min(console.width, WIDTH))
+    width = max(min(Console().width, WIDTH), needed)
+    Console(soft_wrap=False, width=width).print(table)
 
 
 def _cell(value: Any) -> str:

@@ -28,6 +28,7 @@ from taetpu.train.plan import auto_precision
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
 MOST_KEPT = 64  # outlines of structures
+CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # a custom call names no function of the module
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def operations(text: str) -> dict[str, int]:
     def of(name: str) -> Counter[str]:
         if name not in found:
             found[name] = Counter(re.findall(r"stablehlo\.(?!return)(\w+)", bodies[name]))
-            for callee in re.findall(r"call @([\w.]+)", bodies[name]):
+            for callee in CALLED.findall(bodies[name]):
                 found[name] = found[name] + of(callee)
         return found[name]
 

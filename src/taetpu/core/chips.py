@@ -270,7 +270,7 @@ def resolve(name: str) -> Slice:
     size, shape = found.group(2), found.group(3)
     if size:
         return _sized(chip, word, int(size), name)
-    wanted = _shape(shape)
+    wanted = next((one for one in chip.topologies if sorted(one) == sorted(_shape(shape))), _shape(shape))
     if wanted not in chip.topologies:
         near = sorted(chip.topologies, key=lambda t: (abs(math.log(math.prod(t) / max(1, math.prod(wanted)))), t))[:3]
         shapes = ", ".join(f"{word}:{'x'.join(map(str, one))}" for one in near)
@@ -285,7 +285,7 @@ def _sized(chip: Chip, word: str, size: int, name: str) -> Slice:
     below, above = [s for s in sizes if s < size], [s for s in sizes if s > size]
     counts = f"{chip.name} counts {chip.counts}"
     if not below:
-        remedy = f"{counts}; the smallest is {word}-{min(sizes)}"
+        remedy = f"{counts}; the smallest: {_some(chip, word)}"
     elif not above:
         remedy = f"{counts}; the largest is {word}-{max(sizes)}"
     else:

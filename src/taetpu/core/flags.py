@@ -21,6 +21,7 @@ XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
 # What changes no program: how many devices a CPU is made into, which a pack's layout says, and where dumps go.
 INDIFFERENT = ("--xla_force_host_platform_device_count", "--xla_dump_")
+ELSEWHERE = ("--xla_cpu_", "--xla_gpu_")  # what changes no program for TPUs
 TRIES = {
     XLA: "import jax; jax.devices()",
     LIBTPU: "from jax.experimental import topologies as t; "
@@ -40,15 +41,31 @@ def relevant(text: str) -> list[str]:
     return [flag for flag in shlex.split(text) if not flag.startswith(INDIFFERENT)]
 
 
-def set_flags(xla: str = "", libtpu: str = "", dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
+def for_tpus(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables with the flags that a program for TPUs may depend on; without those that would then be empty."""
+    found = {name: [flag for flag in given if not flag.startswith(ELSEWHERE)] for name, given in flags(environ).items()}
+    return {name.upper(): shlex.join(given) for name, given in found.items() if given}
+
+
+def set_flags(
+    xla: str = "",
+    libtpu: str = "",
+    dev: Path = DEV,
+    environ: MutableMapping[str, str] = os.environ,
+    *,
+    compiles: bool = False,
+) -> None:
     """Add flags to those of the environment. To be called before jax is imported.
 
     All that is set then is tried in a child process, that of the environment, too.
 
+    Args:
+        compiles: libtpu is asked to compile, be there a TPU or none.
+
     Raises:
         UserError: a flag is not known, or not read by anything here.
     """
-    has_tpu = any(found.kind == "TPU" for found in accelerators(dev))
+    has_tpu = compiles or any(found.kind == "TPU" for found in accelerators(dev))
     if libtpu and not has_tpu:
         problem = f"--libtpu-args {libtpu!r}: this machine has no TPU, so that nothing would read it"
         raise UserError(problem, path=("--libtpu-args",), remedy="leave it out, or --xla-flags for XLA's own flags")

@@ -19,8 +19,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TAETPU_CACHE") or Path(base) / "taetpu")
 
 
-def prepare_jax() -> None:
+def prepare_jax(*, cpu: bool = False) -> None:
     """Set what jax reads at import, unless the user has set it already.
+
+    Args:
+        cpu: use no accelerator, whatever is set: to look at programs for other machines.
 
     Without an accelerator's device file jax is told to use the CPU (it would search, and complain, otherwise), and
     each core becomes one XLA device, so that a pack's runs can be spread over cores. Compiled programs are kept on
@@ -28,6 +31,8 @@ def prepare_jax() -> None:
     """
     if "jax" in sys.modules:
         return
+    if cpu:
+        os.environ["JAX_PLATFORMS"] = "cpu"
     if not accelerators():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")

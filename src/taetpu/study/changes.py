@@ -8,6 +8,7 @@ from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.spec.design import Study
 from taetpu.train.count import flops_per_token
+from taetpu.train.place import first_device
 
 
 def changes(study: Study, name: str) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def changes(study: Study, name: str) -> dict[str, Any]:
     Raises:
         UserError: the study has no such arm, or it cannot be built.
     """
+    first_device()
     study.runs()
     old, new, broken = examine(study, name)
     found = compare(old, new)

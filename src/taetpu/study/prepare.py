@@ -1,7 +1,5 @@
 """The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
 
-import jax
-
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import UserError
@@ -9,27 +7,27 @@ from taetpu.nn.execution import AS_BUILT
 from taetpu.spec.design import Arm, Study
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
-from taetpu.train.compute import AUTO_TAKES, check_path, platform_of
+from taetpu.train.place import Place, first_device, here
 from taetpu.train.plan import partitionable
 from taetpu.train.sharding import check_mesh
 
 
-def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study, dict[str, Computation]]:
+def proved(
+    study: Study, told: Progress = lambda done, of: None, elsewhere: Place | None = None
+) -> tuple[Study, dict[str, Computation]]:
     """A study with its matched arms, those by time apart, and what each arm computes.
 
     Args:
         told: called with how many arms are proved, and of how many.
+        elsewhere: where runs are to be trained, if not here.
 
     Raises:
-        UserError: the device here lacks the path of attention that is asked for; data cannot be used; an arm cannot
-            be matched, breaks the contract, or cannot be tuned.
+        UserError: the devices lack what the study asks for; data cannot be used; an arm cannot be matched, breaks the
+            contract, or cannot be tuned.
     """
+    first_device()  # before data is prepared, which may take jax already
     study.runs()
-    baseline = study.arms[0]
-    try:
-        check_path(baseline.config.train.compute.attention, platform_of(jax.devices()[0]), AUTO_TAKES)
-    except UserError as error:
-        raise baseline.explain(error) from None
+    refuse_place(study, elsewhere)
     study = beside(study, matched(study))
     computed = check(study, told)
     for arm in study.arms:
@@ -37,6 +35,21 @@ def proved(study: Study, told: Progress = lambda done, of: None) -> tuple[Study,
     if study.tune is not None:
         trials(study).runs()
     return study, computed
+
+
+def refuse_place(study: Study, elsewhere: Place | None) -> None:
+    """Raise `UserError` where devices cannot do what the study asks for, which is the same for all arms.
+
+    Here there may be too few to divide a run over, as long as none is to be trained: see `train.plan.divided_layout`.
+    """
+    baseline = study.arms[0]
+    compute = baseline.config.train.compute
+    try:
+        (elsewhere or here()).check_path(compute.attention)
+        if elsewhere and compute.mesh != "auto":
+            elsewhere.check_devices(compute.mesh.data, compute.mesh.model)
+    except UserError as error:
+        raise baseline.explain(error) from None
 
 
 def refuse_mesh(study: Study, arm: Arm) -> None:

@@ -20,8 +20,9 @@ from taetpu.study.prepare import proved
 from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
-from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.count import endless_loops, flops_per_token, num_params
 from taetpu.train.pack import structure_key
+from taetpu.train.place import Place
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
 
 
@@ -42,11 +43,14 @@ class Prepared:
     missing: tuple[list[RunSpec], list[RunSpec]]
 
 
-def prepared(study: Study, folder: StudyFolder, told: Progress = lambda done, of: None) -> Prepared:
+def prepared(
+    study: Study, folder: StudyFolder, told: Progress = lambda done, of: None, elsewhere: Place | None = None
+) -> Prepared:
     """Prove a study's arms, and see what is left to train.
 
     Args:
         told: called with how many arms are proved, and of how many.
+        elsewhere: where runs are to be trained, if not here.
 
     Raises:
         UserError: the store holds another study of this name, the data cannot be read, or an arm breaks the contract.
@@ -54,7 +58,7 @@ def prepared(study: Study, folder: StudyFolder, told: Progress = lambda done, of
     stored = read_study(folder) if folder.exists() else {}
     if stored:
         check_frozen(stored, study)
-    study, computed = proved(study, told)
+    study, computed = proved(study, told, elsewhere)
     study = beside(study, time_matched(study, stored.get("matching", {})))
     timed = [arm for arm in study.arms if arm.name not in computed]
     computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # of steps, it has more or fewer
@@ -69,7 +73,7 @@ def prepared(study: Study, folder: StudyFolder, told: Progress = lambda done, of
 def preview(
     found: Prepared,
     folder: StudyFolder,
-    packing: Packing = AUTO,
+    packing: Packing | None = AUTO,
     *,
     programs: bool = False,
     noise: float | None = None,
@@ -78,14 +82,15 @@ def preview(
     """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
     tuning`.
 
-    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training), and
-    how many of its `runs` are `done`; what the arm contract found (`contract`), the hash of its program with it when
-    `programs` are asked for. `packs` are those still to be trained (those of one `program` share a compile), with the
-    `seconds` that their steps take where that was measured before; `tokens` and `flops` are theirs. `at_run` are the
-    arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the
-    packs.
+    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
+    `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
+    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be
+    trained (those of one `program` share a compile), with the `seconds` that their steps take where that was measured
+    before; `tokens` and `flops` are theirs. `at_run` are the arms whose matching by time is measured when the study is
+    run; `tuning` is what it adds, its first runs among the packs.
 
     Args:
+        packing: None where runs are to be trained elsewhere: then no packs are planned.
         noise, effect: what the `resolution` is computed from (see `study.planner`).
 
     Raises:
@@ -95,7 +100,7 @@ def preview(
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
-    packs = [pack for part in missing for pack in _packs(study, part, folder, packing)]
+    packs = [pack for part in missing for pack in _packs(study, part, folder, packing)] if packing else []
     first = study.arms[0].config
     source = sources.of(first)
     return {
@@ -147,6 +152,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
+        "endless_loops": endless_loops(*sizes),
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }
@@ -219,7 +225,10 @@ def _packs(study: Study, missing: list[RunSpec], folder: StudyFolder, packing: P
             "chosen": "measured at run" if runs[0].id in at_run else plan.chosen,
             "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
             "runs": [list(names) for names in plan.runs],
-            "routed": [str(one) for one in routed(runs[0].config, source, plan.execution, plan.precision)],
+            "routed": [
+                str(one)
+                for one in routed(runs[0].config, source, plan.execution, plan.precision, divided=plan.layout.divided)
+            ],
             "seconds": None if a_step is None or runs[0].id in at_run else a_step * steps,
         }
         found.append(entry)

@@ -3,12 +3,20 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 OURS = re.compile(r"/taetpu/(nn|optim|data|train)/(\w+)\.py$")
 VALUE = re.compile(r" value: <\d+ ([\w.\-]+)\{?[\d,]*\}? @\d+> \(size=(\d+),offset=(\d+)\): ([a-z0-9]+\[[\d,]*\])")
+MADE = re.compile(
+    r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((?:%([\w.\-]+))?[^\n]*?(?:, calls=%([\w.\-]+)[^\n]*)?$", re.M
+)
+FUSED = re.compile(r"^%([\w.\-]+) \([^\n]*\{\s*\n(.*?)^\}", re.M | re.S)  # a computation and its lines
+NAMED = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = ", re.M)
+COPIES = {"copy", "copy-start", "copy-done", "bitcast", "transpose", "reshape", "convert", "get-tuple-element"}
 ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
 
+MOST = 6  # buffers that are told
 KEPT = "kept of every layer for the backward pass"
 
 
@@ -29,7 +37,7 @@ class Buffer:
     count: int
 
 
-def largest(folder: Path, count: int = 6) -> list[Buffer]:
+def largest(folder: Path, count: int = MOST) -> list[Buffer]:
     """The largest buffers of the program whose dump lies in `folder`, the largest first. Without a report, none."""
     report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
     text = next(folder.glob("*after_optimizations.txt"), None)
@@ -62,8 +70,21 @@ def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
             place.append((int(value[2]), value[4], value[1]))
     for values in places.values():
         size = max(size for size, *_ in values)
-        same = [(shape, names.value(name) or like.get(shape, "")) for held, shape, name in values if held == size]
+        same = [
+            (shape, names.value(name, shape) or like.get(shape, "")) for held, shape, name in values if held == size
+        ]
         yield size, *next((one for one in same if one[1]), same[0])
+
+
+def called(path: str) -> str:
+    """What users call an array of a state: `layers[0].block.ffn.up` of a model."""
+    return re.sub(r"\bstacks(?:\.(\d+)|\[(\d+)\])", r"layers[\1\2]", path).removeprefix("model.")
+
+
+def size(shape: str) -> int:
+    """Numbers of an array `bf16[8,128]{1,0}`; 0 of what is none."""
+    found = re.match(r"\w+\[([\d,]*)\]", shape)
+    return prod(int(n) for n in found[1].split(",") if n) if found else 0
 
 
 class _Names:
@@ -82,6 +103,9 @@ class _Names:
             {number: dict(re.findall(r"(\w+)=(\d+)", entry)) for number, entry in tables.get(name, {}).items()}
             for name in ("FileLocations", "StackFrames")
         )
+        # Of an operation: its result, what it is, its first operand, and the computation that it is the fusion of.
+        self.made = {name: rest for name, *rest in MADE.findall(text)}
+        self.fused = {name: NAMED.findall(body) for name, body in FUSED.findall(text)}
         self.frame_of = dict(re.findall(r"^\s+(?:ROOT )?%([\w.\-]+) = .*?stack_frame_id=(\d+)", text, re.M))
         entry = text[text.index("\nENTRY") :] if "\nENTRY" in text else ""
         self.parameters = {
@@ -92,10 +116,29 @@ class _Names:
     def parameter(self, number: int) -> str:
         """`model.embedding.weight`, for what is called `[0].model.embedding.weight` in the text."""
         name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
-        return re.sub(r"^\['(.*)'\]$", r"\1", name).removeprefix("model.").replace("stacks[", "layers[")
+        return called(re.sub(r"^\['(.*)'\]$", r"\1", name))
 
-    def value(self, name: str) -> str:
-        """`attention: Attention.attend`, the innermost function of ours that the operation comes from."""
+    def value(self, name: str, shape: str) -> str:
+        """`attention: Attention.attend`, the innermost function of ours that the operation comes from: by its own
+        frame, by those of as large arrays that it fuses, the last first, or of what it copies.
+        """
+        if told := self.function(name):
+            return told
+        left, seen, general = [name], set[str](), ""
+        while left:
+            name = left.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            told, (result, kind, operand, calls) = self.function(name), self.made.get(name, ("", "", "", ""))
+            if told and told != KEPT and size(result) == size(shape):
+                return told
+            general = general or (KEPT if told == KEPT else "")
+            left += [operand] if kind in COPIES else self.fused.get(calls, [])
+        return general
+
+    def function(self, name: str) -> str:
+        """The same by the operation's own frame."""
         frame = self.frame_of.get(name)
         seen = set()
         while frame and frame not in seen:

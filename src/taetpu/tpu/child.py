@@ -15,23 +15,25 @@ import warnings
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
 
-from taetpu.core.chips import LANES, resolve
+from taetpu.core.chips import LANES, Slice, resolve
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.traced import split
+from taetpu.core.tree import leaves_by_path
 from taetpu.data.batches import Source
 from taetpu.nn.execution import Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
-from taetpu.train.count import inner, products, sides
 from taetpu.train.pack import Program
 from taetpu.train.plan import Layout
+from taetpu.train.products import Sides, endless, inner, kernels, products, sides
 from taetpu.train.trial import lines
 
 Json = dict[str, Any]
@@ -73,21 +75,23 @@ def built(request: Json) -> tuple[Program, Any]:
 
 def compiled(request: Json) -> Json:
     """What the compiler says of a request (see `tpu.compiler.Request`)."""
-    began = time.monotonic()
+    began = time.process_time()  # of all threads: how busy this machine is does not matter
     program, shapes = built(request)
     step: Any = program.advance
+    if too_much := state_too_large(shapes[0], resolve(request["tpu"])):
+        return {"error": "its state alone does not fit", "too_large": too_much, "compile_seconds": 0.0}
     traced = step.trace(*shapes)
     lowered = traced.lower()
     parts = program.mesh.size if program.partitioned else 1  # what XLA divides is traced whole
     facts: Json = {
         "program": text_hash(lowered),
-        "lower_seconds": round(time.monotonic() - began, 2),
-        "flops": products(traced.jaxpr.jaxpr) // parts,
-        "padded_flops": padded(traced.jaxpr.jaxpr) // parts,
+        "flops": products(traced.jaxpr) // parts,
+        "padded_flops": sum(map(padded, sides(traced.jaxpr))) // parts,
+        "kernel_flops": {name: sum(map(filled, of)) // parts for name, of in kernels(traced.jaxpr).items()},
+        "endless": max(0, endless(traced.jaxpr) - 1),  # without the loop over steps, whose number is an input
         "scans": sorted(rounds(traced.jaxpr.jaxpr)),
         "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
     }
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as dump:
         options = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
         try:
@@ -96,7 +100,7 @@ def compiled(request: Json) -> Json:
             facts |= {"error": first_line(error), **too_large(str(error), Path(dump))}
         else:
             facts |= {"memory": memory(ready, Path(dump)), **costs(Path(dump))}
-    return {**facts, "compile_seconds": round(time.monotonic() - began, 2)}
+    return {**facts, "compile_seconds": round(time.process_time() - began, 2)}
 
 
 def text_hash(lowered: Any) -> str:
@@ -109,14 +113,23 @@ def rounds(jaxpr: Any) -> set[int]:
     return found.union(*(rounds(part) for eqn in jaxpr.eqns for part in inner(eqn.params)))
 
 
-def padded(jaxpr: Any) -> int:
-    """Operations of all products with their sides filled up to what a matrix unit of 128 takes in at once: columns and
-    summed length to 128, rows to 8, whichever side the compiler takes for which.
+def padded(one: Sides) -> int:
+    """Operations of a product with its sides filled up to what a matrix unit of 128 takes in at once: columns and
+    summed length to 128, rows to 8, whichever side the compiler takes for which. Where a side is 1, as in a convolution
+    of each channel alone, the vector unit may compute it, which fills nothing up.
     """
-    return sum(
-        2 * times * many * min(up(rows, 8) * up(columns, LANES), up(rows, LANES) * up(columns, 8)) * up(depth, LANES)
-        for times, many, rows, columns, depth in sides(jaxpr)
+    if min(one.rows, one.columns, one.depth) <= 1:
+        return one.operations
+    edges = min(
+        up(one.rows, 8) * up(one.columns, LANES),
+        up(one.rows, LANES) * up(one.columns, 8),
     )
+    return 2 * one.times * one.many * edges * up(one.depth, LANES)
+
+
+def filled(one: Sides) -> int:
+    """The same with every side filled up to 128, as kernels work on blocks."""
+    return 2 * one.times * one.many * up(one.rows, LANES) * up(one.columns, LANES) * up(one.depth, LANES)
 
 
 def up(size: int, edge: int) -> int:
@@ -173,6 +186,26 @@ def costs(dump: Path) -> Json:
         "loops": sorted(trips for trips in module.loops.values() if trips is not None),
         "filled": round(given / padded, 4) if padded else 1.0,
     }
+
+
+def state_too_large(state: Any, tpu: Slice) -> Json | None:
+    """Of a state that alone is more than a device has, as `too_large` says it, and what is the most of it.
+
+    Args:
+        state: as shapes, each with its place.
+    """
+    available, arrays = int(tpu.generation.program_gib * 2**30), leaves_by_path(state)
+    parts = {path: array.sharding.shard_shape(array.shape) for path, array in arrays.items()}
+    held = {path: prod(part) * arrays[path].dtype.itemsize for path, part in parts.items()}
+    if sum(held.values()) <= available:
+        return None
+    most = sorted(held, key=lambda path: -held[path])[: buffers.MOST]
+    largest = [
+        buffers.Buffer(held[path], f"{arrays[path].dtype}{list(parts[path])}", buffers.called(path), 1) for path in most
+    ]
+    return {
+        "needed": sum(held.values()), "available": available, "state": True, "largest": [asdict(one) for one in largest]
+    }  # fmt: skip
 
 
 def too_large(message: str, dump: Path) -> Json:

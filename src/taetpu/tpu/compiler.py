@@ -17,6 +17,7 @@ from typing import Any
 from taetpu.core.chips import Slice
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.flags import OPTIONS, for_tpus
 from taetpu.core.runtime import cache_folder, cores
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
@@ -79,6 +80,7 @@ class Request:
             "layout": asdict(self.layout),
             "tpu": [self.tpu.topology_name, self.tpu.topology_options],
             "task": [self.source.vocab_size, self.source.seq_len, arrays],
+            "flags": for_tpus(),
             "plugins": plugin_sources(self.config),
             "versions": [version("jax"), version("jaxlib"), _libtpu()],
             "taetpu": _own_source(),
@@ -111,10 +113,14 @@ def _own_source() -> str:
 
 
 def environment(tpu: Slice) -> dict[str, str]:
-    """What a process needs so that libtpu compiles on a machine without a TPU, and says nothing of that."""
+    """What a process needs so that libtpu compiles on a machine without a TPU, and says nothing of that.
+
+    The flags for XLA and libtpu are those of training, as far as they concern TPUs.
+    """
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {
-        **{name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+        **{name: value for name, value in os.environ.items() if name not in OPTIONS},
+        **for_tpus(),
         **quiet,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
@@ -178,7 +184,7 @@ class Compiler:
         except (NotMeasured, MemoryError) as error:  # the compiler took its process with it, or was killed
             if child := self.children.pop(who, None):
                 child.close()
-            return {"error": f"the compiler ended: {str(error).strip().splitlines()[-1][:300]}"}
+            return {"error": _ended(str(error))}
         if "trace" not in answer:
             _keep(request.key, answer)
         return answer
@@ -187,6 +193,14 @@ class Compiler:
         """End the child that this thread has for another generation: each holds a compiler."""
         for who in [who for who in self.children if who[0] == thread]:
             self.children.pop(who).close()
+
+
+def _ended(why: str) -> str:
+    """How the compiler's process ended, its last words, and what may help; `why` as `train.bench.Child` says it."""
+    how, _, words = why.strip().removeprefix("a trial ended ").partition(":")
+    last = (words.strip().splitlines() or [""])[-1][:300]
+    remedy = "this machine's memory may be too small for it" if "SIGKILL" in how else "another slice may compile"
+    return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"
 
 
 def _where(key: str) -> str:

@@ -1,7 +1,8 @@
 """Would a study run on this TPU, how fast, and at what price? Asked of the compiler, on a machine without one."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from taetpu.tpu.compiler import Compiler, Facts, Request
 from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.layouts import Planned, plan_for
 from taetpu.tpu.padding import advice, sizes
-from taetpu.tpu.remedies import Remedy, remedies
+from taetpu.tpu.remedies import Compile, Larger, Remedy, helped, larger
 from taetpu.train.compute import routed
 from taetpu.train.count import flops_per_token
 from taetpu.train.plan import Packing, group
@@ -62,34 +63,37 @@ def preflight(
         UserError: the compiler is not installed.
     """
     with Compiler(told) as compiler:
+
+        def compiled(planned: Planned, tpu: Slice) -> Facts:
+            return compiler.answer(asked.request(planned, tpu))
+
         planned = [(tpu, one) for tpu in tpus for one in asked.planned(tpu)]
         answers = compiler.answers([asked.request(one, tpu) for tpu, one in planned])
         found = []
         for tpu in tpus:
             pairs = [(one, answer) for (own, one), answer in zip(planned, answers, strict=True) if own is tpu]
-            fitted = [_fitted(asked, compiler, one, answer, tpu) for one, answer in pairs]
-            found.append(_slice(asked, tpu, [_program(*fit, tpu) for fit in fitted]))
+            fitted = [_halved(one, answer, tpu, compiled) for one, answer in pairs]
+            refused = [i for i, (_, facts) in enumerate(fitted) if "too_large" in facts]
+            helps = dict(zip(refused, helped([fitted[i] for i in refused], tpu, compiled), strict=True))
+            lost = [i for i, remedy in helps.items() if remedy is None and len(tpus) == 1]
+            elsewhere = {i: larger(fitted[i][0], tpu, compiled) for i in lost}
+            programs = [_program(*one, tpu, helps.get(i), elsewhere.get(i)) for i, one in enumerate(fitted)]
+            found.append(_slice(tpu, programs))
     return found
 
 
-def _fitted(
-    asked: Asked, compiler: Compiler, planned: Planned, facts: Facts, tpu: Slice
-) -> tuple[Planned, Facts, Remedy | None]:
-    """A program in packs that fit, as training would halve them; or alone, with what would make it fit."""
+def _halved(planned: Planned, facts: Facts, tpu: Slice, compiled: Compile) -> tuple[Planned, Facts]:
+    """A program in packs that fit, as training would halve them; a run alone where none do."""
     narrower = planned.narrower()
     while "too_large" in facts and narrower is not None:
-        planned, facts = narrower, compiler.answer(asked.request(narrower, tpu))
+        planned, facts = narrower, compiled(narrower, tpu)
         narrower = planned.narrower()
-    if "too_large" not in facts:
-        return planned, facts, None
-    for remedy in remedies(planned, tpu):
-        tried = compiler.answer(asked.request(remedy.planned, tpu))
-        if "memory" in tried:
-            return planned, facts, replace(remedy, facts=tried)
-    return planned, facts, None
+    return planned, facts
 
 
-def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) -> dict[str, Any]:
+def _program(
+    planned: Planned, facts: Facts, tpu: Slice, remedy: Remedy | None = None, elsewhere: Larger | None = None
+) -> dict[str, Any]:
     config, source, layout = planned.first.config, planned.source, planned.layout
     tokens = config.train.batch_size * source.seq_len
     work = Work(
@@ -97,7 +101,7 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         steps=config.train.total_steps(source.num_windows),
         runs=len(planned.group.runs),
         tokens=tokens,
-        flops=tokens * flops_per_token(config.model, source.vocab_size, source.seq_len),
+        flops=tokens * flops_per_token(config.model, source.vocab_size, source.seq_len, planned.execution.attention),
         width=layout.width,
         devices=layout.devices,
     )
@@ -108,7 +112,7 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         **asdict(layout),
         "precision": planned.precision,
         **planned.execution.told,
-        "routed": [str(one) for one in routed(config, source, planned.execution, planned.precision)],
+        "routed": _routed(planned),
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes(config, source)],
@@ -118,10 +122,22 @@ def _program(planned: Planned, facts: Facts, remedy: Remedy | None, tpu: Slice) 
         "hazards": _hazards(planned, facts, tpu),
     }
     if "too_large" in facts:
-        return {**found, "too_large": {**facts["too_large"], "remedy": remedy.facts_in_words() if remedy else None}}
+        return {**found, "too_large": {**facts["too_large"], **_way_out(remedy, elsewhere)}}
     if "memory" not in facts:
         return {**found, "error": facts["error"]}
     return {**found, "largest": facts["memory"]["largest"], **estimate(facts, work, tpu)}
+
+
+def _way_out(remedy: Remedy | None, elsewhere: Larger | None) -> dict[str, Any]:
+    """What makes a run fit: a `remedy` on the same slice, and what it `needs` then; or a `larger` slice."""
+    found: dict[str, Any] = {"remedy": None, "needs": None, "larger": None}
+    if remedy:
+        found |= {"remedy": remedy.option, "needs": remedy.facts["memory"]["needed"]}
+    if elsewhere:
+        layout, facts = elsewhere.planned.layout, elsewhere.facts
+        needs = facts["memory"]["needed"] if facts else None
+        found["larger"] = {"tpu": elsewhere.tpu.name, "data": layout.data, "model": layout.model, "needs": needs}
+    return found
 
 
 def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
@@ -130,19 +146,31 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
     found = [f"compiled again: {why}" for why in facts.get("recompiles", ())]
     if layout.devices < tpu.devices:
         idle = tpu.devices - layout.devices
-        found.append(f"{idle} of {tpu.devices} devices are idle: {runs} runs share this program")
+        are = "is" if idle == 1 else "are"
+        sharing = "1 run has" if runs == 1 else f"{runs} runs share"
+        found.append(f"{idle} of {tpu.devices} devices {are} idle: {sharing} this program")
     spare = planned.packs * layout.width - runs
     if spare:
         found.append(f"{spare} of {planned.packs * layout.width} places in packs are filled up with repeats")
-    found += [str(one) for one in routed(planned.first.config, planned.source, planned.execution, planned.precision)]
+    found += _routed(planned)
     found += advice(sizes(planned.first.config, planned.source))
+    if endless := facts.get("endless"):
+        loops = f"{endless} loop{'s' if endless > 1 else ''}"
+        found.append(f"{loops} with products of a length that is not known before they run: counted as one round")
     if unknown := sorted(set(facts.get("loops", ())) - set(facts.get("scans", ()))):
         rounds = ", ".join(map(str, unknown))
         found.append(f"the program has loops of {rounds} rounds, that its source does not have: times may be wrong")
     return found
 
 
-def _slice(asked: Asked, tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
+def _routed(planned: Planned) -> list[str]:
+    """What is computed otherwise than was chosen, or could have been."""
+    config, divided = planned.first.config, planned.layout.divided
+    found = routed(config, planned.source, planned.execution, planned.precision, platform="tpu", divided=divided)
+    return [str(one) for one in found]
+
+
+def _slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
     compiling = sum(one["compile_seconds"] or 0.0 for one in programs)
     return {
         "tpu": tpu.name,
@@ -160,7 +188,15 @@ def _slice(asked: Asked, tpu: Slice, programs: list[dict[str, Any]]) -> dict[str
 
 def refusals(found: Mapping[str, Any]) -> list[str]:
     """Why a slice's programs cannot be trained, in words: those that do not fit, those that do not compile."""
-    large = [refusal(program, found["tpu"]) for program in found["programs"] if "too_large" in program]
+    refused = [program for program in found["programs"] if "too_large" in program]
+    ways = {program["too_large"]["remedy"] for program in refused}
+    (together,) = ways if len(refused) > len(ways) == 1 else (None,)
+    large = [refusal(program, found["tpu"], together) for program in refused]
+    if together:
+        needs = max(program["too_large"]["needs"] for program in refused)
+        large.append(f"with this all of them compile: {together}, with which the largest needs {_gib(needs)}")
+    elif len(refused) > 1 and None not in ways:
+        large.append("no setting that was tried makes all of them fit: give each arm its own, in the study")
     failed = [
         f"{', '.join(program['arms'])}: does not compile for {found['tpu']}: {program['error']}"
         for program in found["programs"]
@@ -169,16 +205,36 @@ def refusals(found: Mapping[str, Any]) -> list[str]:
     return [*large, *failed]
 
 
-def refusal(program: Mapping[str, Any], tpu: str) -> str:
-    """Why an arm does not fit, what takes most, and what would make it fit."""
+def refusal(program: Mapping[str, Any], tpu: str, together: str | None = None) -> str:
+    """Why an arm does not fit, what takes most, and what would make it fit, unless that is said of all `together`."""
     large = program["too_large"]
-    amount = f"{_gib(large['needed'])} of {_gib(large['available'])}"
-    lines = [f"{', '.join(program['arms'])}: a run alone needs {amount} on a device of {tpu}, says the compiler"]
+    needed, available = _gib(large["needed"]), f"{_gib(large['available'])} on a device of {tpu}"
+    why = f"a run alone needs {needed} of {available}, says the compiler"
+    if "state" in large:
+        why = f"a run's state alone, parameters and moments, takes {needed} of {available}"
+    lines = [f"{', '.join(program['arms'])}: {why}"]
     for one in large["largest"]:
         times = f"{one['count']} x " if one["count"] > 1 else ""
         lines.append(f"  {times}{_gib(one['bytes'])}  {one['shape']}  {one['what']}".rstrip())
-    lines.append(f"  this compiles: {large['remedy']}" if large["remedy"] else "  nothing that was tried makes it fit")
+    if not together:
+        lines.append(f"  {_advice(large, tpu)}")
     return "\n".join(lines)
+
+
+def _advice(large: Mapping[str, Any], tpu: str) -> str:
+    if large["remedy"]:
+        return f"this compiles: {large['remedy']}, which needs {_gib(large['needs'])}"
+    nothing = f"nothing that was tried makes it fit on {tpu}"
+    if (other := large["larger"]) is None:
+        return f"{nothing}; a smaller model, or another generation: taetpu chips"
+    mesh = f"--tpu {other['tpu']} --set {shlex.quote(_mesh(other))}"
+    if other["needs"] is None:
+        return f"{nothing}; by its state it should fit with {mesh}, which was not compiled"
+    return f"{nothing}; this compiles: {mesh}, which needs {_gib(other['needs'])} a device"
+
+
+def _mesh(other: Mapping[str, Any]) -> str:
+    return f"train.compute.mesh={{data: {other['data']}, model: {other['model']}}}"
 
 
 def _gib(size: int) -> str:

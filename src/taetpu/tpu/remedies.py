@@ -1,7 +1,7 @@
-"""What makes a run fit into memory, in the order in which it costs least; each is compiled before it is advised."""
+"""What makes runs fit into memory, in the order in which it costs least; each is compiled before it is advised."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,12 @@ from taetpu.nn.stack import REMAT
 from taetpu.spec.design import RunSpec
 from taetpu.tpu.compiler import Facts
 from taetpu.tpu.layouts import Planned, divided
-from taetpu.train.sharding import divisions
+from taetpu.train.plan import fitting_division
+from taetpu.train.sharding import device_bytes, divisions
+
+Compile = Callable[[Planned, Slice], Facts]
+"""Asks the compiler."""
+LARGER = 1  # larger slices that are compiled for; each may take a minute
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,74 @@ class Remedy:
     planned: Planned
     facts: Facts = field(default_factory=dict)
 
-    def facts_in_words(self) -> str:
-        return f"--set {shlex.quote(self.setting)}, which needs {self.facts['memory']['needed'] / 2**30:.2f} GiB"
+    @property
+    def option(self) -> str:
+        return f"--set {shlex.quote(self.setting)}"
+
+    def same(self, other: "Remedy | None") -> bool:
+        return other is not None and self.setting == other.setting
+
+    def tried(self, compiled: Compile, tpu: Slice) -> "Remedy | None":
+        """With what the compiler says; None where it does not fit."""
+        facts = compiled(self.planned, tpu)
+        return replace(self, facts=facts) if "memory" in facts else None
 
 
-def remedies(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
-    """Settings that change no result but in its last bits, one by one: the batch in two parts, which is free but for
-    small products; more of each layer computed twice; the batch in as many parts as it takes.
+@dataclass(frozen=True)
+class Larger:
+    """A slice that a run is divided over, with what the compiler said of it there; None where it was not asked."""
+
+    tpu: Slice
+    planned: Planned
+    facts: Facts | None
+
+
+def helped(refused: Sequence[tuple[Planned, Facts]], tpu: Slice, compiled: Compile) -> list[Remedy | None]:
+    """For each run that does not fit what makes it fit: one setting for all of them, where there is one."""
+    ways = [list(remedies(planned, tpu, state="state" in facts["too_large"])) for planned, facts in refused]
+    found = [next((fit for way in own if (fit := way.tried(compiled, tpu))), None) for own in ways]
+    if None in found or len({one.setting for one in found if one}) <= 1:
+        return found
+    # What stands before a run's own did not help it.
+    left = [own[i:] for own, one in zip(ways, found, strict=True) for i, way in enumerate(own) if way.same(one)]
+    for way in left[0]:
+        alike = [next((other for other in own if other.same(way)), None) for own in left]
+        if None not in alike:
+            together = [one.tried(compiled, tpu) for one in alike if one]
+            if None not in together:
+                return together
+    return found
+
+
+def larger(planned: Planned, tpu: Slice, compiled: Compile) -> Larger | None:
+    """The smallest slice of a generation that holds a run which this one does not: by its parameters, moments and
+    gradients, and then by the compiler, unless that has refused another.
     """
+    config, source = planned.first.config, planned.source
+    room, tried = int(tpu.generation.program_gib * 2**30), 0
+    for there in tpu.generation.slices():
+        if there.devices <= tpu.devices:
+            continue
+        data, model = fitting_division(config, source, room, there.devices)
+        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) > room:
+            continue
+        found = divided(planned.group, source, planned.precision, there, data, model)
+        if tried == LARGER:
+            return Larger(there, found, None)
+        facts, tried = compiled(found, there), tried + 1
+        if "memory" in facts:
+            return Larger(there, found, facts)
+    return None
+
+
+def remedies(planned: Planned, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
+    """Settings that change no result but in its last bits, one by one: the batch in two parts, which is free but for
+    small products; more of each layer computed twice; the batch in as many parts as it takes; the run divided. Where
+    its `state` alone is too large, only that helps.
+    """
+    if state:
+        yield from _over_devices(planned, tpu)
+        return
     parts = list(_in_parts(planned))
     yield from parts[:1]
     ways = list(REMAT)  # from what is kept whole to what is computed again whole

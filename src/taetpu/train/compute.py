@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from taetpu.core.errors import UserError
 from taetpu.data.batches import Source
 from taetpu.nn.attention import Attention
 from taetpu.nn.execution import Execution
@@ -16,12 +15,12 @@ from taetpu.optim.hooks import readers
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
+from taetpu.train.place import Place, first_device, platform_of
 
 # The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
 # cycles (docs/log.md); cuDNN's has not been measured.
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
-AMPERE = 8.0  # compute capability, from which cuDNN has flash attention
-AUTO_TAKES = "attention: auto takes it where it is there"
+DIVIDED = "a kernel cannot be divided over devices as this run is"
 LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are computed in chunks of the other
 
 
@@ -64,12 +63,12 @@ def decide(
     Raises:
         UserError: a path of attention is asked for that this platform does not have.
     """
-    asked, platform = config.train.compute, platform or platform_of(jax.devices()[0])
+    asked, platform = config.train.compute, platform or platform_of(first_device())
     attention, chunk, remat = asked.attention, asked.loss_chunk, asked.remat
     if attention == "auto":
         attention = _attention(config, source, precision, platform)
     else:
-        check_path(attention, platform, AUTO_TAKES)
+        Place(platform).check_path(attention)
     room = memory_bytes() if memory is None else memory
     if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
         room = math.inf
@@ -79,20 +78,38 @@ def decide(
     return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
 
 
-def routed(config: ResolvedConfig, source: Source, execution: Execution, precision: str) -> list[Routed]:
-    """What of a run is computed otherwise than `execution` says, and why.
+def routed(
+    config: ResolvedConfig,
+    source: Source,
+    execution: Execution,
+    precision: str,
+    *,
+    platform: str | None = None,
+    divided: bool = False,
+) -> list[Routed]:
+    """What of a run is computed otherwise than `execution` says, and why; and where `auto` could have no kernel.
 
     What is decided call by call is not listed: whoever looks at scores or patterns, or at logits, has them computed the
     plain way in that call, and so are samples, of other lengths and in float32.
+
+    Args:
+        platform: as `platform_of` says; that of this process's devices unless given.
+        divided: XLA divides the run over devices (see `train.plan.partitionable`).
     """
-    found = list[Routed]()
-    for attention, layers in attentions(config, source) if execution.attention != "plain" else ():
+    auto = config.train.compute.attention == "auto" and execution.attention == "plain"
+    kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
+    layers_by = dict[tuple[str, str], list[int]]()
+    for attention, layers in attentions(config, source) if kernel != "plain" else ():
         training, evaluation = (
-            PATHS[execution.attention].refusal(call_of(attention, source.seq_len, precision, training=training))
+            PATHS[kernel].refusal(call_of(attention, source.seq_len, precision, training=training))
             for training in (True, False)
         )
+        if divided:
+            training = evaluation = DIVIDED
         if reason := training or evaluation:
-            found.append(Routed(layers, "always" if evaluation else "training", reason))
+            when = "always" if evaluation or auto else "training"  # of a plain run evaluation is plain, too
+            layers_by.setdefault((when, reason), []).extend(layers)
+    found = [Routed(tuple(layers), when, reason) for (when, reason), layers in layers_by.items()]
     if execution.loss_chunk is not None:
         found += [Routed((), "training", f"hook {name!r} reads them") for name in readers(config.train.hooks)]
     return found
@@ -113,29 +130,17 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
     ]
 
 
-def platform_of(device: Any) -> str:
-    """The platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
-    if device.platform != "gpu":
-        return device.platform
-    is_nvidia = "cuda" in device.client.platform_version
-    return "cuda" if is_nvidia and float(device.compute_capability) >= AMPERE else "gpu"
-
-
-def check_path(attention: str, platform: str, remedy: str) -> None:
-    """Raise `UserError` where a platform does not have a path of attention; the path starts in a run's config."""
-    path = PATHS.get(attention, PATHS["plain"])
-    if path.platform not in ("", platform):
-        problem = f"attention={attention} needs {path.needs}, and the device here is a {platform}"
-        raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
-
-
 def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
     """The kernel of this platform, where the sequences are long enough and a layer takes it in training."""
-    name, least = KERNELS.get(platform, ("plain", 0))
-    if name == "plain" or source.seq_len < least:
-        return "plain"
+    name = _kernel(source, platform)
     calls = (call_of(part, source.seq_len, precision, training=True) for part, _ in attentions(config, source))
     return name if any(PATHS[name].refusal(call) is None for call in calls) else "plain"
+
+
+def _kernel(source: Source, platform: str) -> str:
+    """The kernel that `attention: auto` tries; `plain` where there is none, or none for sequences as short."""
+    name, least = KERNELS.get(platform, ("plain", 0))
+    return name if source.seq_len >= least else "plain"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:

@@ -1,6 +1,5 @@
 """Counting before training: parameters and floating-point operations, from shapes and the traced program alone."""
 
-from collections.abc import Iterator
 from functools import cache
 from math import prod
 from typing import Any, cast
@@ -13,6 +12,7 @@ from taetpu.core.tree import count
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.nn.lm import LMConfig, build
 from taetpu.nn.parts import trainable
+from taetpu.train.products import endless, inner, products
 
 
 def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
@@ -35,13 +35,15 @@ def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     return count(parameter_shapes(config, vocab_size, seq_len))
 
 
-def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:
     """Matrix-product operations of training per token: the forward pass, times three for the gradients.
 
-    Every product in the program is counted as it stands, loops by their length; element-wise work is not counted. The
-    backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1).
+    Every product in the program is counted as `train.products.sides` says; element-wise work is not counted. The
+    backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1). `attention` is the path
+    that it takes (`nn.kernels.PATHS`): what a kernel leaves out, since it is masked, is then not counted.
     """
-    return _forward(cast(Any, config), vocab_size, seq_len, AS_BUILT, "float32")[0]
+    execution = Execution(attention=attention)
+    return _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)[0]
 
 
 def activation_bytes(
@@ -52,39 +54,27 @@ def activation_bytes(
     Of that, the layer of which there is most counts once: the backward pass has it in its hands. Logits that are
     computed in chunks do not count as a whole.
     """
-    return _forward(cast(Any, config), vocab_size, seq_len, execution, precision)[1]
+    counted = execution.attention != "plain"
+    return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted)[1]
+
+
+def endless_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+    """How many loops of the model have products and a length that is not known before they run (`train.products`)."""
+    return _forward(cast(Any, config), vocab_size, seq_len, AS_BUILT, "float32", counted=False)[2]
 
 
 @cache
-def _forward(config: LMConfig, vocab_size: int, seq_len: int, execution: Execution, precision: str) -> tuple[int, int]:
+def _forward(
+    config: LMConfig, vocab_size: int, seq_len: int, execution: Execution, precision: str, *, counted: bool
+) -> tuple[int, int, int]:
+    """Operations a token, bytes, loops of unknown length; `counted` as in `Execution.applied`."""
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
-    model = execution.applied(shapes(config, vocab_size, seq_len), counted=True)
+    model = execution.applied(shapes(config, vocab_size, seq_len), counted=counted)
     traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
     kept, again = results(traced.jaxpr)
     if execution.loss_chunk is not None:
         kept -= 4 * vocab_size * max(0, seq_len - execution.loss_chunk)
-    return 3 * products(traced.jaxpr) // seq_len, kept + again
-
-
-def products(jaxpr: Any) -> int:
-    """Operations (a multiplication and an addition count as two) of all matrix products in a jaxpr."""
-    return sum(2 * times * many * rows * columns * depth for times, many, rows, columns, depth in sides(jaxpr))
-
-
-def sides(jaxpr: Any, times: int = 1) -> Iterator[tuple[int, int, int, int, int]]:
-    """Of every matrix product in a jaxpr: how often it is computed, how many at once, rows, columns, summed length.
-
-    A loop counts by its length where that is known, once elsewhere.
-    """
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dot_general":
-            (contract, _), (batch, _) = eqn.params["dimension_numbers"]
-            left, right = (v.aval.shape for v in eqn.invars)
-            many, depth = prod(left[i] for i in batch), prod(left[i] for i in contract)
-            yield times, many, prod(left) // (many * depth), prod(right) // (many * depth), depth
-        inside = times * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
-        for part in inner(eqn.params):
-            yield from sides(part, inside)
+    return 3 * products(traced) // seq_len, kept + again, endless(traced)
 
 
 def results(jaxpr: Any) -> tuple[int, int]:
@@ -94,9 +84,11 @@ def results(jaxpr: Any) -> tuple[int, int]:
     kept = again = 0
     for eqn in jaxpr.eqns:
         own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
-        called = inner(eqn.params)
+        called = [] if eqn.primitive.name == "pallas_call" else inner(eqn.params)  # a kernel's own stays on the chip
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         parts = [results(part) for part in called]
+        if eqn.primitive.name == "cond":
+            parts = [max(parts)]
         most = max((part[1] for part in parts), default=0)
         if eqn.primitive.name == "remat2":
             chosen = eqn.params["policy"]
@@ -116,9 +108,3 @@ def saved(jaxpr: Any, policy: Any) -> int:
         elif policy(eqn.primitive, *(v.aval for v in eqn.invars), **eqn.params):
             total += sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
     return total
-
-
-def inner(params: dict[str, Any]) -> list[Any]:
-    """The jaxprs that an equation calls; a closed one holds a plain one."""
-    found = [getattr(p, "jaxpr", p) for p in params.values()]
-    return [p for p in found if hasattr(p, "eqns")]

@@ -26,8 +26,8 @@ from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.compute import check_path, platform_of
 from taetpu.train.division import WHOLE, ByHand, Division, Partitioned
+from taetpu.train.place import Place, platform_of
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, shardings
 from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
@@ -112,7 +112,8 @@ class Program:
         self.mesh, self.division = pack_mesh(width, devices, data, model, on)
         self.partitioned = data * model > 1
         self.dtype, self.execution = jnp.dtype(precision), replace(execution, unroll=unroll)
-        check_path(execution.attention, platform_of(self.mesh.devices.flat[0]), "go on where this pack was begun")
+        place = Place(platform_of(self.mesh.devices.flat[0]))
+        place.check_path(execution.attention, remedy="go on where this pack was begun")
         self.observers: dict[int, Any] = {}
 
     @cached_property

@@ -20,6 +20,7 @@ from taetpu.train.compute import decide
 from taetpu.train.count import num_params
 from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
+from taetpu.train.place import here
 from taetpu.train.sharding import check_mesh, device_bytes, divisions
 
 LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
@@ -293,13 +294,9 @@ def divided_layout(work: Work, packing: Packing, data: int, model: int) -> Layou
     Raises:
         UserError: there are too few devices for one run, or a size of the run cannot be divided so.
     """
-    there, share = jax.device_count(), data * model
-    if there < share or (jax.process_count() > 1 and there % share):
-        problem = f"data={data} and model={model} divide a run over {share} devices, and here are {there}"
-        fits = [n for n in range(1, there + 1) if there % n == 0]
-        remedy = f"data times model of {', '.join(map(str, fits))}, or mesh: auto"
-        raise UserError(problem, path=("train", "compute", "mesh"), remedy=remedy)
+    here().check_devices(data, model)
     check_mesh(work.config, work.source.vocab_size, data, model)
+    there, share = jax.device_count(), data * model
     # With several processes each has to take part, if only by repeating a run.
     at_once = there // share
     runs = at_once if jax.process_count() > 1 else min(at_once, work.size, packing.widest or at_once)

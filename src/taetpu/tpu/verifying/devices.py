@@ -8,12 +8,18 @@ import jax
 
 from taetpu.core.chips import chip_of
 from taetpu.core.devices import Accelerators, accelerators
+from taetpu.core.errors import UserError
 from taetpu.tpu.verifying.checks import Finding
+from taetpu.train.place import first_device
 
 
 def devices(there: Sequence[Accelerators] | None = None) -> Finding:
-    """Start jax, and count. Raises what jax raises where it cannot start."""
+    """Start jax, and count."""
     there = accelerators() if there is None else there
+    try:
+        first_device()
+    except UserError as error:
+        return Finding("FAILED", error.problem, remedy=error.remedy)
     local = jax.local_devices()
     platform, kind = local[0].platform, local[0].device_kind
     values: dict[str, Any] = {

@@ -1,0 +1,194 @@
+"""`taetpu run` and `demo`: from a study file to its results, here or on a machine that is made for it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taetpu.cli.consent import DryRun, Yes
+from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
+from taetpu.cli.options import AsJson, Root
+from taetpu.cli.results import show
+from taetpu.cli.studies import Pack, Sets, StudyFile
+from taetpu.cli.tables import show_json
+from taetpu.cli.wanted import (
+    BackendOption,
+    FlexStart,
+    IdleMinutes,
+    MaxHours,
+    MaxUsd,
+    Reservation,
+    Runtime,
+    Spot,
+    Type,
+    Wanted,
+    Zones,
+)
+
+AUDIT = 0.05
+"""The share of reused runs that is trained again, unless the command says another."""
+
+UntilResolved = Annotated[
+    bool, typer.Option("--until-resolved", help="While an arm is inconclusive, go on to the next of measure.looks.")
+]
+Reuse = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROOT", help="Take over runs that were trained there, where they are the same. May be repeated."
+    ),
+]
+Audit = Annotated[
+    float | None, typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse.")
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|auto",
+        envvar="JAX_COORDINATOR_ADDRESS",
+        help="Train in several processes, which meet there; or as Cloud TPU, SLURM or Open MPI say (auto).",
+    ),
+]
+On = Annotated[
+    str | None, typer.Option(metavar="tpu", help="Make a Cloud TPU, train on it into a bucket, and delete it.")
+]
+
+
+def run(
+    study: StudyFile,
+    sets: Sets = None,
+    root: Root = None,
+    pack: Pack = "auto",
+    until_resolved: UntilResolved = False,
+    reuse: Reuse = None,
+    audit: Audit = None,
+    coordinator: Coordinator = None,
+    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
+    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
+    profile: Profiled = 0,
+    xla_flags: XlaFlags = "",
+    libtpu_args: LibtpuArgs = "",
+    dump: Dump = False,
+    on: On = None,
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None,
+    kind: Type = None,
+    zone: Zones = None,
+    backend: BackendOption = None,
+    spot: Spot = False,
+    flex_start: FlexStart = False,
+    reservation: Reservation = "",
+    max_hours: MaxHours = None,
+    max_usd: MaxUsd = None,
+    idle_minutes: IdleMinutes = None,
+    runtime: Runtime = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the TPU when the study has ended.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train what is missing, then report. The same command goes on where it was stopped.
+
+    Example: taetpu run study.yaml --set train.steps=200
+    """
+    from taetpu.core.errors import UserError
+
+    if on is not None or kind is not None:
+        wanted = Wanted(
+            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
+        )  # fmt: skip
+        words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
+        raise typer.Exit(
+            _elsewhere(on, study, sets or [], root, words, wanted, name=tpu, keep=keep, yes=yes, dry_run=dry_run)
+        )
+
+    if audit is not None and not reuse:
+        problem = f"--audit {audit:g} trains reused runs again, and none is reused"
+        raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
+    how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
+    how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
+    if coordinator is None and (processes, process) != (None, None):
+        remedy = "--coordinator HOST:PORT, the first one's address"
+        raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
+    if coordinator is not None and profile:
+        remedy = "leave it out, or profile a pack in one process"
+        raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
+    with started(study, root, xla_flags, libtpu_args, dump):
+        from taetpu.core.hosts import Cluster, is_first, joined
+
+        with joined(Cluster(coordinator, processes, process) if coordinator else None):
+            train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
+
+
+def _words(
+    pack: str, until_resolved: bool, reuse: list[str] | None, audit: float | None, profile: int, xla_flags: str,
+    libtpu_args: str, dump: bool,
+) -> list[str]:  # fmt: skip
+    """Options of `run` that hold on another machine too, as they are written."""
+    words = [] if pack == "auto" else ["--pack", pack]
+    words += ["--until-resolved"] if until_resolved else []
+    words += [word for root in reuse or [] for word in ("--reuse", root)]
+    words += [] if audit is None else ["--audit", str(audit)]
+    words += ["--profile", str(profile)] if profile else []
+    words += [f"--xla-flags={xla_flags}"] if xla_flags else []
+    words += [f"--libtpu-args={libtpu_args}"] if libtpu_args else []
+    return words + (["--dump"] if dump else [])
+
+
+def _elsewhere(on: str | None, *asked: Any, **options: Any) -> int:
+    """Train on a machine that is made for it; the exit code.
+
+    Raises:
+        UserError: what `--on` names is none.
+    """
+    from taetpu.core.errors import UserError
+    from taetpu.core.runtime import prepare_jax
+
+    if on != "tpu":
+        problem = "--type names a machine, and --on tpu is not said" if on is None else f"there is no --on {on}"
+        raise UserError(problem, path=("--on",), remedy="--on tpu")
+    prepare_jax()
+    from taetpu.cli.on_tpu import run_on_tpu
+
+    return run_on_tpu(*asked, **options)
+
+
+def demo(root: Root = None) -> None:
+    """The quick study: which parts of a small Transformer matter. A few minutes on two cores.
+
+    Example: taetpu demo
+    """
+    from importlib.resources import as_file, files
+
+    with as_file(files("taetpu.study").joinpath("templates/quickstart.yaml")) as file, started(file, root):
+        train_study(file, [], root, {}, False)
+
+
+def train_study(
+    file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
+) -> None:
+    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`.
+
+    `silent` prints nothing but errors.
+    """
+    from rich.console import Console
+
+    from taetpu.core.errors import Failed
+    from taetpu.study.progress import StudyProgress
+    from taetpu.study.run import run as run_file
+
+    with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
+        outcome = run_file(file, sets, root=root, watcher=progress, **how)
+    if as_json and not silent:
+        show_json(outcome.results)
+    elif not silent:
+        show(outcome.results, outcome.report)
+    if how.get("profile") and not progress.runs and not silent:
+        typer.echo("nothing was left to train, so that nothing was traced", err=True)
+    if outcome.refuted:
+        wrong = "\n  ".join(outcome.refuted)
+        raise Failed(
+            f"reused runs came out otherwise when they were trained again:\n  {wrong}\n"
+            "nothing that was reused is kept; the same command without --reuse trains what is missing now"
+        )
+    if outcome.failed:
+        runs = sum(len(failure.runs) for failure in outcome.failed)
+        raise Failed(f"{runs} runs failed, for the reason above; the same command tries them again")

@@ -1,0 +1,27 @@
+"""Tables in little room."""
+
+import pytest
+
+from taetpu.cli.tables import show_table
+
+ROWS = [
+    {"arm": name, "runs": 1200, "pack": "3 on 8", "step": "29us-645us", "used": "5.4e-05%-0.089%", "": remark}
+    for name, remark in (("baseline", ""), ("a-name-that-is-longer-than-anyone-would-write", "clock not published"))
+]
+
+
+@pytest.mark.parametrize("columns", [20, 60, 70, 80, 200])
+def test_words_are_folded_and_figures_are_whole(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show_table(ROWS)
+    shown = capsys.readouterr().out
+    for figure in ("1,200", "3 on 8", "29us-645us", "5.4e-05%-0.089%", "baseline", "published"):
+        assert shown.count(figure) == (1 if figure == "published" else 2 if figure != "baseline" else 1), shown
+    letters = "".join(line[: line.index("1,200") if "1,200" in line else 11].strip() for line in shown.splitlines())
+    assert "a-name-that" in letters
+    assert max(map(len, shown.splitlines())) <= max(80, min(columns, 80))
+
+
+def test_a_column_without_a_value_is_left_out(capsys):
+    show_table([{"arm": "a", "devices": None, "": ""}])
+    assert capsys.readouterr().out.split() == ["arm", "a"]

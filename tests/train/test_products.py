@@ -1,0 +1,112 @@
+"""Products of traced programs are counted as they are computed, by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from taetpu.core.loading import load
+from taetpu.nn.kernels import Splash
+from taetpu.nn.lm import ModelConfig
+from taetpu.train.count import flops_per_token
+from taetpu.train.products import endless, kernels, products
+
+SQUARE = 2 * 8**3  # of two matrices of 8 by 8
+
+
+def counted(fn, *sizes):
+    return products(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)))
+
+
+def test_of_branches_the_largest_counts():
+    def branch(x, times):
+        return jnp.linalg.matrix_power(x, 1) if not times else branch(x @ x, times - 1)
+
+    ways = [lambda x, times=times: branch(x, times) for times in (1, 3, 0)]
+    assert counted(lambda x: jax.lax.switch(jnp.int32(x[0, 0]), ways, x), (8, 8)) == 3 * SQUARE
+    assert counted(lambda x: jax.lax.cond(x[0, 0] > 0, ways[0], ways[2], x), (8, 8)) == SQUARE
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_told():
+    def until(x):
+        return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ x, x)
+
+    def idle(x):
+        return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x + 1, x)
+
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    assert counted(until, (8, 8)) == SQUARE
+    assert counted(lambda x: jax.lax.fori_loop(0, 5, lambda _, x: x @ x, x), (8, 8)) == 5 * SQUARE
+    assert [endless(jax.make_jaxpr(fn)(x)) for fn in (until, idle, jax.jit(lambda x: until(until(x))))] == [1, 0, 2]
+
+
+def test_arrays_without_numbers_have_no_products():
+    assert counted(lambda x: jax.lax.associative_scan(jnp.matmul, x), (5, 3, 3)) == 5 * 2 * 3**3
+    assert counted(jnp.matmul, (4, 0), (0, 4)) == 0
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_counts_its_windows_and_its_gradients_as_much(groups, stride):
+    def convolved(x, kernel):
+        form = ("NWC", "WIO", "NWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride,), "SAME", feature_group_count=groups, dimension_numbers=form
+        )
+
+    def loss(x, kernel):
+        return (convolved(x, kernel) ** 2).sum()
+
+    sizes = (3, 16, 4), (5, 4 // groups, 8)
+    once = 2 * 3 * (16 // stride) * 8 * 5 * (4 // groups)
+    assert counted(convolved, *sizes) == once
+    assert counted(jax.grad(loss, argnums=(0, 1)), *sizes) == 3 * once
+
+
+def test_a_row_of_a_ragged_product_meets_one_group():
+    def loss(x, weights):
+        return (jax.lax.ragged_dot(x, weights, jnp.array([5, 3, 4], jnp.int32)) ** 2).sum()
+
+    once = 2 * 12 * 4 * 6
+    assert counted(loss, (12, 4), (3, 4, 6)) == once
+    assert counted(jax.grad(loss, argnums=(0, 1)), (12, 4), (3, 4, 6)) == 3 * once
+
+
+@pytest.mark.parametrize(("causal", "blocks"), [(True, 10), (False, 16)])
+def test_attentions_kernels_count_by_the_blocks_that_are_not_masked(causal, blocks):
+    """Two products of a block forward, four for keys and values, three for queries; under a loop, mapped over runs."""
+
+    def loss(q, k, v):
+        def layer(x, _):
+            return Splash(128).attend(x, k, v, causal=causal), None
+
+        return jax.lax.scan(layer, q, None, length=6)[0].sum()
+
+    x = jax.ShapeDtypeStruct((7, 3, 2, 512, 64), jnp.bfloat16)
+    forward, gradients = jax.make_jaxpr(jax.vmap(loss))(x, x, x), jax.make_jaxpr(jax.vmap(jax.grad(loss)))(x, x, x)
+    block = 7 * 6 * 3 * 2 * blocks * 2 * 128 * 128 * 64
+    assert products(forward) == 2 * block
+    sums = 7 * 6 * 3 * 2 * 512 * 2 * 64  # of the result times its gradient, outside of the kernels
+    assert products(gradients) == 9 * block + sums
+    found = {name: sum(one.operations for one in of) for name, of in kernels(gradients).items()}
+    assert sorted(count // block for count in found.values()) == [2, 3, 4]
+
+
+def test_a_models_count_leaves_out_what_its_kernel_does():
+    config = load(ModelConfig, {"dim": 64, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}).resolve()
+    plain, splash = (flops_per_token(config, 7, 2048, attention) for attention in ("plain", "splash"))
+    scores = 3 * 2 * 2 * 2 * 2048 * 64  # layers, products, multiply and add
+    assert plain - splash == scores * 6 // 16
+
+
+def test_another_kernel_counts_by_its_grid():
+    from jax.experimental import pallas as pl
+
+    def body(x, y):
+        y[...] = jnp.dot(x[...], x[...])
+
+    def call(x):
+        spec = pl.BlockSpec((8, 8), lambda i: (i, 0))
+        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(body, out, grid=(4,), in_specs=[spec], out_specs=spec, interpret=True)(x)
+
+    assert counted(call, (32, 8)) == 4 * SQUARE
