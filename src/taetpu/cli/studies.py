@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
+from taetpu.cli.machine import LibtpuArgs, XlaFlags
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.preflight import compiled_for, most_of, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.tables import count, say, show_json, show_table

@@ -52,7 +52,7 @@ class Wanted:
         ways: dict[Provisioning, bool] = {
             "spot": self.spot, "flex-start": self.flex_start, "reservation": bool(self.reservation)
         }  # fmt: skip
-        asked = [way for way, wanted in ways.items() if wanted]
+        asked: list[Provisioning] = [way for way, wanted in ways.items() if wanted]
         if len(asked) > 1:
             raise UserError(f"--{' and --'.join(asked)} exclude each other", remedy="give one of them")
         return asked[0] if asked else "on-demand"

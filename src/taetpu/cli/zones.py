@@ -8,6 +8,7 @@ from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.wanted import Wanted
 
 if TYPE_CHECKING:
     from taetpu.cloud.quotas import Quotas
@@ -37,7 +38,6 @@ def zones(
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
-    from taetpu.cli.tpu import provisioning
     from taetpu.cloud.zones import rows
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
@@ -45,7 +45,7 @@ def zones(
     if all_regions and region:
         raise UserError("--region and --all-regions exclude each other", remedy="give one of them")
     tpu, place = resolve(kind), here()
-    way: Any = provisioning(spot or probe, flex_start, "")
+    way = Wanted(kind, spot=spot or probe, flex_start=flex_start).way()
     where = region or ("" if all_regions else place.settings.region)
     table = rows(tpu, place.cloud.backends, _quotas(place), _price(place, tpu, way), way, where, tell)
     if not table:

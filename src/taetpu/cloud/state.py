@@ -96,7 +96,7 @@ class Records:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             refusals = tuple(Refusal(**one) for one in data.pop("refusals"))
-            listed = {name: tuple(data.pop(name)) for name in ("zones", "jobs")}
+            listed: dict[str, Any] = {name: tuple(data.pop(name)) for name in ("zones", "jobs")}
             return Record(**data, **listed, refusals=refusals)
         except FileNotFoundError:
             return Record(self.project, stack)

@@ -169,7 +169,7 @@ def together(*wanted: bool, number: int = 0) -> tuple[Any, ...]:
     if not several():
         return *wanted, number
     found = np.asarray(multihost_utils.process_allgather(np.array([*wanted, number], np.int32)))
-    return *(bool(wish) for wish in found[:, :-1].any(0)), int(found[0, -1])
+    return *np.any(found[:, :-1], axis=0).tolist(), int(found[0, -1])
 
 
 def fetched(array: Any) -> np.ndarray:
