@@ -33,6 +33,8 @@ class Worker:
     port: int = 22
     instance: str = ""
     """The name of its virtual machine, which a tunnel is opened to; "" where there is none."""
+    inside: str = ""
+    """The IP address that the other hosts reach it by; "" where it is not told."""
 
 
 @dataclass(frozen=True)
