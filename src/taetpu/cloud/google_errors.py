@@ -306,7 +306,7 @@ def _denied(case: Case) -> CloudError | None:
 
 
 def _by_code(case: Case) -> CloudError:
-    """By Compute Engine's name for it, which says more than its code (a machine in use is a 400 there), or by its code."""
+    """By Compute Engine's name for it, which says more than its code (what is in use is a 400), or by its code."""
     named = [BY_NAME[name] for name in sorted(case.told.reasons) if name in BY_NAME]
     kind = named[0] if named else BY_CODE.get(case.told.code, Unknown)
     if case.reading and kind is Unknown:

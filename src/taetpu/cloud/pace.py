@@ -20,9 +20,7 @@ HURRY = 100
 """How many times as fast the fakes may be asked, which refuse nobody for it."""
 
 
-def wait_turn(
-    folder: Path, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
-) -> float:
+def wait_turn(folder: Path, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> float:
     """Wait until one more machine may be asked for; the seconds that it took.
 
     Args:
