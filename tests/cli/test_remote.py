@@ -237,6 +237,7 @@ def test_where_one_of_the_workers_fails_it_is_named(ready, project):
     ready(4)
     (project / "third.py").write_text("import os\nraise SystemExit(9 * (os.environ['TPU_WORKER_ID'] == '2'))\n")
     done = taetpu("dev", "run", "third.py", code=3)
+    assert "worker 2 of t has ended with 9; others may still run, or wait for it" in done.stderr.splitlines()
     expected = "; ".join(f"worker {number}: ended with {9 * (number == 2)}" for number in range(4))
     assert done.stderr.endswith(f"did not end well: {expected}\n")
 

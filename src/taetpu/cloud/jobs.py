@@ -192,12 +192,13 @@ def logs(
 
     Args:
         patience: seconds for which a host may be out of reach.
-        tell: is told when a connection is lost.
+        tell: is told when a connection is lost, and when one worker of several has failed.
 
     Raises:
         Unreachable: one was for longer.
         NoJob: it is not there any more.
     """
+    chosen = list(slice.all if workers is None else workers)
     problems: list[CloudError] = []
     lock = threading.Lock()
 
@@ -208,10 +209,11 @@ def logs(
 
         try:
             Reader(slice, worker, name, follow, patience, tell).read(locked)
+            if follow and len(chosen) > 1 and (code := job(slice, name, [worker])[worker]["rc"]):
+                tell(f"{slice.place(worker)} has ended with {code}; others may still run, or wait for it")
         except CloudError as problem:
             problems.append(problem)
 
-    chosen = slice.all if workers is None else workers
     threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
     for thread in threads:
         thread.start()
