@@ -8,6 +8,7 @@ import typer
 from taetpu.cli import remote
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
+from taetpu.cli.hosts import COMMAND
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import say, show_json, show_table
 from taetpu.cli.wanted import (
@@ -197,9 +198,9 @@ def _usd(value: float | None) -> str:
     return "no rate" if value is None else f"{value:.2f}"
 
 
-app.command(context_settings=remote.COMMAND)(remote.ssh)
+app.command(context_settings=COMMAND)(remote.ssh)
 app.command()(remote.sync)
-app.command(context_settings=remote.COMMAND)(remote.run)
+app.command(context_settings=COMMAND)(remote.run)
 app.command()(remote.logs)
 app.command()(remote.stop)
 app.command()(remote.clean)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from taetpu.cloud.backends.base import Backend, Machine, Operation, State
 from taetpu.cloud.catalogue import region
 from taetpu.cloud.errors import CloudError, Conflict, NotFound, Quota, Stockout, Transient, Unknown
+from taetpu.cloud.pace import wait_turn
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import STALE, Record, Records, Refusal
 
@@ -169,6 +170,7 @@ def _made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str) -> Ma
     backend = cloud.backend(spec.backend)
     record = cloud.records.read(spec.stack)
     cloud.records.write(record.asking(zone, dict(spec.identity())))
+    wait_turn(cloud.records.folder)
     cloud.tell(f"asking for {spec.tpu.name} ({spec.provisioning}) in {zone}")
     operation: Operation | None = None
     try:

@@ -55,6 +55,7 @@ def test_a_machine_is_made_found_and_removed_with_nothing_left(place):
     assert list(place.api.list()) == [machine]
     (metadata,) = place.hosts.up.values()
     assert (metadata["startup-script"], metadata["ssh-keys"]) == ("#!/bin/sh\n", f"taetpu:{KEY}")
+    assert metadata["enable-oslogin"] == "FALSE"
     finished(place.api.delete("lab", ZONE))
     assert (place.world.left(), place.hosts.up) == ([], {})
     assert place.changes() == ["CreateQueuedResource", "DeleteQueuedResource"]

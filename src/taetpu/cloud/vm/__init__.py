@@ -172,7 +172,7 @@ def _state(rc: int | None) -> str:
 
 def _introduce(slice: "Slice") -> None:
     """Tell the hosts of a slice of each other, for their guards."""
-    from taetpu.cloud import jobs, ssh
+    from taetpu.cloud import agents, ssh
 
     if len(slice.workers) == 1:
         return
@@ -180,7 +180,7 @@ def _introduce(slice: "Slice") -> None:
     ask = f'a=$(curl -sf -H "Metadata-Flavor: Google" {url}) && echo "$a:$(cat "{PRIVATE}/port")"'
     told = ssh.together(slice.everywhere(["sh", "-c", ask], timeout=ANSWER), "tell its address")
     addresses = [done.out.strip() for done in told]
-    jobs.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
+    agents.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
 
 
 def _written(name: str, text: str) -> str:
