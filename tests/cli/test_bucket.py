@@ -35,7 +35,7 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     code, _, err = taetpu(*CREATE, "--yes")
     assert code == 0
     assert "access by IAM alone (uniform), never public" in err
-    assert "made gs://mine; studies go there with --root gs://mine/runs" in err
+    assert "made gs://mine; studies go there with --root gs://mine/studies" in err
     code, out, err = taetpu(*CREATE, "--json")
     assert (code, json.loads(out)["region"]) == (0, "us-east5")
     assert "is there already" in err

@@ -16,7 +16,10 @@ from taetpu.cli.remote import COMMAND, Beside, Debug, On, Stack, begin, finish, 
 if TYPE_CHECKING:
     from taetpu.cloud.ssh import Slice
 
-app = typer.Typer(help="Try files on a TPU: copy, run and remove them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Try files on a TPU: copy, run and remove them.\n\nExample: taetpu dev run train.py --lr 3e-4",
+    no_args_is_help=True,
+)
 
 NEXT = "+"
 """Stands between two files with their arguments."""

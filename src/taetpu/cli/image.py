@@ -155,6 +155,7 @@ def delete(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also those that are in use.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Also the copies that docker or podman has here.")] = False,
+    repository: Annotated[bool, typer.Option("--repository", help="With --all: the empty repository too.")] = False,
     region: Region = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -169,6 +170,8 @@ def delete(
 
     if not (names or older_than or everything):
         raise UserError("which images is not said", remedy="tags or digests, --older-than 30d, or --all")
+    if repository and not everything:
+        raise UserError("--repository goes with all images", remedy="--all --repository, or leave --repository out")
     place, age = here(), _seconds(older_than)
     registry = _registry(place, region)
     images = registry.images()
@@ -183,18 +186,23 @@ def delete(
         problem = "the machines could not be asked whether they use these images"
         raise Conflict(problem, remedy="`taetpu doctor` says why; --force deletes them all the same")
     copies = _copies(registry, doomed, all_of_them=everything)
-    if not doomed and not (local and copies):
+    repository = repository and registry.check_alone(place.settings.owner)
+    if not doomed and not repository and not (local and copies):
         tell(f"nothing to delete is in {registry.repository.image}")
     lines = [f"delete {_name(image)}: {image.size / 1e9:.2f} GB, {_age(image.uploaded)} old" for image in doomed]
     held = [(command, name) for command, found in copies.items() for name in found]
     lines += [f"{'remove' if local else 'stays:'} the copy that {command} has of {name}" for command, name in held]
     if held and not local:
         lines.append("--local removes the copies too")
-    work = bool(doomed) or (local and bool(held))
+    if repository:
+        lines.append(f"delete the repository {registry.repository.name} in {registry.repository.region}")
+    work = bool(doomed) or repository or (local and bool(held))
     if work and not agreed("\n".join(lines), "Delete them?", yes=yes, dry_run=dry_run):
         return
     if work:
         registry.delete(doomed)
+        if repository:
+            registry.remove()
         if local:
             _forget(copies)
 

@@ -33,7 +33,7 @@ class Settings(Config):
         project: the Google Cloud project; else GOOGLE_CLOUD_PROJECT.
         owner: who makes things, a label on all of them; the login name otherwise.
         stack: the name of a TPU where a command says none.
-        zones: where to look, in this order; empty: wherever the chip is, the cheapest first.
+        zones: where to look, in this order; empty: wherever the chip is, in `region` first, then the cheapest.
         backend: "gce" or "tpu-api"; empty: the one that suits the generation.
         bucket: where results go.
         region: of the bucket and of images, where no zone says it.
