@@ -8,7 +8,7 @@ from tests.cli.commands import wrong
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 QUOTED = re.compile(r"`(taetpu(?: [^`\n]*)?)`")
 EXAMPLE = re.compile(r"Example: (taetpu [^\n\"]*)")
