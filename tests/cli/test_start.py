@@ -68,6 +68,8 @@ def test_each_command_has_help_with_an_example(taetpu, name):
     assert (code, err) == (0, "")
     assert f"\n  Example: taetpu {name}" in out
     assert max(map(len, out.splitlines())) <= 80
+    assert "..." not in out.partition("Commands:\n")[2]
+    assert "[[" not in out
 
 
 def test_the_version(taetpu):

@@ -15,7 +15,7 @@ Example: taetpu bucket create my-studies --region us-east5
 """
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="The bucket; else `bucket` of the settings.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The bucket; else `bucket` of the settings.")]
 
 
 @app.command()

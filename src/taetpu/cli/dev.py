@@ -27,7 +27,7 @@ ENTER = 'export PATH="$HOME/.taetpu/venv/bin:$PATH" PYTHONPATH="$HOME/.taetpu/sr
 PAUSE = 0.5
 """Seconds between two looks at this folder's files."""
 
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Files and folders of this project.")]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders of this project.")]
 All = Annotated[bool, typer.Option("--all", "-a", help="The whole project.")]
 Command = Annotated[bool, typer.Option("--command", help="What follows is a command, not a file for Python.")]
 Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one host, as long as it is connected.")]
@@ -37,7 +37,7 @@ Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one
 def mount(
     paths: Paths = None, everything: All = False, tpu: Stack = None, worker: On = "all", dry_run: DryRun = False
 ) -> None:
-    """Copy files and folders to the hosts, each to where it lies in the project.
+    """Copy files and folders to the hosts. Each goes to where it lies in the project.
 
     Example: taetpu dev mount train.py models/
     """
@@ -59,7 +59,7 @@ def run(
     debug: Debug = False,
     beside: Beside = False,
 ) -> None:
-    """Copy Python files to the hosts and run them one after the other, each with its own arguments; + begins the next.
+    """Copy Python files to the hosts and run them. Each has its own arguments; + begins the next.
 
     Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
     """
@@ -73,7 +73,7 @@ def run(
 def run_all(
     context: typer.Context, tpu: Stack = None, worker: On = "all", debug: Debug = False, beside: Beside = False
 ) -> None:
-    """Copy Python files, run them, and remove them again, whether they ended well or not.
+    """Copy Python files, run them and remove them again. They are removed however they ended.
 
     Example: taetpu dev run-all train.py --steps 10
     """
@@ -121,7 +121,7 @@ def sync(
     watch: Annotated[bool, typer.Option("--watch", help="Go on: whatever changes here goes there.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the hosts' copy of this project the same as here, once or for as long as this runs.
+    """Make the hosts' copy of this project the same as here. Once, or for as long as this runs.
 
     Example: taetpu dev sync --watch
     """

@@ -16,7 +16,7 @@ from taetpu.cli.tables import count, show_json
 def fake_cloud(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run with the fake cloud.")],
 ) -> None:
-    """Run a command with a Google Cloud that is not there: fake servers, real clients, machines on this one.
+    """Run a command with a fake Google Cloud. Its servers are fakes, clients and ssh are real, machines are this one.
 
     Example: taetpu dev fake-cloud -- taetpu tpu up --type v6e-8 --yes
     """
@@ -60,7 +60,7 @@ def _told(found: list[str]) -> list[str]:
 
 
 def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")]) -> None:
-    """Take a machine of the fake cloud back, as Google may do with spot machines at any time.
+    """Take a machine of the fake cloud back. Google may do so with spot machines at any time.
 
     Example: taetpu dev preempt my-tpu
     """

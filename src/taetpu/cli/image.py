@@ -45,7 +45,7 @@ def build(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image of the package that runs here, unless it is there already. docker's is then to be pushed.
+    """Build the image of the package that runs here. One that is there already is not; docker's is then to be pushed.
 
     Example: taetpu image build --type v6e-8 --torch auto --write
     """
@@ -89,7 +89,7 @@ def push(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put what `build --engine docker` made into the registry; give it the same options. Never builds.
+    """Put what `build --engine docker` made into the registry. Give it the same options; it never builds.
 
     Example: taetpu image push --engine podman --write
     """
@@ -150,7 +150,7 @@ def list_images(region: Region = "", as_json: AsJson = False) -> None:
 
 @app.command()
 def delete(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[TAG|DIGEST]...", help="Which.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TAG|DIGEST", help="Which.")] = None,
     older_than: Annotated[str, typer.Option(help="All that are older, as in 30d or 12h.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also those that are in use.")] = False,

@@ -31,7 +31,7 @@ COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_inte
 
 Stack = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The TPU; else `stack` of the settings.")]
 On = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of several, by its number from 0.")]
-Job = Annotated[str, typer.Argument(metavar="[JOB]", help="The job; else the newest.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest.")]
 Beside = Annotated[bool, typer.Option("--beside", help="Although a job runs: this one does not use the TPU.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Let XLA and the TPU say more, and fetch it with XLA's dumps.")]
 
@@ -102,7 +102,7 @@ def logs(
     worker: On = "all",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
 ) -> None:
-    """What a job has written, of each host; a lost connection is made again, and no line comes twice.
+    """What a job has written, on each host. A lost connection is made again, and no line comes twice.
 
     Example: taetpu tpu logs -f
     """
@@ -120,7 +120,7 @@ def stop(
     worker: On = "all",
     grace: Annotated[float, typer.Option(help="Seconds that it has to end by itself.")] = 30.0,
 ) -> None:
-    """End a job: SIGTERM, so that it can write a checkpoint, and SIGKILL after a while.
+    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while.
 
     Example: taetpu tpu stop
     """
@@ -134,7 +134,7 @@ def stop(
 
 
 def clean(
-    job: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs; else all that ended.")] = None,
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
     tpu: Stack = None,
     worker: On = "all",
 ) -> None:
@@ -150,10 +150,10 @@ def clean(
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else the settings'.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else the settings'.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A TPU, its hosts, their jobs, and how its chips are used as far as libtpu tells.
+    """A TPU, its hosts, their jobs, and how its chips are used. Of chips, what libtpu tells.
 
     Example: taetpu tpu status
     """

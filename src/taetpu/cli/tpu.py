@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Cloud TPUs: from zones to teardown.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True
 )
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else `stack` of the settings.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else `stack` of the settings.")]
 
 
 @app.command()
@@ -93,7 +93,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
 
 @app.command("list")
 def list_machines(as_json: AsJson = False) -> None:
-    """Every TPU machine of the project that can be seen, yours or not, in all zones.
+    """Every TPU machine of the project, yours or not, in all zones.
 
     Example: taetpu tpu list
     """

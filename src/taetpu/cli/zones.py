@@ -34,7 +34,7 @@ def zones(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Where a TPU might be had: what is published, your quota, and the price.
+    """Where a TPU might be had, your quota there, and the price.
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
