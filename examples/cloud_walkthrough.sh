@@ -75,10 +75,10 @@ arms:
   no-ffn: {model.ffn: none}
 measure: {primary: val/loss}
 STUDY
-tpu run study.yaml --on tpu --tpu study --type v5e-8 --zone us-west4-a --spot --yes &
+tpu run study.yaml --on tpu --tpu study --type v5e-8 --zone us-west4-a --spot --yes > >(tee log) 2>&1 &
 training=$!
-until command taetpu dev left | grep -q '^left: .*packs'; do
-  kill -0 $training # it has to be alive
+until grep -q "step 1000" log; do
+  kill -0 $training
   sleep 0.2
 done
 tpu dev preempt study
