@@ -55,6 +55,15 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     assert world.left() == []
 
 
+def test_its_name_is_written_into_the_settings(taetpu, tmp_path):
+    assert taetpu(*CREATE, "--write", "--dry-run")[0] == 0
+    assert not (tmp_path / "taetpu.toml").exists()
+    for _ in range(2):  # made, and then found
+        code, _, err = taetpu(*CREATE, "--write", "--yes")
+        assert (code, err.splitlines()[-1]) == (0, f"bucket is set in {tmp_path / 'taetpu.toml'}")
+    assert (tmp_path / "taetpu.toml").read_text() == '[cloud]\nbucket = "mine"\n'
+
+
 def test_dry_runs_change_nothing(taetpu, world: World):
     code, _, err = taetpu(*CREATE, "--dry-run")
     assert code == 0

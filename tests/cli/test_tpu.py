@@ -80,6 +80,26 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
     assert asked(taetpu(*UP, "--zone", "us-east5-b", "--zone", "us-central1-b").err) == ["us-east5-b", "us-central1-b"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--zone", "nowhere"), "'nowhere' is no zone"),
+        (("--max-usd", "-1"), "no TPU costs at most $-1"),
+        (("--max-usd", "1"), "v6e-8 (spot) in us-central1-b may cost $17.28 in 4 h, more than max_usd 1"),
+    ],
+)
+def test_what_no_machine_can_be_is_refused_before_anything_is_asked_for(taetpu, place, options, words):
+    code, _, err = taetpu(*UP[:-1], *options, "--yes")
+    assert (code, err.startswith(f"error: {words}")) == (2, True), err
+    assert place.world.changes() == []
+
+
+def test_cost_counts_only_what_cost(taetpu, place):
+    assert taetpu("tpu", "down", "never-made").code == 0
+    assert taetpu("tpu", "cost").out == "nothing has been made yet\n"
+    assert taetpu("tpu", "cost", "--json").json() == []
+
+
 def test_an_image_of_container_registry_is_refused_before_anything_is_asked_for(taetpu, place, monkeypatch):
     monkeypatch.setenv("TAETPU_IMAGE", "gcr.io/p/taetpu:1")
     code, _, err = taetpu(*UP[:-1], "--yes")

@@ -51,11 +51,11 @@ def build(
     """
     from taetpu.cloud.image import engine as engines
 
+    _check_engine(engine)
     place = here()
     context = _context(kind, torch, torch_index, python, python_digest)
     registry = _registry(place, region)
     image = f"{registry.repository.image}:{context.tag}"
-    _check_engine(engine)
     if digest := registry.find(context.tag):
         tell(f"{context.tag} is in the registry already: nothing is built")
         _show(registry, context.tag, digest, built=False, write=write and not dry_run, as_json=as_json)

@@ -91,15 +91,7 @@ def run(
     """
     from taetpu.core.errors import UserError
 
-    if on is None:
-        cloud = {"--tpu": tpu, "--type": kind, "--zone": zone, "--backend": backend, "--spot": spot}
-        cloud |= {"--flex-start": flex_start, "--reservation": reservation, "--max-hours": max_hours}
-        cloud |= {"--max-usd": max_usd, "--idle-minutes": idle_minutes, "--runtime": runtime, "--keep": keep}
-        cloud |= {"--dry-run": dry_run, "--yes": yes}
-        _refuse(cloud, "is for a Cloud TPU, and --on tpu is not said", "--on tpu")
-    else:
-        alone = {"--coordinator": coordinator, "--processes": processes, "--process": process, "--json": as_json}
-        _refuse(alone, "cannot be said with --on", "the hosts of a TPU find each other; results.json is fetched")
+    if on is not None or kind is not None:
         wanted = Wanted(
             kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
         )  # fmt: skip
@@ -126,19 +118,6 @@ def run(
             train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
 
 
-def _refuse(options: dict[str, Any], problem: str, remedy: str) -> None:
-    """Refuse options that have no meaning here.
-
-    Raises:
-        UserError: one was given.
-    """
-    from taetpu.core.errors import UserError
-
-    given = [name for name, value in options.items() if value not in (None, False, "")]
-    if given:
-        raise UserError(f"{given[0]} {problem}", path=(given[0],), remedy=f"{remedy}, or leave {given[0]} out")
-
-
 def _words(
     pack: str, until_resolved: bool, reuse: list[str] | None, audit: float | None, profile: int, xla_flags: str,
     libtpu_args: str, dump: bool,
@@ -154,7 +133,7 @@ def _words(
     return words + (["--dump"] if dump else [])
 
 
-def _elsewhere(on: str, *asked: Any, **options: Any) -> int:
+def _elsewhere(on: str | None, *asked: Any, **options: Any) -> int:
     """Train on a machine that is made for it; the exit code.
 
     Raises:
@@ -164,7 +143,8 @@ def _elsewhere(on: str, *asked: Any, **options: Any) -> int:
     from taetpu.core.runtime import prepare_jax
 
     if on != "tpu":
-        raise UserError(f"there is no --on {on}", path=("--on",), remedy="--on tpu")
+        problem = "--type names a machine, and --on tpu is not said" if on is None else f"there is no --on {on}"
+        raise UserError(problem, path=("--on",), remedy="--on tpu")
     prepare_jax()
     from taetpu.cli.on_tpu import run_on_tpu
 

@@ -158,8 +158,9 @@ def cost(as_json: AsJson = False) -> None:
         row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
         row["USD an hour"] = record.usd_per_hour if machine else 0.0
         row["so far"] = None if so_far is None else so_far + record.spent
-        row["at most yet"] = None if record.usd_per_hour is None else record.usd_per_hour * left
-        rows.append(row)
+        row["at most yet"] = 0.0 if not left else None if record.usd_per_hour is None else record.usd_per_hour * left
+        if machine or row["so far"]:
+            rows.append(row)
     if as_json:
         show_json(rows)
     elif rows:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.cloud import Here, tell
-from taetpu.cli.tables import count, filled
+from taetpu.cli.tables import count
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
@@ -104,20 +104,31 @@ class Offer:
         bucket's) first, then the cheapest, then in the US. Zones that cost more than is allowed are left out.
 
         Raises:
-            UserError: the slice is listed nowhere.
+            UserError: the slice is listed nowhere, or a zone or the limit cannot be.
             Invalid: it may cost more than is allowed everywhere.
         """
-        from taetpu.cloud.catalogue import region
+        from taetpu.cloud.catalogue import order, region
         from taetpu.cloud.cost import Price, check
         from taetpu.cloud.errors import Invalid
         from taetpu.cloud.prices import rate
+        from taetpu.cloud.settings import check_zone
+        from taetpu.core.errors import UserError
 
+        if wanted.max_usd is not None and wanted.max_usd <= 0:
+            problem = f"no TPU costs at most ${wanted.max_usd:g}"
+            raise UserError(problem, path=("--max-usd",), remedy="more than 0, or leave it out")
         limits, chosen = place.settings, wanted.zones or place.settings.zones
         if wanted.max_usd is not None:
             limits = limits.model_copy(update={"max_usd": wanted.max_usd})
         prices, refused = dict[str, Price](), list[Invalid]()
-        for zone in chosen or _listed(place, spec):
-            price = Price(spec.tpu.chips, spec.hours, *rate(place.clients, spec.tpu, zone, spec.provisioning))
+        known = {
+            zone: Price(spec.tpu.chips, spec.hours, *rate(place.clients, spec.tpu, zone, spec.provisioning))
+            for zone in map(check_zone, chosen or _listed(place, spec))
+        }
+        if not chosen:
+            ranks = {zone: (region(zone) != limits.region, order(zone, known[zone].per_chip_hour)) for zone in known}
+            known = {zone: known[zone] for zone in sorted(known, key=lambda zone: ranks[zone])}
+        for zone, price in known.items():
             try:
                 check(price, spec, zone, limits)
                 prices[zone] = price
@@ -126,11 +137,7 @@ class Offer:
         if refused and not prices:
             raise refused[0]
 
-        def rank(zone: str) -> tuple[bool, bool, float, bool, str]:
-            usd = prices[zone].per_chip_hour
-            return region(zone) != limits.region, usd is None, usd or 0.0, not zone.startswith("us-"), zone
-
-        return cls(place, spec, prices if chosen else {zone: prices[zone] for zone in sorted(prices, key=rank)})
+        return cls(place, spec, prices)
 
     def plan(self) -> str:
         """What would be made, in lines."""
@@ -142,10 +149,10 @@ class Offer:
         for zone, price in self.prices.items():
             sources.setdefault(price.source, []).append(zone)
         lines = [
-            filled(f"{what}, {spec.provisioning}, by {spec.backend} with {spec.runtime}", hanging=2),
-            filled(f"deleted after {spec.hours:g} h{idle}; asked for in this order until one has it:", hanging=2),
+            f"{what}, {spec.provisioning}, by {spec.backend} with {spec.runtime}",
+            f"deleted after {spec.hours:g} h{idle}; asked for in this order until one has it:",
             *(f"  {zone:<{wide}}  {price.told()}" for zone, price in self.prices.items()),
-            *(filled(f"price in {', '.join(zones)}: {source}", hanging=2) for source, zones in sources.items()),
+            *(f"price in {', '.join(zones)}: {source}" for source, zones in sources.items()),
         ]
         return "\n".join(lines)
 
