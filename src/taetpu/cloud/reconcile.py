@@ -72,6 +72,10 @@ class Cloud:
         found = [machine for backend in self.backends for machine in backend.list()]
         return sorted(found, key=lambda machine: (machine.name, machine.zone))
 
+    def unseen(self) -> dict[str, Sequence[str]]:
+        """By backend, the zones that did not answer when `machines` looked last; only those with any."""
+        return {backend.name: backend.unseen for backend in self.backends if backend.unseen}
+
     def of(self, stack: str) -> list[Machine]:
         """What there is of a stack, by its labels; a record's zones are asked for by name besides.
 

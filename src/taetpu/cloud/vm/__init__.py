@@ -144,7 +144,7 @@ def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None]) -> None:
         for done in last:
             if done.rc == FAILED:
                 problem = f"the startup-script of {done.place} failed: {' | '.join(done.out.strip().splitlines())}"
-                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh {slice.stack}`"
+                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh --tpu {slice.stack}`"
                 raise NotSetUp(problem, remedy=remedy)
             if done.reached and done.rc != NOT_YET:
                 ssh.together([done], "say whether it is ready")
