@@ -1,4 +1,4 @@
-"""What a machine costs: the rate, the worst case before it is made, what it has cost since."""
+"""What a machine may cost before it is made; what one has cost since is its record's (`state.Record.cost`)."""
 
 from dataclasses import dataclass
 
@@ -58,8 +58,3 @@ def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
     if ceiling is not None and price.per_chip_hour > ceiling:
         problem = f"{what} costs ${price.per_chip_hour:.2f} per chip-hour, more than {ceiling:g}"
         raise Invalid(problem, remedy="another zone, --spot, or a higher max_usd_per_chip_hour")
-
-
-def spent(per_hour: float | None, since: float | None, now: float) -> float | None:
-    """USD since a moment (seconds since 1970); None where the rate or the moment is not known."""
-    return None if per_hour is None or since is None else per_hour * max(0.0, now - since) / 3600

@@ -25,7 +25,7 @@ def cloud(compute, tmp_path, monkeypatch):
 
 
 def begun(cloud, spec, zones=(ZONE, NEXT)):
-    return up(cloud, spec, zones, "#!/bin/sh\n", KEY, 1.0)
+    return up(cloud, spec, dict.fromkeys(zones, 1.0), "#!/bin/sh\n", KEY)
 
 
 @KINDS

@@ -26,7 +26,7 @@ def all_of(place):
 
 
 def up(place, zones=(ZONE, OTHER), **more):
-    return reconcile.up(all_of(place), spec(**more), zones, "#!/bin/sh\n", KEY, 1.0)
+    return reconcile.up(all_of(place), spec(**more), dict.fromkeys(zones, 1.0), "#!/bin/sh\n", KEY)
 
 
 def test_the_same_command_again_changes_nothing(place):
