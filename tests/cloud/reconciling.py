@@ -83,11 +83,13 @@ class Watched(World):
 
     Attributes:
         at: what is done at a call, by its number from 1, before it is answered.
+        on: what is done once after a call of a name was answered.
         endless: the operation of a call in a zone that never ends.
         twice: the machines of every moment at which there were two.
     """
 
     at: dict[int, Callable[[], object]] = field(default_factory=dict)
+    on: dict[str, Callable[[], object]] = field(default_factory=dict)
     twice: list[list[tuple[str, str]]] = field(default_factory=list)
     endless: tuple[str, str] = ("", "")
 
@@ -104,6 +106,8 @@ class Watched(World):
             try:
                 return super().call(service, name, zone, changes, answer)
             finally:
+                if act := self.on.pop(name, None):
+                    act()
                 mine = self.alive()
                 if len({stack for stack, _ in mine}) < len(mine):
                     self.twice.append(mine)
@@ -260,3 +264,13 @@ def cloud(kind: Kind, folder: Path, *, grpc: bool = True) -> Iterator[Place]:
 def _records(project: str, folder: Path) -> Records:
     with patch.dict("os.environ", {"XDG_STATE_HOME": str(folder)}):
         return Records(project)
+
+
+def vanish(place: Place) -> None:
+    """Take the machine away as if it had never been."""
+    with place.world.lock:
+        if place.world.table("tpu.nodes"):
+            place.tpu.vanish(NAME)
+        for key, one in list(place.world.table("gce.instances").items()):
+            place.hosts.halt(one["name"])
+            del place.world.table("gce.instances")[key]

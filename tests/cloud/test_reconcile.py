@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.cloud.reconciling import FAR, ME, NAME, NEXT, TPU_API, ZONE
+from tests.cloud.reconciling import FAR, ME, NAME, NEXT, TPU_API, ZONE, vanish
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
@@ -371,12 +371,3 @@ def test_a_lost_machine_is_removed_and_made_anew_and_what_it_cost_is_kept(place,
     place.down()
     assert place.record.spent == pytest.approx(4.0, abs=0.01)
     assert place.world.left() == []
-
-
-def vanish(place) -> None:
-    """Take the machine away as if it had never been."""
-    if place.kind is TPU_API:
-        place.tpu.vanish(NAME)
-    for key, one in list(place.world.table("gce.instances").items()):
-        place.hosts.halt(one["name"])
-        del place.world.table("gce.instances")[key]

@@ -151,8 +151,12 @@ def down(cloud: Cloud, stack: str) -> list[Machine]:
         Unknown: something is still there after all patience; the message names it. The same command goes on.
     """
     with cloud.records.held(stack):
-        doomed = cloud.of(stack)
-        remove(cloud, doomed)
+        doomed: list[Machine] = []
+        for _ in cloud.waits.until(cloud.waits.settle):
+            if not (found := cloud.of(stack)):
+                break
+            remove(cloud, found)
+            doomed = doomed or found  # of one that was going already a part may show only now
         record = known = cloud.records.read(stack)
         for zone in known.zones:  # where something was asked for, and nothing is
             record = record.gone(zone, cloud.waits.now())
