@@ -146,15 +146,13 @@ def cost(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu cost
     """
-    from taetpu.cloud.cost import spent
-
     place, rows = here(), []
     cloud = place.cloud
     alive = {machine.stack: machine for machine in cloud.machines() if machine.owner == cloud.owner}
     now = cloud.waits.now()
     for stack in sorted({*alive, *cloud.records.stacks()}):
         record, machine = cloud.records.read(stack), alive.get(stack)
-        so_far = spent(record.usd_per_hour, record.since, now) if machine else 0.0
+        so_far = record.cost(now) if machine or record.since is not None else 0.0
         left = max(0.0, (machine.expires or now) - now) / 3600 if machine else 0.0
         row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
         row["USD an hour"] = record.usd_per_hour if machine else 0.0

@@ -24,6 +24,10 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
+OVER = (State.LOST, State.DELETING, State.STOPPED)
+"""A machine in one of these never becomes ready again."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """One host of a slice, in the order of the workers."""

@@ -167,7 +167,7 @@ class TpuApi:
                 network=spec.network, subnetwork=spec.subnetwork, enable_external_ips=spec.external_ip
             ),
             service_account=tpu_v2.ServiceAccount(email=spec.service_account, scope=[SCOPE]),
-            labels=spec.labels(),
+            labels=spec.labels(self.clients.now()),
             metadata=spec.metadata(startup, ssh_key),
             tags=[TAG],
         )
