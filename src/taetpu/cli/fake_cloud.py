@@ -34,10 +34,13 @@ def fake_cloud(
     sys.exit(code)
 
 
-def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")]) -> None:
+def preempt(
+    name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")],
+    notice: Annotated[float, typer.Option(help="Seconds for which it is told before; Google gives up to 30.")] = 0.0,
+) -> None:
     """Take a machine of the fake cloud back, as Google may do with spot machines at any time.
 
-    Example: taetpu dev preempt my-tpu
+    Example: taetpu dev preempt my-tpu --notice 30
     """
     from urllib.error import HTTPError
     from urllib.parse import quote
@@ -50,6 +53,6 @@ def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")
     if address is None:
         raise UserError("no fake cloud runs here", remedy="taetpu dev fake-cloud -- COMMAND; real ones are Google's")
     try:
-        urlopen(Request(f"{address}/fake/preempt/{quote(name, safe='')}", method="POST"))
+        urlopen(Request(f"{address}/fake/preempt/{quote(name, safe='')}?notice={notice}", method="POST"))
     except HTTPError as error:
         raise UserError(f"there is no machine {name!r}", remedy="`taetpu tpu list` shows what there is") from error

@@ -176,6 +176,7 @@ def logs(
     follow: bool = False,
     workers: Sequence[int] | None = None,
     patience: float = 600.0,
+    read: dict[int, int] | None = None,
 ) -> None:
     """Hand every line of a job's logs to `write(worker, line)`, each once, in order; with `follow` until it has ended.
 
@@ -183,23 +184,27 @@ def logs(
 
     Args:
         patience: seconds for which a host may be out of reach.
+        read: bytes of each host's log that have been handed over before; kept up to date.
 
     Raises:
         Unreachable: one was for longer.
         NoJob: it is not there any more.
     """
     problems: list[CloudError] = []
-    lock = threading.Lock()
+    lock, read = threading.Lock(), {} if read is None else read
 
     def one(worker: int) -> None:
         def locked(line: str) -> None:
             with lock:
                 write(worker, line)
 
+        reader = _Reader(slice, worker, name, follow, patience, read.get(worker, 0))
         try:
-            _Reader(slice, worker, name, follow, patience).read(locked)
+            reader.read(locked)
         except CloudError as problem:
             problems.append(problem)
+        finally:
+            read[worker] = reader.offset - len(reader.rest)
 
     chosen = slice.all if workers is None else workers
     threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
@@ -215,9 +220,9 @@ def logs(
 class _Reader:
     """Reads the log of one host to its end, over as many connections as it takes."""
 
-    def __init__(self, slice: Slice, worker: int, name: str, follow: bool, patience: float):
+    def __init__(self, slice: Slice, worker: int, name: str, follow: bool, patience: float, offset: int = 0):
         self.slice, self.worker, self.name, self.follow, self.patience = slice, worker, name, follow, patience
-        self.offset, self.rest = 0, b""
+        self.offset, self.rest = offset, b""
         self.heard = time.monotonic()
 
     def read(self, write: Callable[[str], None]) -> None:
@@ -229,6 +234,7 @@ class _Reader:
         _told([done], "read the log")
         if self.rest:
             write(self.rest.decode(errors="replace"))
+            self.rest = b""
 
     def _once(self, write: Callable[[str], None]) -> Done:
         """Read until the log or the connection ends."""
