@@ -65,8 +65,7 @@ def up(
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(offer.plan(), "Make it?", yes=yes, dry_run=dry_run):
         return
-    machine = offer.made()
-    offer.set_up(machine)
+    machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show([machine])
     _show_orphans(place, machine)
 

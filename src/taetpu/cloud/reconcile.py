@@ -170,6 +170,32 @@ def down(cloud: Cloud, stack: str) -> list[Machine]:
         return doomed
 
 
+def named(cloud: Cloud, machine: Machine, spec: Spec) -> Machine:
+    """A machine that is ready, once it tells of its hosts, and of their names where a tunnel needs them; after some
+    patience as it is.
+
+    The Cloud TPU API learns the names from the hosts themselves, which may come after its READY.
+    """
+    for _ in cloud.waits.until(cloud.waits.settle):
+        if machine.workers and (spec.external_ip or all(worker.instance for worker in machine.workers)):
+            break
+        with suppress(Transient):
+            machine = cloud.backend(machine.backend).get(machine.name, machine.zone) or machine
+    return machine
+
+
+def lost(cloud: Cloud, machine: Machine) -> str:
+    """What has become of a machine that was ready, in the API's words; "" while it is.
+
+    Raises:
+        Transient, Unknown: nothing can be told.
+    """
+    found = cloud.backend(machine.backend).get(machine.name, machine.zone)
+    if found is None:
+        return "gone"
+    return "" if found.state in (State.READY, State.UNKNOWN) else found.detail or str(found.state)
+
+
 def expired(machines: Sequence[Machine], owner: str, now: float) -> list[Machine]:
     """The machines of an owner that should be gone by their label. What is not his is not among them."""
     return [m for m in machines if m.owner == owner and m.expires is not None and m.expires <= now]
