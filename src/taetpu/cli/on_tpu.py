@@ -128,7 +128,8 @@ class StudyJob:
                 "GOOGLE_CLOUD_PROJECT": self.place.settings.project,
                 "PYTHONUNBUFFERED": "1",
             }
-            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image)
+            own = self.place.settings.secret_names
+            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image, own)
             self.name = jobs.start(self.slice, asked, name=self.prefix + jobs.new_name())
 
     def follow(self, machine: "Machine") -> int:
