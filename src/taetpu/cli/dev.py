@@ -16,7 +16,10 @@ from taetpu.cli.hosts import COMMAND, Beside, Debug, On, Stack, begin, finish, f
 if TYPE_CHECKING:
     from taetpu.cloud.ssh import Slice
 
-app = typer.Typer(help="Try files on a TPU: copy, run and remove them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Try files on a TPU: copy, run and remove them.\n\nExample: taetpu dev run train.py --lr 3e-4",
+    no_args_is_help=True,
+)
 
 NEXT = "+"
 """Stands between two files with their arguments."""
@@ -24,7 +27,7 @@ ENTER = 'export PATH="$HOME/.taetpu/venv/bin:$PATH" PYTHONPATH="$HOME/.taetpu/sr
 PAUSE = 0.5
 """Seconds between two looks at this folder's files."""
 
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Files and folders of this project.")]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders of this project.")]
 All = Annotated[bool, typer.Option("--all", "-a", help="The whole project.")]
 Command = Annotated[bool, typer.Option("--command", help="What follows is a command, not a file for Python.")]
 Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one host, as long as it is connected.")]
@@ -34,7 +37,7 @@ Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one
 def mount(
     paths: Paths = None, everything: All = False, tpu: Stack = None, worker: On = "all", dry_run: DryRun = False
 ) -> None:
-    """Copy files and folders to the hosts, each to where it lies in the project.
+    """Copy files and folders to the hosts. Each goes to where it lies in the project.
 
     Example: taetpu dev mount train.py models/
     """
@@ -57,7 +60,7 @@ def run(
     beside: Beside = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy Python files to the hosts and run them one after the other, each with its own arguments; + begins the next.
+    """Copy Python files to the hosts and run them. Each has its own arguments; + begins the next.
 
     A folder with a `__main__.py` is run as Python runs it.
 
@@ -89,7 +92,7 @@ def run_all(
     beside: Beside = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy Python files, run them, and remove them again once they have ended, well or not.
+    """Copy Python files, run them and remove them again. They are removed however they ended.
 
     Example: taetpu dev run-all train.py --steps 10
     """
@@ -149,7 +152,7 @@ def sync(
     watch: Annotated[bool, typer.Option("--watch", help="Go on: whatever changes here goes there.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the hosts' copy of this project the same as here, once or for as long as this runs.
+    """Make the hosts' copy of this project the same as here. Once, or for as long as this runs.
 
     Example: taetpu dev sync --watch
     """

@@ -45,17 +45,17 @@ def build(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image of the package that runs here, unless it is there already. docker's is then to be pushed.
+    """Build the image of the package that runs here. One that is there already is not; docker's is then to be pushed.
 
     Example: taetpu image build --type v6e-8 --torch auto --write
     """
     from taetpu.cloud.image import engine as engines
 
+    _check_engine(engine)
     place = here()
     context = _context(kind, torch, torch_index, python, python_digest)
     registry = _registry(place, region)
     image = f"{registry.repository.image}:{context.tag}"
-    _check_engine(engine)
     if digest := registry.find(context.tag):
         tell(f"{context.tag} is in the registry already: nothing is built")
         _show(registry, context.tag, digest, built=False, write=write and not dry_run, as_json=as_json)
@@ -89,7 +89,7 @@ def push(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put what `build --engine docker` made into the registry; give it the same options. Never builds.
+    """Put what `build --engine docker` made into the registry. Give it the same options; it never builds.
 
     Example: taetpu image push --engine podman --write
     """
@@ -150,11 +150,12 @@ def list_images(region: Region = "", as_json: AsJson = False) -> None:
 
 @app.command()
 def delete(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[TAG|DIGEST]...", help="Which.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TAG|DIGEST", help="Which.")] = None,
     older_than: Annotated[str, typer.Option(help="All that are older, as in 30d or 12h.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also those that are in use.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Also the copies that docker or podman has here.")] = False,
+    repository: Annotated[bool, typer.Option("--repository", help="With --all: the empty repository too.")] = False,
     region: Region = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -169,6 +170,8 @@ def delete(
 
     if not (names or older_than or everything):
         raise UserError("which images is not said", remedy="tags or digests, --older-than 30d, or --all")
+    if repository and not everything:
+        raise UserError("--repository goes with all images", remedy="--all --repository, or leave --repository out")
     place, age = here(), _seconds(older_than)
     registry = _registry(place, region)
     images = registry.images()
@@ -183,18 +186,23 @@ def delete(
         problem = "the machines could not be asked whether they use these images"
         raise Conflict(problem, remedy="`taetpu doctor` says why; --force deletes them all the same")
     copies = _copies(registry, doomed, all_of_them=everything)
-    if not doomed and not (local and copies):
+    repository = repository and registry.check_alone(place.settings.owner)
+    if not doomed and not repository and not (local and copies):
         tell(f"nothing to delete is in {registry.repository.image}")
     lines = [f"delete {_name(image)}: {image.size / 1e9:.2f} GB, {_age(image.uploaded)} old" for image in doomed]
     held = [(command, name) for command, found in copies.items() for name in found]
     lines += [f"{'remove' if local else 'stays:'} the copy that {command} has of {name}" for command, name in held]
     if held and not local:
         lines.append("--local removes the copies too")
-    work = bool(doomed) or (local and bool(held))
+    if repository:
+        lines.append(f"delete the repository {registry.repository.name} in {registry.repository.region}")
+    work = bool(doomed) or repository or (local and bool(held))
     if work and not agreed("\n".join(lines), "Delete them?", yes=yes, dry_run=dry_run):
         return
     if work:
         registry.delete(doomed)
+        if repository:
+            registry.remove()
         if local:
             _forget(copies)
 

@@ -26,7 +26,7 @@ from taetpu.cli.hosts import (
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
-Job = Annotated[str, typer.Argument(metavar="[JOB]", help="The job; else the newest.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest.")]
 
 
 def ssh(
@@ -96,7 +96,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Then fetch its folder, with XLA's dumps.")] = False,
 ) -> None:
-    """What a job has written, of each host; a lost connection is made again, and no line comes twice.
+    """What a job has written, on each host. A lost connection is made again, and no line comes twice.
 
     Example: taetpu tpu logs -f
     """
@@ -116,7 +116,7 @@ def stop(
     worker: On = "all",
     grace: Annotated[float, typer.Option(help="Seconds that it has to end by itself.")] = 30.0,
 ) -> None:
-    """End a job: SIGTERM, so that it can write a checkpoint, and SIGKILL after a while.
+    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while.
 
     Example: taetpu tpu stop
     """
@@ -128,7 +128,7 @@ def stop(
 
 
 def clean(
-    job: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs; else all that ended.")] = None,
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
     tpu: Stack = None,
     worker: On = "all",
 ) -> None:
@@ -144,10 +144,10 @@ def clean(
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else the settings'.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else the settings'.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A TPU, its hosts, their jobs, and how its chips are used as far as libtpu tells.
+    """A TPU, its hosts, their jobs, and how its chips are used. Of chips, what libtpu tells.
 
     Example: taetpu tpu status
     """

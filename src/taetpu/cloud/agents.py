@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taetpu.cloud.ssh import Slice, together
@@ -33,11 +33,15 @@ def ask(
 
 
 def send(
-    slice: Slice, command: str, request: Mapping[str, Any], workers: Sequence[int], timeout: float | None = ANSWER
-) -> list[Done]:
-    """How the agent of each host took a request, whatever came of it."""
-    words = ["sh", "-c", AGENT, "agent", command]
-    return slice.everywhere(words, input=json.dumps(request), timeout=timeout, workers=workers)
+    slice: Slice, command: str, request: Mapping[str, Any] | Callable[[int], Mapping[str, Any]],
+    workers: Sequence[int], timeout: float | None = ANSWER,
+) -> list[Done]:  # fmt: skip
+    """How the agent of each host took a request, or the request of its number, whatever came of it."""
+
+    def written(worker: int) -> str:
+        return json.dumps(request(worker) if callable(request) else request)
+
+    return slice.everywhere(["sh", "-c", AGENT, "agent", command], input=written, timeout=timeout, workers=workers)
 
 
 def remote(command: str) -> str:

@@ -21,14 +21,16 @@ class Reader:
         follow: until the job has ended, not only what is there.
         patience: seconds for which the host may be out of reach.
         tell: is told once of each loss of the connection.
+        offset: the byte to begin at.
     """
 
     def __init__(
-        self, slice: Slice, worker: int, name: str, follow: bool, patience: float, tell: Callable[[str], None]
-    ):
+        self, slice: Slice, worker: int, name: str, follow: bool, patience: float, tell: Callable[[str], None],
+        offset: int = 0,
+    ):  # fmt: skip
         self.slice, self.worker, self.name, self.follow = slice, worker, name, follow
         self.patience, self.tell = patience, tell
-        self.offset, self.rest = 0, b""
+        self.offset, self.rest = offset, b""
         self.heard, self.lost = time.monotonic(), False
 
     def read(self, write: Callable[[str], None]) -> None:
@@ -49,6 +51,7 @@ class Reader:
         told([done], "read the log")
         if self.rest:
             write(self.rest.decode(errors="replace"))
+            self.rest = b""
 
     def _once(self, write: Callable[[str], None]) -> Done:
         """Read until the log or the connection ends."""

@@ -34,7 +34,7 @@ class Asked:
     Attributes:
         commands: run one after the other until one fails, each with its own arguments.
         folder: where, in the home folder.
-        environment: added to; `{job}` is the job's folder on the host.
+        environment: added to; `{job}` is the job's folder on the host, `{worker}` the host's number.
         image: of the container that they run in; "": in the machine's virtual environment.
         secrets: names of Secret Manager's secrets by the variable that each is given in; the host reads them itself.
     """
@@ -78,13 +78,17 @@ def start(
     name = name or new_name()
     request = {
         "name": name, "id": secrets.token_hex(8), "commands": [list(command) for command in asked.commands],
-        "folder": asked.folder, "environment": dict(asked.environment), "image": asked.image,
-        "secrets": dict(asked.secrets),
+        "folder": asked.folder, "image": asked.image, "secrets": dict(asked.secrets),
     }  # fmt: skip
-    ended = send(slice, "start", request, chosen, answer)
+
+    def own(worker: int) -> dict[str, Any]:
+        environment = {key: text.replace("{worker}", str(worker)) for key, text in asked.environment.items()}
+        return request | {"environment": environment}
+
+    ended = send(slice, "start", own, chosen, answer)
     lost = [done.worker for done in ended if not done.reached]
     if lost:  # whether it began there is not known; the same request begins it only once
-        again = {done.worker: done for done in send(slice, "start", request, lost, answer)}
+        again = {done.worker: done for done in send(slice, "start", own, lost, answer)}
         ended = [again.get(done.worker, done) for done in ended]
     if not all(done.ok for done in ended):
         begun = [done.worker for done in ended if done.rc != REFUSED]  # or may have, or may yet
@@ -188,6 +192,7 @@ def logs(
     workers: Sequence[int] | None = None,
     patience: float = 600.0,
     tell: Callable[[str], None] = lambda line: None,
+    read: dict[int, int] | None = None,
 ) -> None:
     """Hand every line of a job's logs to `write(worker, line)`, each once, in order; with `follow` until it has ended.
 
@@ -196,6 +201,7 @@ def logs(
     Args:
         patience: seconds for which a host may be out of reach.
         tell: is told when a connection is lost, and when one worker of several has failed.
+        read: bytes of each host's log that have been handed over before; kept up to date.
 
     Raises:
         Unreachable: one was for longer.
@@ -203,19 +209,22 @@ def logs(
     """
     chosen = list(slice.all if workers is None else workers)
     problems: list[CloudError] = []
-    lock = threading.Lock()
+    lock, read = threading.Lock(), {} if read is None else read
 
     def one(worker: int) -> None:
         def locked(line: str) -> None:
             with lock:
                 write(worker, line)
 
+        reader = Reader(slice, worker, name, follow, patience, tell, read.get(worker, 0))
         try:
-            Reader(slice, worker, name, follow, patience, tell).read(locked)
+            reader.read(locked)
             if follow and len(chosen) > 1 and (code := job(slice, name, [worker])[worker]["rc"]):
                 tell(f"{slice.place(worker)} has ended with {code}; others may still run, or wait for it")
         except CloudError as problem:
             problems.append(problem)
+        finally:
+            read[worker] = reader.offset - len(reader.rest)
 
     threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
     for thread in threads:

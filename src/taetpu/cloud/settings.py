@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from taetpu.cloud.clients import SIGN_IN
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, Where, suggest
 from taetpu.core.loading import load
 
 FILE = "taetpu.toml"
@@ -33,7 +33,7 @@ class Settings(Config):
         project: the Google Cloud project; else GOOGLE_CLOUD_PROJECT.
         owner: who makes things, a label on all of them; the login name otherwise.
         stack: the name of a TPU where a command says none.
-        zones: where to look, in this order; empty: wherever the chip is, the cheapest first.
+        zones: where to look, in this order; empty: wherever the chip is, in `region` first, then the cheapest.
         backend: "gce" or "tpu-api"; empty: the one that suits the generation.
         bucket: where results go.
         region: of the bucket and of images, where no zone says it.
@@ -73,8 +73,7 @@ class Settings(Config):
     def _plausible(self) -> "Settings":
         """Refuse what no API could take, before one is asked."""
         for zone in self.zones:
-            if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
-                raise UserError(f"{zone!r} is no zone", path=("zones",), remedy='zones are written ["us-east5-b"]')
+            check_zone(zone, ("zones",), '["us-east5-b"]')
         if self.region and not re.fullmatch(r"[a-z]+-[a-z]+\d+", self.region):
             raise UserError(f"{self.region!r} is no region", path=("region",), remedy="a region is written us-east5")
         if self.backend not in ("", "gce", "tpu-api"):
@@ -94,6 +93,17 @@ class Settings(Config):
         """By variable: the secret that it gets its value from."""
         pairs = (secret.partition("=") for secret in self.secrets)
         return {variable: name or variable for variable, _, name in pairs}
+
+
+def check_zone(zone: str, path: Where = ("--zone",), example: str = "us-east5-b") -> str:
+    """A zone's name.
+
+    Raises:
+        UserError: it is none.
+    """
+    if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+        return zone
+    raise UserError(f"{zone!r} is no zone", path=path, remedy=f"zones are written {example}")
 
 
 def read(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:

@@ -125,12 +125,21 @@ def _everywhere(slice: Slice, words: list[str], target: str, dry_run: bool, work
     return [line for line in done[0].out.splitlines() if line and line != "./"]
 
 
+def rsync() -> str:
+    """Where rsync is.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if found := shutil.which("rsync"):
+        return found
+    raise UserError("rsync is not installed here", remedy="install it, e.g. `apt-get install rsync`")
+
+
 def _rsync(slice: Slice, worker: int, words: list[str]) -> Done:
-    if not (program := shutil.which("rsync")):
-        raise UserError("rsync is not installed here", remedy="install it, e.g. `apt-get install rsync`")
     shell = f"ssh -F '{str(slice.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
     ended = subprocess.run(
-        [program, *OPTIONS, "-e", shell, *words], capture_output=True, text=True, errors="replace",
+        [rsync(), *OPTIONS, "-e", shell, *words], capture_output=True, text=True, errors="replace",
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     return Done(

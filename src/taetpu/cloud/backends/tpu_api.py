@@ -34,17 +34,13 @@ AT_ONCE = 16
 
 
 class TpuApi:
-    """The backend `tpu-api`.
-
-    Attributes:
-        unseen: zones that the last `list` could not look into, for they did not answer.
-    """
+    """The backend `tpu-api`, see `Backend`."""
 
     name: BackendName = "tpu-api"
 
     def __init__(self, clients: Clients):
         self.clients = clients
-        self.unseen: tuple[str, ...] = ()
+        self.unseen: Sequence[str] = ()
 
     def zones(self, tpu: Slice) -> list[str]:
         """Zones where the API lists the slice, sorted. Zones that are closed to the project or do not answer are none.
@@ -107,10 +103,6 @@ class TpuApi:
         with_node = {(_place(node.name)[0], last(node.queued_resource or node.name)) for node in nodes}
         machines += [joined(request, None) for place, request in by_place.items() if place not in with_node]
         return sorted(machines, key=lambda machine: (machine.zone, machine.name))
-
-    def parts(self) -> Sequence[str]:
-        """Nothing: there is no more to a machine here than its node and its request, both of which `list` shows."""
-        return ()
 
     def delete(self, name: str, zone: str) -> Operation:
         """Remove the request by force, which takes its node with it, or a node that has none.
@@ -175,7 +167,7 @@ class TpuApi:
                 network=spec.network, subnetwork=spec.subnetwork, enable_external_ips=spec.external_ip
             ),
             service_account=tpu_v2.ServiceAccount(email=spec.service_account, scope=[SCOPE]),
-            labels=spec.labels(),
+            labels=spec.labels(self.clients.now()),
             metadata=spec.metadata(startup, ssh_key),
             tags=[TAG],
         )

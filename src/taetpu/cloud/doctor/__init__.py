@@ -40,7 +40,7 @@ def checks(
     yield from keys.checks(folder)
     signed_in = local.credentials(environment, settings)
     yield signed_in
-    yield from local.tools(settings)
+    yield from local.tools(settings, environment)
     installed = local.libraries()
     yield installed
     why = ""

@@ -36,6 +36,7 @@ def routes(world: World) -> list[Route]:
     calls = [
         ("artifactregistry", "repositories.create", "POST", f"{place}/repositories", registry.create),
         ("artifactregistry", "repositories.get", "GET", repository, registry.get),
+        ("artifactregistry", "repositories.delete", "DELETE", repository, registry.drop),
         ("artifactregistry", "dockerImages.list", "GET", f"{repository}/dockerImages", registry.images),
         ("artifactregistry", "tags.get", "GET", f"{package}/tags/(?P<tag>[^/]+)", registry.tag),
         ("artifactregistry", "tags.delete", "DELETE", f"{package}/tags/(?P<tag>[^/]+)", registry.untag),
@@ -70,6 +71,19 @@ class _Registry:
 
     def get(self, request: Request) -> Any:
         return self._repository(request)
+
+    def drop(self, request: Request) -> Any:
+        """The repository goes with all that is in it."""
+        name = self._repository(request)["name"]
+
+        def finish() -> Any:
+            self.world.table(REPOSITORIES).pop(name, None)
+            versions = self.world.table(VERSIONS)
+            for path in [path for path in versions if path.startswith(f"{name}/")]:
+                del versions[path]
+            return {"@type": "type.googleapis.com/google.protobuf.Empty"}
+
+        return self._started("repositories.delete", request.parts["parent"], finish)
 
     def images(self, request: Request) -> Any:
         """Every image of the repository, in pages."""
