@@ -9,7 +9,7 @@ import typer
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.tables import fitting, say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.cloud.image.context import Context
@@ -67,7 +67,7 @@ def build(
     if local.has(image):
         tell(f"{image} is here already: nothing is built")
     else:
-        tell(_plan(image, context, f"by {engine} on this machine"))
+        tell(fitting(_plan(image, context, f"by {engine} on this machine")))
         if dry_run:
             tell("dry run: nothing was changed")
             return
@@ -216,8 +216,9 @@ def _by_cloud_build(
     bucket = needs_bucket(place.settings.bucket)
     if not registry.there():
         tell(f"make the repository {registry.repository.path}")
-    tell(_plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}"))
-    tell("  Google bills build minutes and the registry's storage past what is free; no rate is looked up")
+    plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")
+    billed = "  Google bills build minutes and the registry's storage past what is free; no rate is looked up"
+    tell(fitting(f"{plan}\n{billed}"))
     if dry_run:
         tell("dry run: nothing was changed")
         return
