@@ -59,10 +59,13 @@ def _told(found: list[str]) -> list[str]:
     return [f"left: {line}" for line in found] or ["nothing is left in the fake cloud"]
 
 
-def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")]) -> None:
+def preempt(
+    name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")],
+    notice: Annotated[float, typer.Option(help="Seconds for which it is told before; Google gives up to 30.")] = 0.0,
+) -> None:
     """Take a machine of the fake cloud back. Google may do so with spot machines at any time.
 
-    Example: taetpu dev preempt my-tpu
+    Example: taetpu dev preempt my-tpu --notice 30
     """
     from urllib.error import HTTPError
     from urllib.parse import quote
@@ -71,7 +74,7 @@ def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")
     from taetpu.core.errors import UserError
 
     try:
-        urlopen(Request(f"{_address()}/fake/preempt/{quote(name, safe='')}", method="POST"))
+        urlopen(Request(f"{_address()}/fake/preempt/{quote(name, safe='')}?notice={notice}", method="POST"))
     except HTTPError as error:
         raise UserError(f"there is no machine {name!r}", remedy="`taetpu tpu list` shows what there is") from error
 

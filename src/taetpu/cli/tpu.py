@@ -9,6 +9,7 @@ import typer
 from taetpu.cli import remote
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
+from taetpu.cli.hosts import COMMAND
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import filled, say, show_json, show_table
 from taetpu.cli.wanted import (
@@ -64,8 +65,7 @@ def up(
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(offer.plan(), "Make it?", yes=yes, dry_run=dry_run):
         return
-    machine = offer.made()
-    offer.set_up(machine)
+    machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show([machine])
     _show_orphans(place, machine)
 
@@ -145,15 +145,13 @@ def cost(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu cost
     """
-    from taetpu.cloud.cost import spent
-
     place, rows = here(), []
     cloud = place.cloud
     alive = {machine.stack: machine for machine in cloud.machines() if machine.owner == cloud.owner}
     now = cloud.waits.now()
     for stack in sorted({*alive, *cloud.records.stacks()}):
         record, machine = cloud.records.read(stack), alive.get(stack)
-        so_far = spent(record.usd_per_hour, record.since, now) if machine else 0.0
+        so_far = record.cost(now) if machine or record.since is not None else 0.0
         left = max(0.0, (machine.expires or now) - now) / 3600 if machine else 0.0
         row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
         row["USD an hour"] = record.usd_per_hour if machine else 0.0
@@ -217,9 +215,9 @@ def _usd(value: float | None) -> str:
     return "no rate" if value is None else f"{value:.2f}"
 
 
-app.command(context_settings=remote.COMMAND)(remote.ssh)
+app.command(context_settings=COMMAND)(remote.ssh)
 app.command()(remote.sync)
-app.command(context_settings=remote.COMMAND)(remote.run)
+app.command(context_settings=COMMAND)(remote.run)
 app.command()(remote.logs)
 app.command()(remote.stop)
 app.command()(remote.clean)

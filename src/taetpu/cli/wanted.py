@@ -1,6 +1,7 @@
 """The machine that a command asks for: its options, what they come to, what it may cost, and how it is made."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -156,20 +157,39 @@ class Offer:
         ]
         return "\n".join(lines)
 
-    def made(self) -> "Machine":
-        """The machine, READY by the API's word: a new one or the one that is there."""
-        from taetpu.cloud import reconcile, ssh, vm
+    def made(self, hours: float | None = None) -> "Machine":
+        """The machine, READY by the API's word: a new one or the one that is there.
 
-        startup, key = vm.startup(self.spec, self.place.settings), ssh.public_key()
+        Args:
+            hours: after which a new one is deleted, if not those of the spec.
+        """
+        from taetpu.cloud import reconcile, ssh, transfer, vm
+
+        transfer.rsync()  # says what is missing before anything is made
+        spec = self.spec if hours is None else replace(self.spec, hours=hours)
+        startup, key = vm.startup(spec, self.place.settings), ssh.public_key()
         rates = {zone: price.per_hour for zone, price in self.prices.items()}
-        return reconcile.up(self.place.cloud, self.spec, rates, startup, key)
+        return reconcile.up(self.place.cloud, spec, rates, startup, key)
 
-    def set_up(self, machine: "Machine") -> None:
-        """Wait until every host answers, and bring what jobs need."""
-        from taetpu.cloud import ssh, vm
+    def set_up(self, machine: "Machine") -> "Machine":
+        """Wait until every host answers, and bring what jobs need; the machine with all that is known of its hosts.
+
+        Raises:
+            NotSetUp: it was lost meanwhile, or its startup-script failed.
+        """
+        from taetpu.cloud import reconcile, ssh, vm
+        from taetpu.cloud.errors import Transient, Unknown
 
         tell(f"{machine.name} is ready in {machine.zone} by the API's word; waiting until it answers")
-        vm.prepare(ssh.Slice.of(machine, self.spec.user, self.place.settings), self.spec, tell)
+        machine = reconcile.named(self.place.cloud, machine, self.spec)
+
+        def check() -> None:
+            with suppress(Transient, Unknown):
+                if problem := reconcile.lost(self.place.cloud, machine):
+                    raise vm.NotSetUp(f"{machine.name} was lost while it was set up: it is {problem}")
+
+        vm.prepare(ssh.Slice.of(machine, self.spec.user, self.place.settings), self.spec, tell, check=check)
+        return machine
 
 
 def _listed(place: Here, spec: "Spec") -> list[str]:

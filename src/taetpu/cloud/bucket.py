@@ -229,7 +229,7 @@ def check_ours(found: Status, owner: str) -> None:
     """Raise `Conflict` unless the bucket carries this owner's label."""
     if (whose := found.labels.get(OWNER)) != owner:
         told = f"it is {whose}'s" if whose else "taetpu did not make it"
-        remedy = f"`gcloud storage rm --recursive gs://{found.name}`, if you are sure"
+        remedy = f"`gcloud storage rm gs://{found.name} --recursive`, if you are sure"
         raise Conflict(f"gs://{found.name} is not deleted: {told}", remedy=remedy)
 
 

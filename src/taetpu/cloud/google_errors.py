@@ -79,7 +79,7 @@ BY_NAME: dict[str, type[CloudError]] = {
     "INVALID_FIELD_VALUE": Invalid, "invalid": Invalid, "badRequest": Invalid, "INVALID_USAGE": Invalid,
     "INTERNAL_ERROR": Unknown, "backendError": Unknown,
 }  # fmt: skip
-"""Compute Engine's names, where there is no code of google.rpc."""
+"""Compute Engine's names: of operations, which have no code of google.rpc, and of refused requests."""
 BY_CODE: dict[int, type[CloudError]] = {
     1: Unknown, 2: Unknown, 3: Invalid, 4: Unknown, 5: NotFound, 6: Conflict, 7: Permission, 9: Conflict,
     10: Transient, 11: Invalid, 12: Invalid, 13: Unknown, 14: Transient, 15: Unknown, 16: Permission,
@@ -192,6 +192,9 @@ def _disabled(case: Case) -> CloudError | None:
     if case.has({"BILLING_DISABLED"}) or re.search(r"billing .*(disabled|not enabled|to be enabled)", message, re.I):
         remedy = "link a billing account: https://console.cloud.google.com/billing/linkedaccount"
         return case.error(Permission, "the project has no billing account that is open", remedy)
+    if re.search(r"free[- ]trial billing", message, re.I):
+        remedy = "upgrade it to a paid account: https://console.cloud.google.com/billing"
+        return case.error(Permission, "the project is paid for by a free trial, which has no TPUs", remedy)
     asked = case.told.code == 7 or case.has({"forbidden"})
     disabled = case.has({"SERVICE_DISABLED", "accessNotConfigured"}) or (asked and DISABLED.search(message))
     if not disabled:
@@ -285,6 +288,8 @@ def _denied(case: Case) -> CloudError | None:
     policy = re.search(r"constraints/[\w.]+", case.told.message)
     if policy:
         remedy = "ask whoever administers the organisation, or ask for it in a way that the policy allows"
+        if "requireOsLogin" in policy.group(0):
+            remedy = "taetpu logs in by a key of its own, which OS Login does not know: ask for an exception to it"
         return case.error(Permission, f"the organisation's policy {policy.group(0)} forbids it", remedy)
     if case.told.code != 7 and not case.has({"PERMISSIONS_ERROR", "forbidden", "CONDITION_NOT_MET"}):
         return None
@@ -301,9 +306,9 @@ def _denied(case: Case) -> CloudError | None:
 
 
 def _by_code(case: Case) -> CloudError:
-    """By its code alone, or by Compute Engine's name for it."""
+    """By Compute Engine's name for it, which says more than its code (what is in use is a 400), or by its code."""
     named = [BY_NAME[name] for name in sorted(case.told.reasons) if name in BY_NAME]
-    kind = BY_CODE.get(case.told.code) or (named[0] if named else Unknown)
+    kind = named[0] if named else BY_CODE.get(case.told.code, Unknown)
     if case.reading and kind is Unknown:
         kind = Transient
     if kind is Invalid and (found := re.search(r"[Rr]untime ?[Vv]ersion,? \\?[\"']?([\w.-]+)", case.told.message)):

@@ -55,7 +55,7 @@ def test_a_host_boots_with_the_script_and_the_key(compute):
     assert (name, worker) == ("my-tpu", 0)
     assert metadata["startup-script"] == "#!/bin/sh\necho hello\n"
     assert metadata["ssh-keys"] == f"taetpu:{KEY}"
-    assert metadata["enable-guest-attributes"] == "TRUE"
+    assert (metadata["enable-oslogin"], metadata["enable-guest-attributes"]) == ("FALSE", "TRUE")
 
 
 @pytest.mark.parametrize(

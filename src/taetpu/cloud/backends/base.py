@@ -24,6 +24,10 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
+OVER = (State.LOST, State.DELETING, State.STOPPED)
+"""A machine in one of these never becomes ready again."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """One host of a slice, in the order of the workers."""
@@ -33,6 +37,8 @@ class Worker:
     port: int = 22
     instance: str = ""
     """The name of its virtual machine, which a tunnel is opened to; "" where there is none."""
+    inside: str = ""
+    """The IP address that the other hosts reach it by; "" where it is not told."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Gce:
     name: BackendName = "gce"
 
     def __init__(self, clients: Clients):
-        self.calls = Calls(clients)
+        self.calls, self.clients = Calls(clients), clients
         self.project = clients.project
         self.unseen: Sequence[str] = ()
 
@@ -37,7 +37,7 @@ class Gce:
         return sorted(zone for zone, types in found if types.machine_types)
 
     def create(self, spec: Spec, zone: str, startup: str, ssh_key: str) -> Operation:
-        doing, labels = f"creating {spec.stack} in {zone}", spec.labels()
+        doing, labels = f"creating {spec.stack} in {zone}", spec.labels(self.clients.now())
         if spec.tpu.hosts == 1:
             asked = gce_requests.instance(spec, self.project, zone, startup, ssh_key, labels)
             making = self.calls.change("Instances", "insert", doing, zone=zone, instance_resource=asked)

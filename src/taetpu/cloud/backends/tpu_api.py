@@ -20,7 +20,7 @@ from taetpu.cloud.catalogue import runtime_of
 from taetpu.cloud.clients import SCOPE, Clients, fake_address, imported
 from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Stockout, Transient, Unknown
 from taetpu.cloud.google_errors import classify, explained, reading
-from taetpu.cloud.spec import OWNER, BackendName, Spec
+from taetpu.cloud.spec import OWNER, TAG, BackendName, Spec
 from taetpu.core.chips import Slice
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ TIMEOUT = 30.0
 """Seconds that one call may take. The library itself would wait for ever."""
 AT_ONCE = 16
 """Zones that are asked at the same time."""
-TAG = "taetpu"
-"""The network tag of our machines, which the firewall's rule for ssh names."""
 
 
 class TpuApi:
@@ -169,8 +167,8 @@ class TpuApi:
                 network=spec.network, subnetwork=spec.subnetwork, enable_external_ips=spec.external_ip
             ),
             service_account=tpu_v2.ServiceAccount(email=spec.service_account, scope=[SCOPE]),
-            labels=spec.labels(),
-            metadata={"startup-script": startup, "ssh-keys": f"{spec.user}:{ssh_key}"},
+            labels=spec.labels(self.clients.now()),
+            metadata=spec.metadata(startup, ssh_key),
             tags=[TAG],
         )
         kind = tpu_v2.QueuedResource

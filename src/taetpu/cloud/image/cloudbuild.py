@@ -5,6 +5,7 @@ it pushes itself. A command that is interrupted leaves its build running: the ne
 by its tag and follows it.
 """
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -132,7 +133,7 @@ class CloudBuild:
     def _followed(self, number: str) -> Any:
         """The build once it has ended; its log is told on the way."""
         name, said = f"{self._parent}/builds/{number}", 0
-        for _ in self.waits.until(None):
+        for _ in self.waits.until(math.inf):
             build = reading(
                 lambda: self._client.get_build(request={"name": name}, retry=None), doing=f"following build {number}"
             )

@@ -32,6 +32,7 @@ def main(words: list[str]) -> int:
             if code:
                 break
             code = _run(_contained(command, asked, home, environment), asked["folder"], environment, log)
+    job.reclaim()
     code = 128 - code if code < 0 else code
     with open(os.path.join(job.path, ROOM), "r+") as file:
         file.write(f"{code:03d}")
@@ -60,11 +61,23 @@ def _environment(asked: dict[str, Any], home: str, path: str) -> dict[str, str]:
 
 
 def _contained(command: list[str], asked: dict[str, Any], home: str, environment: dict[str, str]) -> list[str]:
-    """A command as it is, or in a container that sees the home folder under the same path, the TPU and the network."""
+    """A command as it is, or in a container that sees the home folder under the same path, the TPU and the network.
+
+    The image is there since the machine was set up: to fetch it now would keep a job that is stopped from ending.
+    """
     if not asked["image"]:
         return command
     given = ["PYTHONPATH", "PYTHONUNBUFFERED", "TAETPU_JOB", "TAETPU_JOB_FOLDER", *asked["environment"]]
     given += [key for key in environment if key.startswith("TPU_")]
     variables = [word for key in dict.fromkeys(given) for word in ("--env", f"{key}={environment[key]}")]
-    options = ["--rm", "--privileged", "--net=host", "--name", container(asked["name"]), "--volume", f"{home}:{home}"]
+    options = [
+        "--rm",
+        "--pull=never",
+        "--privileged",
+        "--net=host",
+        "--name",
+        container(asked["name"]),
+        "--volume",
+        f"{home}:{home}",
+    ]
     return [*docker(), "run", *options, "--workdir", asked["folder"], *variables, asked["image"], *command]
