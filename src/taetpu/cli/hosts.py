@@ -106,7 +106,7 @@ def begin(
     from taetpu.cloud import jobs
 
     given = (DEBUG if debug else {}) | dict(environment or {})
-    asked = jobs.Asked(commands, folder_of(Path.cwd()), given, place.settings.image)
+    asked = jobs.Asked(commands, folder_of(Path.cwd()), given, place.settings.image, place.settings.secret_names)
     name = jobs.start(slice, asked, workers=chosen, beside=beside)
     tell(f"job {name} runs on {slice.stack}: `taetpu tpu logs -f {name}` reads it, `taetpu tpu stop {name}` ends it")
     return name

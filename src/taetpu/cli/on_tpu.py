@@ -186,7 +186,8 @@ class StudyJob:
             # The machine before this one may have been taken away with the study's claim in its hands.
             environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.place.settings.project}
             environment |= {"PYTHONUNBUFFERED": "1", **meeting(self.slice.workers)}
-            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image)
+            secrets = self.place.settings.secret_names
+            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image, secrets)
             self.read = {}
             self.name = jobs.start(self.slice, asked, name=f"{self.study.name}-{jobs.new_name()}")
 

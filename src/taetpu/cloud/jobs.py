@@ -36,12 +36,14 @@ class Asked:
         folder: where, in the home folder.
         environment: added to; `{job}` is the job's folder on the host, `{worker}` the host's number.
         image: of the container that they run in; "": in the machine's virtual environment.
+        secrets: names of Secret Manager's secrets by the variable that each is given in; the host reads them itself.
     """
 
     commands: Sequence[Sequence[str]]
     folder: str = "."
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_name() -> str:
@@ -76,7 +78,7 @@ def start(
     name = name or new_name()
     request = {
         "name": name, "id": secrets.token_hex(8), "commands": [list(command) for command in asked.commands],
-        "folder": asked.folder, "image": asked.image,
+        "folder": asked.folder, "image": asked.image, "secrets": dict(asked.secrets),
     }  # fmt: skip
 
     def own(worker: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,8 @@ class Settings(Config):
         max_usd_per_chip_hour: a rate above it is refused.
         idle_minutes: without a job, progress or login after which a machine deletes itself; 0: never.
         image: the container that jobs run in; empty: a virtual environment on the machine.
+        secrets: of Secret Manager that jobs are given as variables, `NAME` or `NAME=the-secrets-own-name`; the machine
+            reads them itself when a job begins.
     """
 
     project: str = ""
@@ -65,6 +67,7 @@ class Settings(Config):
     max_usd_per_chip_hour: Annotated[float, Field(gt=0)] | None = None
     idle_minutes: Annotated[int, Field(ge=0)] = 30
     image: str = ""
+    secrets: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _plausible(self) -> "Settings":
@@ -79,7 +82,17 @@ class Settings(Config):
         if self.service_account and not re.fullmatch(r"[^@\s/]+@[^@\s/]+", self.service_account):
             remedy = f"its e-mail address, name@project.iam.gserviceaccount.com; for yourself: {SIGN_IN}"
             raise UserError(f"{self.service_account!r} is no account", path=("service_account",), remedy=remedy)
+        for secret in self.secrets:
+            if not re.fullmatch(r"[A-Za-z_]\w*(=[\w-]{1,255})?", secret, re.ASCII):
+                remedy = '["WANDB_API_KEY"], or ["WANDB_API_KEY=my-secret"]: names alone, never what is secret'
+                raise UserError("this names no secret of Secret Manager", path=("secrets",), remedy=remedy)
         return self
+
+    @property
+    def secret_names(self) -> dict[str, str]:
+        """By variable: the secret that it gets its value from."""
+        pairs = (secret.partition("=") for secret in self.secrets)
+        return {variable: name or variable for variable, _, name in pairs}
 
 
 def check_zone(zone: str, path: Where = ("--zone",), example: str = "us-east5-b") -> str:
@@ -177,7 +190,7 @@ def _value(name: str, text: str, variable: str) -> Any:
     """A value of the environment, as TOML would have it; a list is written with commas."""
     annotation = Settings.model_fields[name].annotation
     kinds = {annotation, *get_args(annotation), *(k for part in get_args(annotation) for k in get_args(part))}
-    if name == "zones":
+    if get_origin(annotation) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if bool in kinds:
         if text.lower() not in YES | NO:

@@ -29,6 +29,7 @@ TEXTS: dict[str, str] = {
     "max_usd_per_chip_hour": "a higher rate is refused",
     "idle_minutes": "without a job, progress or login after which a machine deletes itself; 0: never",
     "image": "the container that jobs run in, ...@sha256:...; empty: a virtual environment",
+    "secrets": 'of Secret Manager that jobs get as variables, e.g. ["WANDB_API_KEY"]: names alone',
 }
 
 HEAD = """\

@@ -82,6 +82,15 @@ def test_the_fake_cloud_needs_nobody(tmp_path):
     assert local.credentials({"TAETPU_FAKE_CLOUD": "http://127.0.0.1:1", "HOME": str(tmp_path)}, MINE).status == "ok"
 
 
+def test_machines_that_act_as_the_projects_default_account_are_told():
+    assert list(local.account(Settings())) == []
+    (named,) = local.account(Settings(project="p", service_account="vm@p.iam.gserviceaccount.com"))
+    assert (named.status, named.found) == ("ok", "machines act as vm@p.iam.gserviceaccount.com")
+    (default,) = local.account(Settings(project="p"))
+    assert default.status == "warning"
+    assert default.command == "gcloud iam service-accounts create taetpu-vm --project=p"
+
+
 def test_programs_are_told_with_their_versions(tools):
     found = {check.name: (check.status, check.found) for check in local.tools(MINE, {})}
     assert found == {"ssh": ("ok", "OpenSSH_9.2"), "rsync": ("ok", "rsync version 3"), "gcloud": ("ok", "SDK 5")}

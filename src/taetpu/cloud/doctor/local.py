@@ -75,6 +75,20 @@ def credentials(environment: Mapping[str, str], settings: Settings | None) -> Ch
     return ok(name, f"{path} ({kind.replace('_', ' ')})")
 
 
+def account(settings: Settings | None) -> Iterator[Check]:
+    """Whom machines act as."""
+    if settings is None or not settings.project:
+        return
+    if settings.service_account:
+        yield ok("account", f"machines act as {settings.service_account}")
+        return
+    found = "machines act as the project's default service account, which in many projects may change everything"
+    remedy = "one of their own with the bucket alone, named in taetpu.toml as service_account"
+    yield warning(
+        "account", found, remedy, f"gcloud iam service-accounts create taetpu-vm --project={settings.project}"
+    )
+
+
 def libraries() -> Check:
     """Google's clients: whether they are installed, with their versions."""
     found, missing = [], []

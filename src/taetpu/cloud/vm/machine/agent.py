@@ -61,17 +61,22 @@ def check() -> dict[str, Any]:
 
 
 def start(
-    name: str, id: str, commands: list[list[str]], folder: str, environment: dict[str, str], image: str = ""
-) -> dict[str, Any]:
+    name: str, id: str, commands: list[list[str]], folder: str, environment: dict[str, str], image: str,
+    secrets: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
     """Begin a job that runs commands one after the other, until one fails; once only, however often it is asked for.
 
     Args:
         id: of this very start; another of the same name is refused.
         folder: where it runs, in the home folder; made if it is not there.
-        image: of the container that the commands run in.
+        image: of the container that the commands run in; "": of none.
+        secrets: what they are called, by variable.
     """
     job, here = Job(HOME, name), os.path.join(HOME, folder)
-    asked = {"name": name, "id": id, "commands": commands, "folder": here, "environment": environment, "image": image}
+    asked = {
+        "name": name, "id": id, "commands": commands, "folder": here, "environment": environment, "image": image,
+        "secrets": secrets,
+    }  # fmt: skip
     try:
         os.makedirs(here, exist_ok=True)
         os.makedirs(job.path)

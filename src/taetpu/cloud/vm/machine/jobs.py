@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from . import processes
@@ -141,11 +142,13 @@ def as_root() -> list[str]:
     return [] if os.geteuid() == 0 else ["sudo", "-n"]
 
 
-def docker() -> list[str]:
-    """docker, as root where its socket is closed to this user."""
+def docker(variables: Iterable[str] = ()) -> list[str]:
+    """docker, as root where its socket is closed to this user; it sees some variables of this process."""
     socket = "/var/run/docker.sock"
-    closed = processes.is_socket(socket) and not os.access(socket, os.W_OK)
-    return [*as_root(), "docker"] if closed else ["docker"]
+    if not processes.is_socket(socket) or os.access(socket, os.W_OK):
+        return ["docker"]
+    kept = ",".join(variables)
+    return [*as_root(), *([f"--preserve-env={kept}"] if kept else []), "docker"]
 
 
 def container(name: str) -> str:
