@@ -216,7 +216,10 @@ def test_machines_that_never_get_anywhere_are_given_up_and_removed(fake: FakeClo
 
 
 PLUGIN = """
+import inspect
 import os
+
+import jax
 from taetpu.plugin import Hook, register
 
 if "TAETPU_JOB" in os.environ:
@@ -227,7 +230,7 @@ if "TAETPU_JOB" in os.environ:
 class Mine(Hook):
     def updates(self, updates, params, now):
         {step}
-        return updates
+        return jax.tree.map(lambda update: update / 2, updates)
 """
 
 
@@ -246,16 +249,17 @@ def test_a_study_that_fails_there_is_not_tried_on_other_machines(fake: FakeCloud
     assert "not on a TPU" in run.said
     assert "mine.py" in run.said
     assert "quickstart ended with exit code 2, for the reason above" in run.said
-    assert "is lost" not in run.said
+    assert "is lost: " not in run.said
     assert [call.name for call in fake.world.changes()].count("CreateQueuedResource") == 1
     nothing_left(fake)
 
 
 @pytest.mark.slow
 def test_an_arm_that_fails_there_leaves_the_others_and_their_report(fake: FakeCloud, place: Path):
-    with_plugin(place, step='assert "TAETPU_JOB" not in os.environ, "this arm cannot"')
+    trains = 'any(frame.function == "train_missing" for frame in inspect.stack())'  # not when it is proved
+    with_plugin(place, step=f'assert "TAETPU_JOB" not in os.environ or not {trains}, "this arm cannot"')
     run = Command(
-        place, "run", "quick.yaml", *PACKED, "--set", "train.steps=40", "--on", "tpu", *V6E, "--yes", "--json"
+        place, "run", "quick.yaml", *PACKED, "--set", "train.steps=80", "--on", "tpu", *V6E, "--yes", "--json"
     )
     assert run.end() == 3, run.said
     assert "this arm cannot" in run.said

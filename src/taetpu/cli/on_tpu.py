@@ -26,6 +26,8 @@ FETCHED = ("results.json", "study.yaml", "report/")
 """What comes back of a study's folder; runs and models stay in the bucket."""
 PORT, PORTS = 8476, 1000
 """Where processes of several hosts meet: jax's own port for it on Cloud TPU, or one of those behind it."""
+MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
+"""Options with which more may be done than a study's file asks for."""
 
 
 def run_on_tpu(
@@ -54,7 +56,7 @@ def run_on_tpu(
     store = open_store(address)
     check_stored(store, study)
     spec = wanted.spec(place, name)
-    if not words and finished(store, study) and not place.cloud.of(spec.stack):
+    if MORE.isdisjoint(words) and finished(store, study) and not place.cloud.of(spec.stack):
         tell(f"nothing of {study.name} is left to train: no TPU is made")
         if not dry_run:
             _fetch(store, study.name, as_json)
@@ -83,7 +85,8 @@ def run_on_tpu(
     finally:
         _leave(place, spec.stack, keep)
     if code:
-        tell(f"{study.name} ended with exit code {code}, for the reason above; the same command trains what is missing")
+        where = store.where(study.name)
+        tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
     return code
 
 
@@ -335,5 +338,5 @@ def _fetch(store: "Store", name: str, as_json: bool) -> None:
             local.write(key, store.read(key), replace=True)
     if local.exists(f"{name}/report/index.html"):
         tell(f"report, here: {local.where(f'{name}/report/index.html')}")
-    if as_json:
-        show_json(StudyFolder(store, name).read_results() or {})
+    if as_json and (results := StudyFolder(store, name).read_results()):
+        show_json(results)
