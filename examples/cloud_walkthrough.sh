@@ -69,7 +69,7 @@ study: which-parts
 base:
   task: {kind: copy, seq_len: 16}
   model: {dim: 16, num_layers: 2, mixer: {kind: attention, num_heads: 2}}
-  train: {steps: 1200, batch_size: 16, eval_every: 200, checkpoint: 200}
+  train: {steps: 1200, batch_size: 16, eval_every: 200, checkpoint: 200, sample: none}
 seeds: 2
 arms:
   no-ffn: {model.ffn: none}
