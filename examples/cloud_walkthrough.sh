@@ -43,18 +43,18 @@ tpu image build --type v6e-8 --torch auto
 tpu image list
 
 step "5. A machine: first what it would be and cost, then the machine. The same command again finds it."
-tpu tpu up --type v6e-8 --spot --max-usd 25 --dry-run
-tpu tpu up --type v6e-8 --spot --max-usd 25 --yes
-tpu tpu up --type v6e-8 --spot --max-usd 25 --yes
+tpu tpu up --type v6e-8 --spot --max-usd 50 --dry-run
+tpu tpu up --type v6e-8 --spot --max-usd 50 --yes
+tpu tpu up --type v6e-8 --spot --max-usd 50 --yes
 tpu tpu list
 
 step "6. Code of yours on it: copied, run, read, and removed again."
 echo 'import os, sys; print("worker", os.environ["TPU_WORKER_ID"], "was told", sys.argv[1:])' >hello.py
 tpu tpu sync
 tpu tpu run python hello.py --lr 3e-4
-tpu tpu run --detach python hello.py "goes on when this laptop is closed"
+tpu tpu run --detach python hello.py --goes-on-without-this-laptop
 tpu tpu logs --follow
-tpu dev run-all hello.py "copied, run and removed"
+tpu dev run-all hello.py --copied-run-and-removed
 tpu tpu ssh -- uname -s
 tpu tpu status
 tpu tpu clean
@@ -69,15 +69,16 @@ study: which-parts
 base:
   task: {kind: copy, seq_len: 16}
   model: {dim: 16, num_layers: 2, mixer: {kind: attention, num_heads: 2}}
-  train: {steps: 3000, batch_size: 16, eval_every: 500, checkpoint: 500}
+  train: {steps: 1200, batch_size: 16, eval_every: 200, checkpoint: 200, sample: none}
 seeds: 2
 arms:
   no-ffn: {model.ffn: none}
 measure: {primary: val/loss}
 STUDY
+touch log
 tpu run study.yaml --on tpu --tpu study --type v5e-8 --zone us-west4-a --spot --yes > >(tee log) 2>&1 &
 training=$!
-until grep -q "step 1000" log; do
+until grep -q "step 400" log; do
   kill -0 $training
   sleep 0.2
 done

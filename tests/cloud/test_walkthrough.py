@@ -1,6 +1,7 @@
 """examples/cloud_walkthrough.sh, as README gives it: it ends well, in its own folder, and nothing is left."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +22,8 @@ def test_the_walkthrough_goes_from_zones_to_teardown(tmp_path):
     assert done.returncode == 0, said[-3000:]
     assert done.stdout.endswith("\n$ taetpu dev left\nnothing is left in the fake cloud\n")
     assert done.stderr.endswith("\nnothing is left in the fake cloud\n")
-    assert "study in us-west4-a is lost: it is lost" in done.stderr, "it was preempted"
-    assert "going on from step" in said, "what was done before was not lost"
+    assert said.count("asking for v5litepod-8 (spot) in us-west4-a") == 2, "it was preempted"
+    assert re.search(r"going on from step [246]00", said), "what was done before was not lost"
     assert "walkthrough" not in "".join(str(path) for path in tmp_path.glob("taetpu-walk*")), "its folder is gone"
 
 

@@ -10,7 +10,7 @@ from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun
 from taetpu.cli.images import Region, registry_of
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import show_json
+from taetpu.cli.tables import fitting, show_json
 
 if TYPE_CHECKING:
     from taetpu.cloud.image.context import Context
@@ -67,7 +67,7 @@ def build(
     if local.has(image):
         tell(f"{image} is here already: nothing is built")
     else:
-        tell(_plan(image, context, f"by {engine} on this machine"))
+        tell(fitting(_plan(image, context, f"by {engine} on this machine")))
         if dry_run:
             tell("dry run: nothing was changed")
             return
@@ -134,8 +134,9 @@ def _by_cloud_build(
     bucket = needs_bucket(place.settings.bucket)
     if not registry.there():
         tell(f"make the repository {registry.repository.path}")
-    tell(_plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}"))
-    tell("  Google bills build minutes and the registry's storage past what is free; no rate is looked up")
+    plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")
+    billed = "  Google bills build minutes and the registry's storage past what is free; no rate is looked up"
+    tell(fitting(f"{plan}\n{billed}"))
     if dry_run:
         tell("dry run: nothing was changed")
         return
