@@ -168,6 +168,10 @@ class Hosts:
             self.up.remove(instance)
 
 
+def _ours(labels: Mapping[str, str], name: str) -> bool:
+    return (labels.get(OWNER), labels.get(STACK)) == (ME, name)
+
+
 @dataclass
 class Place:
     """A fake cloud, one kind of machine in it, and what `up` and `down` told."""
@@ -208,12 +212,18 @@ class Place:
                 return machine
         raise AssertionError("it was never ready")
 
-    def preempt(self, name: str = NAME) -> None:
+    def preempt(self, name: str = NAME) -> bool:
+        """Take a machine of ours back, if there is one."""
         with self.world.lock:
-            if self.kind is TPU_API:
-                return self.tpu.preempt(name)
-            groups = [one for one in self.world.table("gce.groups").values() if one["name"] == name]
-            return gce.preempt(self.world, groups[0]["_hosts"][-1] if groups else name)
+            for full, node in self.world.table("tpu.nodes").items():
+                if _ours(node.data.get("labels", {}), name) and node.data["state"] not in ENDING:
+                    self.tpu.preempt(full)
+                    return True
+            for key, one in self.world.table("gce.instances").items():
+                if _ours(one.get("labels", {}), name) and one["status"] not in ENDING:
+                    gce.Instances(gce_base.Compute(self.world)).stopped(key, one, "instances.preempted")
+                    return True
+        return False
 
     def patient(self, **more) -> None:
         """Wait otherwise than by default."""
