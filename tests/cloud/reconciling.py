@@ -85,6 +85,7 @@ class Watched(World):
         at: what is done at a call, by its number from 1, before it is answered.
         on: what is done once after a call of a name was answered.
         endless: the operation of a call in a zone that never ends.
+        struck: the faults that have happened, by their moment and call.
         twice: the machines of every moment at which there were two.
     """
 
@@ -92,6 +93,13 @@ class Watched(World):
     on: dict[str, Callable[[], object]] = field(default_factory=dict)
     twice: list[list[tuple[str, str]]] = field(default_factory=list)
     endless: tuple[str, str] = ("", "")
+
+    struck: list[str] = field(default_factory=list)
+
+    def _due(self, name, zone, moment):
+        if fault := super()._due(name, zone, moment):
+            self.struck.append(f"{moment} {name} in {zone or 'all zones'}: {fault.error or 'cut'}")
+        return fault
 
     def operation(self, call, zone, finish, **about):
         begun = super().operation(call, zone, finish, **about)
