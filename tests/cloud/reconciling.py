@@ -85,6 +85,7 @@ class Watched(World):
         at: what is done at a call, by its number from 1, before it is answered.
         on: what is done once after a call of a name was answered.
         endless: the operation of a call in a zone that never ends.
+        struck: the faults that have happened, by their moment and call.
         twice: the machines of every moment at which there were two.
     """
 
@@ -92,6 +93,13 @@ class Watched(World):
     on: dict[str, Callable[[], object]] = field(default_factory=dict)
     twice: list[list[tuple[str, str]]] = field(default_factory=list)
     endless: tuple[str, str] = ("", "")
+
+    struck: list[str] = field(default_factory=list)
+
+    def _due(self, name, zone, moment):
+        if fault := super()._due(name, zone, moment):
+            self.struck.append(f"{moment} {name} in {zone or 'all zones'}: {fault.error or 'cut'}")
+        return fault
 
     def operation(self, call, zone, finish, **about):
         begun = super().operation(call, zone, finish, **about)
@@ -168,6 +176,10 @@ class Hosts:
             self.up.remove(instance)
 
 
+def _ours(labels: Mapping[str, str], name: str) -> bool:
+    return (labels.get(OWNER), labels.get(STACK)) == (ME, name)
+
+
 @dataclass
 class Place:
     """A fake cloud, one kind of machine in it, and what `up` and `down` told."""
@@ -208,12 +220,18 @@ class Place:
                 return machine
         raise AssertionError("it was never ready")
 
-    def preempt(self, name: str = NAME) -> None:
+    def preempt(self, name: str = NAME) -> bool:
+        """Take a machine of ours back, if there is one."""
         with self.world.lock:
-            if self.kind is TPU_API:
-                return self.tpu.preempt(name)
-            groups = [one for one in self.world.table("gce.groups").values() if one["name"] == name]
-            return gce.preempt(self.world, groups[0]["_hosts"][-1] if groups else name)
+            for full, node in self.world.table("tpu.nodes").items():
+                if _ours(node.data.get("labels", {}), name) and node.data["state"] not in ENDING:
+                    self.tpu.preempt(full)
+                    return True
+            for key, one in self.world.table("gce.instances").items():
+                if _ours(one.get("labels", {}), name) and one["status"] not in ENDING:
+                    gce.Instances(gce_base.Compute(self.world)).stopped(key, one, "instances.preempted")
+                    return True
+        return False
 
     def patient(self, **more) -> None:
         """Wait otherwise than by default."""

@@ -26,7 +26,8 @@ from taetpu.cloud.errors import (
     Transient,
     Unknown,
 )
-from taetpu.cloud.google_errors import classify, explained, reading
+from taetpu.cloud.google_calls import explained, reading
+from taetpu.cloud.google_errors import classify
 
 ZONE = "us-east5-b"
 

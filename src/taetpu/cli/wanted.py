@@ -163,11 +163,11 @@ class Offer:
         Args:
             hours: after which a new one is deleted, if not those of the spec.
         """
-        from taetpu.cloud import reconcile, ssh, transfer, vm
+        from taetpu.cloud import reconcile, ssh_config, transfer, vm
 
         transfer.rsync()  # says what is missing before anything is made
         spec = self.spec if hours is None else replace(self.spec, hours=hours)
-        startup, key = vm.startup(spec, self.place.settings), ssh.public_key()
+        startup, key = vm.startup(spec, self.place.settings), ssh_config.public_key()
         rates = {zone: price.per_hour for zone, price in self.prices.items()}
         return reconcile.up(self.place.cloud, spec, rates, startup, key)
 

@@ -1,18 +1,15 @@
-"""Google's errors by what can be done about them, with the words for it; and how often a question is asked again.
+"""Google's errors by what can be done about them, with the words for it.
 
 What the rules look for was seen in public reports of these APIs, as the tests cite them; where none was found the rule
 is our reading of the documentation. A text that no rule knows is sorted by its code alone.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from taetpu.cloud.catalogue import offer
-from taetpu.cloud.clients import FAKE, FAKE_GRPC, SIGN_IN, imported
+from taetpu.cloud.clients import SIGN_IN
 from taetpu.cloud.errors import (
     CloudError,
     Conflict,
@@ -28,11 +25,6 @@ from taetpu.cloud.errors import (
 from taetpu.cloud.google_status import Told, told
 from taetpu.core.chips import generations, resolve
 from taetpu.core.errors import UserError, suggest
-
-T = TypeVar("T")
-
-PATIENCE = 60.0
-"""Seconds for which a question is asked again while the service does not answer it."""
 
 ROLES = {
     "tpu": "roles/tpu.admin",
@@ -124,47 +116,6 @@ def classify(error: Any, zone: str = "", doing: str = "", *, reading: bool = Fal
         if found := rule(case):
             return found
     return _by_code(case)
-
-
-@contextmanager
-def explained(zone: str = "", doing: str = "", *, reading: bool = False) -> Iterator[None]:
-    """Raise Google's errors as ours. A request that changes something is made once: nothing here repeats it."""
-    try:
-        yield
-    except _kinds() as error:
-        raise classify(error, zone, doing, reading=reading) from error
-
-
-def reading(call: Callable[[], T], zone: str = "", doing: str = "") -> T:
-    """What a request that changes nothing answers, asked again for a while where there is no answer or too many asked.
-
-    Raises:
-        CloudError: see `classify`.
-    """
-    api_core = imported("google.api_core.retry")
-    quick = bool(os.environ.get(FAKE) or os.environ.get(FAKE_GRPC))
-    again = api_core.Retry(
-        predicate=lambda error: (
-            isinstance(error, _kinds()) and isinstance(classify(error, zone, reading=True), Transient)
-        ),
-        initial=0.02 if quick else 1.0,
-        maximum=0.2 if quick else 10.0,
-        multiplier=2.0,
-        timeout=0.8 if quick else PATIENCE,
-    )
-    with explained(zone, doing, reading=True):
-        return again(call)()
-
-
-def _kinds() -> tuple[type[BaseException], ...]:
-    """What Google's libraries raise."""
-    return (
-        imported("google.api_core.exceptions").GoogleAPIError,
-        imported("google.auth.exceptions").GoogleAuthError,
-        imported("requests").RequestException,
-        ConnectionError,
-        TimeoutError,
-    )
 
 
 def _signed_out(case: Case) -> CloudError | None:

@@ -19,7 +19,8 @@ from taetpu.cloud.backends.tpu_machines import failure, joined, last, word
 from taetpu.cloud.catalogue import runtime_of
 from taetpu.cloud.clients import SCOPE, Clients, fake_address, imported
 from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Stockout, Transient, Unknown
-from taetpu.cloud.google_errors import classify, explained, reading
+from taetpu.cloud.google_calls import explained, reading
+from taetpu.cloud.google_errors import classify
 from taetpu.cloud.spec import OWNER, TAG, BackendName, Spec
 from taetpu.core.chips import Slice
 

@@ -11,7 +11,19 @@ from functools import partial
 from pathlib import Path
 
 from taetpu.cloud.clients import FAKE, FAKE_GRPC
-from taetpu.cloud.fakes import gce, gce_groups, hosts, images, networks, prices, projects, quotas, storage, tpu_rest
+from taetpu.cloud.fakes import (
+    builds,
+    gce,
+    gce_groups,
+    hosts,
+    images,
+    networks,
+    prices,
+    projects,
+    quotas,
+    storage,
+    tpu_rest,
+)
 from taetpu.cloud.fakes.server import Request, Route, Server
 from taetpu.cloud.fakes.storage import OBJECTS
 from taetpu.cloud.fakes.tpu import Tpu
@@ -113,7 +125,7 @@ def running(folder: Path) -> Iterator[FakeCloud]:
             raise Refused(5, f"there is no machine {name!r}") from None
         return {"preempted": name}
 
-    services = (networks, gce, storage, images, quotas, prices, projects)
+    services = (networks, gce, storage, images, builds, quotas, prices, projects)
     routes = [route for service in services for route in service.routes(world)]
     routes += [*tpu_rest.routes(tpu), *machines.routes()]
     routes += [Route("fake", "fake.preempt", "POST", r"/fake/preempt/(?P<name>[^/]+)", preempted)]

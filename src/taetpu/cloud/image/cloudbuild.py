@@ -15,7 +15,7 @@ from typing import Any
 
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import BuildFailed, CloudError, NotFound, Transient, Unknown
-from taetpu.cloud.google_errors import explained, reading
+from taetpu.cloud.google_calls import explained, reading
 from taetpu.cloud.image.context import Context
 from taetpu.cloud.image.registry import Registry
 from taetpu.cloud.reconcile import Waits
