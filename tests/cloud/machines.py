@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.cloud import ssh, vm
+from taetpu.cloud import ssh, ssh_config, vm
 from taetpu.cloud.backends.base import Machine, State, Worker
 from taetpu.cloud.fakes.hosts import LoopbackHosts, executable
 from taetpu.cloud.fakes.server import Server
@@ -22,11 +22,16 @@ SETTINGS = Settings(project="fake-project", owner="me")
 ZONE = "us-central1-a"
 
 
+def skip_without_machines() -> None:
+    """Machines of the fake cloud cannot boot everywhere, see tests/SKIPPED.md."""
+    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
+        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+
+
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHosts]:
     """Machines that boot when they are asked to, and a fake cloud that tells where they are."""
-    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
-        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+    skip_without_machines()
     found = LoopbackHosts(tmp_path / "hosts")
     with Server(World(hosts=found), found.routes()) as server:
         monkeypatch.setenv("TAETPU_FAKE_CLOUD", server.address)
@@ -44,7 +49,7 @@ def boot(hosts: LoopbackHosts) -> Boot:
     """`boot(workers=1, stack="t", startup="", created="")`: the hosts of a machine that has just been made."""
 
     def made(workers: int = 1, stack: str = "t", startup: str = "", created: str = "") -> ssh.Slice:
-        metadata = {"ssh-keys": f"taetpu:{ssh.public_key()}", "startup-script": startup, "zone": ZONE}
+        metadata = {"ssh-keys": f"taetpu:{ssh_config.public_key()}", "startup-script": startup, "zone": ZONE}
         names = [f"{stack}-w{number}" for number in range(workers)]
         for number, name in enumerate(names):
             hosts.boot(name, number, metadata)

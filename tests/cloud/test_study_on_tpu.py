@@ -268,3 +268,21 @@ def test_an_arm_that_fails_there_leaves_the_others_and_their_report(fake: FakeCl
     assert (place / "cloud/quickstart/report/index.html").stat().st_size
     assert '"noise_floor"' in run.said, "the results, as JSON"
     nothing_left(fake)
+
+
+@pytest.mark.slow
+def test_two_hosts_train_together_and_again_where_one_is_taken_away(fake: FakeCloud, place: Path):
+    """As one process does on as many devices; neither host sees the other's disk."""
+    programs, devices = {"JAX_COMPILATION_CACHE_DIR": str(PROGRAMS)}, "--xla_force_host_platform_device_count="
+    fake.hosts.troubles["*"] = Trouble(environment={"XLA_FLAGS": f"{devices}1", **programs})
+    here = Command(place, "run", "quick.yaml", *PACKED, "--root", "local", XLA_FLAGS=f"{devices}2", **programs)
+    assert here.end() == 0, here.said
+    run = Command(
+        place, "run", "quick.yaml", *PACKED, "--on", "tpu", "--type", "v4-16", "--zone", "us-central2-b", "--yes"
+    )
+    run.until(stored(fake, r"packs/[^/]+/40/\.files\.json"))
+    fake.preempt("tpu-me")
+    assert run.end() == 0, run.said
+    assert "[0] " in run.said
+    assert "going on from step" in run.said
+    same(place / "local" / "quickstart", fake, place)

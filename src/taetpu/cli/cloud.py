@@ -26,6 +26,8 @@ class Here:
 
     @cached_property
     def cloud(self) -> "Cloud":
+        from dataclasses import replace
+
         from taetpu.cloud.backends.gce import Gce
         from taetpu.cloud.backends.tpu_api import TpuApi
         from taetpu.cloud.reconcile import Cloud, Waits
@@ -33,7 +35,8 @@ class Here:
         from taetpu.cloud.state import Records
 
         backends = (Gce(self.clients), TpuApi(self.clients))
-        return Cloud(backends, Records(self.settings.project), label(self.settings.owner), tell, Waits.here())
+        waits = replace(Waits.here(), now=self.clients.now)
+        return Cloud(backends, Records(self.settings.project), label(self.settings.owner), tell, waits)
 
     def stack(self, name: str | None) -> str:
         """The name of the TPU that is meant: the one given, else the settings', else one after its owner."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from taetpu.cli.tables import show_json
 from taetpu.cli.wanted import Offer, Wanted
 
 if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
+    from taetpu.cloud.backends.base import Machine, Worker
     from taetpu.cloud.errors import CloudError
     from taetpu.cloud.ssh import Slice
     from taetpu.spec.design import Study
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 FETCHED = ("results.json", "study.yaml", "report/")
 """What comes back of a study's folder; runs and models stay in the bucket."""
+PORT, PORTS = 8476, 1000
+"""Where processes of several hosts meet: jax's own port for it on Cloud TPU, or one of those behind it."""
 MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
 """Options with which more may be done than a study's file asks for."""
 
@@ -68,9 +71,18 @@ def run_on_tpu(
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
+
+    def up(hours: float) -> "Machine":
+        job.name = ""  # what ran on the machine before is at its end
+        return offer.made(hours)
+
     try:
-        code = supervise(place.cloud, offer.made, job, lambda: kept(store, study.name), budget)
+        code = supervise(place.cloud, up, job, lambda: kept(store, study.name), budget)
     except KeyboardInterrupt:
+        if not job.name:
+            if place.cloud.records.read(spec.stack).since is not None:  # else `up` has told of it
+                tell(f"\n{remains(spec.stack)}")
+            raise
         tell(job.detached(store.where(study.name)))
         sys.exit(130)  # not as a study that was interrupted: this one goes on
     except UserError as error:
@@ -179,18 +191,15 @@ class StudyJob:
 
         assert self.slice
         with _lost():
-            together = ["--coordinator", "auto"] if len(self.slice.workers) > 1 else []
-            command = ["python", "-m", "taetpu", "run", self.remote, *self.words, *together]
+            command = ["python", "-m", "taetpu", "run", self.remote, *self.words]
             if self._runs(jobs.status(self.slice), command):
                 tell(f"{self.study.name} runs there already")
                 return
             # The machine before this one may have been taken away with the study's claim in its hands.
-            environment = {
-                PATIENCE: "120",
-                "GOOGLE_CLOUD_PROJECT": self.place.settings.project,
-                "PYTHONUNBUFFERED": "1",
-            }
-            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image)
+            environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.place.settings.project}
+            environment |= {"PYTHONUNBUFFERED": "1", **meeting(self.slice.workers)}
+            secrets = self.place.settings.secret_names
+            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image, secrets)
             self.read = {}
             self.name = jobs.start(self.slice, asked, name=f"{self.study.name}-{jobs.new_name()}")
 
@@ -237,8 +246,6 @@ class StudyJob:
     def detached(self, where: str) -> str:
         """What a user who leaves is told."""
         stack, study = self.offer.spec.stack, self.study.name
-        if not self.name:
-            return f"\nleft before {study} began; {remains(stack)}"
         return (
             f"\ndetached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
             f"or `taetpu status {where}`; to end it: `taetpu tpu down {stack}`"
@@ -248,6 +255,21 @@ class StudyJob:
     def patience(self) -> float:
         """Seconds for which a host may be out of reach before the API is asked what became of it."""
         return max(2.0, 6 * self.place.cloud.waits.poll)
+
+
+def meeting(workers: "Sequence[Worker]") -> dict[str, str]:
+    """What tells the processes of several hosts where they meet and who they are; nothing where there is one.
+
+    It is said, rather than left to what jax finds out, because that was never seen for machines of Compute Engine.
+    """
+    if len(workers) == 1:
+        return {}
+    port = PORT + secrets.randbelow(PORTS)  # one that was used a moment ago may not be free yet
+    return {
+        "JAX_COORDINATOR_ADDRESS": f"{workers[0].inside or workers[0].address}:{port}",
+        "JAX_NUM_PROCESSES": str(len(workers)),
+        "JAX_PROCESS_ID": "{worker}",
+    }
 
 
 def needed(study: "Study", file: Path) -> list[Path]:

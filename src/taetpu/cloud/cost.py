@@ -1,5 +1,6 @@
-"""What a machine costs: the rate, the worst case before it is made, what it has cost since."""
+"""What a machine may cost before it is made; what one has cost since is its record's (`state.Record.cost`)."""
 
+import math
 from dataclasses import dataclass
 
 from taetpu.cloud.errors import Invalid
@@ -31,10 +32,10 @@ class Price:
         return None if self.per_hour is None else self.per_hour * self.hours
 
     def told(self) -> str:
-        """The price in words."""
+        """The price in words, without its source."""
         if self.per_hour is None or self.worst is None:
-            return f"no rate is known ({self.source})"
-        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h ({self.source})"
+            return "no rate is known"
+        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h"
 
 
 def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
@@ -51,15 +52,16 @@ def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
             raise Invalid(f"no rate is known for {what}, so a limit on its cost cannot be kept", remedy=remedy)
         return
     if limits.max_usd is not None and price.worst > limits.max_usd:
-        hours = limits.max_usd / (price.worst / price.hours)
+        hours = _rounded_down(limits.max_usd / (price.worst / price.hours))
         problem = f"{what} may cost ${price.worst:.2f} in {spec.hours:g} h, more than max_usd {limits.max_usd:g}"
-        raise Invalid(problem, remedy=f"--max-hours {hours:.2g} stays below it, or raise --max-usd")
+        raise Invalid(problem, remedy=f"--max-hours {hours:g} stays below it, or raise --max-usd")
     ceiling = limits.max_usd_per_chip_hour
     if ceiling is not None and price.per_chip_hour > ceiling:
         problem = f"{what} costs ${price.per_chip_hour:.2f} per chip-hour, more than {ceiling:g}"
         raise Invalid(problem, remedy="another zone, --spot, or a higher max_usd_per_chip_hour")
 
 
-def spent(per_hour: float | None, since: float | None, now: float) -> float | None:
-    """USD since a moment (seconds since 1970); None where the rate or the moment is not known."""
-    return None if per_hour is None or since is None else per_hour * max(0.0, now - since) / 3600
+def _rounded_down(hours: float) -> float:
+    """To two digits that count."""
+    step = 10.0 ** (math.floor(math.log10(hours)) - 1)
+    return float(f"{math.floor(hours / step) * step:.2g}")

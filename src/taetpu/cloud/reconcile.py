@@ -6,14 +6,17 @@ they are about to ask for, and ask then. An answer that never came is not a refu
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from taetpu.cloud.backends.base import Backend, Machine, Operation, State
+from taetpu.cloud.backends.base import OVER, Backend, Machine, Operation, State
 from taetpu.cloud.catalogue import region
-from taetpu.cloud.errors import CloudError, Conflict, NotFound, Quota, Stockout, Transient, Unknown
+from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
+from taetpu.cloud.pace import wait_turn
+from taetpu.cloud.removal import remove
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import STALE, Record, Records, Refusal
+from taetpu.core.errors import UserError
 
 Tell = Callable[[str], None]
 
@@ -26,13 +29,14 @@ class Waits:
         poll: between two questions.
         settle: within which something that was asked for shows up.
         ready: within which a machine that is being made is ready.
-        queue: for which a queued request may wait; None: as long as the command runs.
+        queue: for which a request may wait in a zone's queue while another zone is left to be asked. In the last one,
+            and for flex-start, which is a queue, it waits as long as the command runs.
     """
 
     poll: float = 5.0
     settle: float = 60.0
     ready: float = 900.0
-    queue: float | None = None
+    queue: float = 900.0
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
 
@@ -41,14 +45,14 @@ class Waits:
         """As patient as the cloud that is asked needs: the fakes take no time."""
         from taetpu.cloud.clients import fake_address
 
-        return cls(poll=0.05, settle=2.0, ready=60.0) if fake_address() else cls()
+        return cls(poll=0.05, settle=2.0, ready=60.0, queue=60.0) if fake_address() else cls()
 
-    def until(self, seconds: float | None) -> Iterator[None]:
+    def until(self, seconds: float) -> Iterator[None]:
         """Once now, and once more after each pause until the time is over."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = time.monotonic() + seconds
         while True:
             yield
-            if end is not None and time.monotonic() >= end:
+            if time.monotonic() >= end:
                 return
             self.sleep(self.poll)
 
@@ -71,6 +75,10 @@ class Cloud:
         found = [machine for backend in self.backends for machine in backend.list()]
         return sorted(found, key=lambda machine: (machine.name, machine.zone))
 
+    def unseen(self) -> dict[str, Sequence[str]]:
+        """By backend, the zones that did not answer when `machines` looked last; only those with any."""
+        return {backend.name: backend.unseen for backend in self.backends if backend.unseen}
+
     def of(self, stack: str) -> list[Machine]:
         """What there is of a stack, by its labels; a record's zones are asked for by name besides.
 
@@ -81,10 +89,18 @@ class Cloud:
         asked = record.identity.get("backend")  # a zone of one API may be none of the other
         for zone in record.zones:
             for backend in self.backends if asked is None else [self.backend(asked)]:
-                machine = None if (backend.name, zone) in found else backend.get(stack, zone)
-                if machine and machine.owner == self.owner:
+                machine = None if (backend.name, zone) in found else self.look(backend, stack, zone)
+                if machine:
                     found[backend.name, zone] = machine
         return list(found.values())
+
+    def look(self, backend: Backend, stack: str, zone: str) -> Machine | None:
+        """What is ours of this name in a zone. A zone that there is not, or that is closed, has nothing."""
+        try:
+            machine = backend.get(stack, zone)
+        except Invalid:
+            return None
+        return machine if machine and machine.owner == self.owner else None
 
 
 def up(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str, ssh_key: str) -> Machine:
@@ -100,22 +116,37 @@ def up(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str
         CloudError: the API refuses it for good.
     """
     with cloud.records.held(spec.stack):
-        if there := _kept(cloud, spec):
-            return _ready(cloud, spec, there, zones.get(there.zone))
-        refused: list[CloudError] = []
-        for zone in _order(cloud.records.read(spec.stack), spec, zones, cloud.waits.now()):
-            if any(isinstance(error, Quota) and error.facts.get("region") == region(zone) for error in refused):
-                continue
-            try:
-                return _ready(cloud, spec, _made(cloud, spec, zone, startup, ssh_key), zones[zone])
-            except CloudError as error:
-                if not error.elsewhere:
-                    raise
-                error.facts.setdefault("region", region(zone))
-                error.facts.setdefault("zone", zone)
-                refused.append(error)
-                _refuse(cloud, spec, zone, error)
-        raise _nowhere(spec, refused)
+        try:
+            return _brought(cloud, spec, zones, startup, ssh_key)
+        except KeyboardInterrupt:
+            if asked := cloud.records.read(spec.stack).zones:
+                remedy = f"the same command goes on with it, `taetpu tpu down {spec.stack}` removes it"
+                cloud.tell(f"\n{spec.stack} may be in {' or '.join(asked)}, or come there yet: {remedy}")
+            raise
+
+
+def _brought(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str, ssh_key: str) -> Machine:
+    """See `up`; nobody else changes the stack."""
+    there = _kept(cloud, spec)
+    order = _order(cloud.records.read(spec.stack), spec, zones, cloud.waits.now())
+    order = [there.zone, *(zone for zone in order if zone != there.zone)] if there else order
+    refused: list[CloudError] = []
+    for place, zone in enumerate(order):
+        if any(isinstance(error, Quota) and error.facts.get("region") == region(zone) for error in refused):
+            continue
+        last = place == len(order) - 1 or spec.provisioning == "flex-start"
+        queue = None if last else cloud.waits.queue
+        try:
+            machine, there = there or _made(cloud, spec, zone, startup, ssh_key, queue), None
+            return _ready(cloud, spec, machine, zones.get(zone), queue)
+        except (Transient, Unknown, Conflict):  # it may be there, or be another's
+            raise
+        except CloudError as error:
+            _refuse(cloud, spec, zone, error)
+            if not error.elsewhere:
+                raise
+            refused.append(error)
+    raise _nowhere(spec, refused)
 
 
 def down(cloud: Cloud, stack: str) -> list[Machine]:
@@ -125,11 +156,17 @@ def down(cloud: Cloud, stack: str) -> list[Machine]:
         Unknown: something is still there after all patience; the message names it. The same command goes on.
     """
     with cloud.records.held(stack):
-        doomed = cloud.of(stack)
-        _remove(cloud, doomed)
-        record = cloud.records.read(stack)
-        cost = _cost(record, cloud.waits.now())
-        cloud.records.write(replace(record, zones=(), since=None, identity={}, spent=record.spent + cost))
+        doomed: list[Machine] = []
+        for _ in cloud.waits.until(cloud.waits.settle):
+            if not (found := cloud.of(stack)):
+                break
+            remove(cloud, found)
+            doomed = doomed or found  # of one that was going already a part may show only now
+        record = known = cloud.records.read(stack)
+        for zone in known.zones:  # where something was asked for, and nothing is
+            record = record.gone(zone, cloud.waits.now())
+        if record != known or record.identity:
+            cloud.records.write(replace(record, identity={}))
         return doomed
 
 
@@ -165,115 +202,168 @@ def expired(machines: Sequence[Machine], owner: str, now: float) -> list[Machine
 
 
 def collect(cloud: Cloud, doomed: Sequence[Machine]) -> None:
-    """Remove machines that nobody waits for, see `expired`; the records of their stacks say so."""
+    """Remove machines that are `expired`. They are looked for once more: one made since under the same name stays.
+
+    Raises:
+        UserError: one could not be removed, or another command is at it; the others are gone.
+    """
+    problems: list[UserError] = []
     for stack in sorted({machine.stack for machine in doomed}):
-        with cloud.records.held(stack):
-            _remove(cloud, [machine for machine in doomed if machine.stack == stack])
-            record = cloud.records.read(stack)
-            cost = _cost(record, cloud.waits.now())
-            cloud.records.write(replace(record, zones=(), since=None, spent=record.spent + cost))
+        try:
+            with cloud.records.held(stack):
+                remove(cloud, expired(cloud.of(stack), cloud.owner, cloud.waits.now()))
+        except UserError as problem:
+            problems.append(problem)
+    for problem in problems[1:]:
+        cloud.tell(problem.problem)
+    if problems:
+        raise problems[0]
 
 
 def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
     """The machine that the spec asks for, if it is there; what is left of lost ones is removed first."""
     there = cloud.of(spec.stack)
-    lost = [m for m in there if m.state in (State.LOST, State.DELETING, State.STOPPED)]
+    lost = [machine for machine in there if machine.state in OVER]
+    alive = sorted((machine for machine in there if machine not in lost), key=_progress)
     if lost:
         cloud.tell(f"removing what is left of {', '.join(f'{m.name} in {m.zone} ({m.detail})' for m in lost)}")
-        _remove(cloud, lost)
-    alive = [machine for machine in there if machine not in lost]
+        remove(cloud, lost)
+    record = known = cloud.records.read(spec.stack)
+    for zone in {*known.zones} - {machine.zone for machine in alive}:
+        record = record.gone(zone, cloud.waits.now())
+    if record != known:
+        cloud.records.write(record)
     for machine in alive:
         if machine.spec != fingerprint(spec.identity()):
-            raise _other(machine, spec, cloud.records.read(spec.stack))
-    if len(alive) > 1:
-        _remove(cloud, alive[1:])
+            raise _other(machine, spec, record)
+    if len(alive) > 1:  # asked for from two computers at once
+        cloud.tell(f"{spec.stack} is there more than once: removing it in {', '.join(m.zone for m in alive[1:])}")
+        remove(cloud, alive[1:])
     return alive[0] if alive else None
 
 
-def _made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str) -> Machine:
-    """Ask for the machine in a zone, after writing down that it is asked for."""
-    backend = cloud.backend(spec.backend)
-    record = cloud.records.read(spec.stack)
+def _progress(machine: Machine) -> int:
+    """How far a machine is on its way to being ready; the furthest is the least."""
+    order = (State.READY, State.CREATING, State.WAITING)
+    return order.index(machine.state) if machine.state in order else len(order)
+
+
+def _made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str, queue: float | None) -> Machine:
+    """Ask for the machine in a zone, after writing down that it is asked for.
+
+    Where no answer comes it is looked for, and asked for again if it is not there: a zone gives a name but once.
+    """
+    backend, record = cloud.backend(spec.backend), cloud.records.read(spec.stack)
     cloud.records.write(record.asking(zone, dict(spec.identity())))
     cloud.tell(f"asking for {spec.tpu.name} ({spec.provisioning}) in {zone}")
     operation: Operation | None = None
-    try:
-        operation = backend.create(spec, zone, startup, ssh_key)
-    except Conflict as error:
-        machine = backend.get(spec.stack, zone)
-        if machine is None or machine.owner != cloud.owner:
-            owner = machine.owner if machine else ""
-            problem = f"there is a {spec.stack!r} in {zone} already that is not yours ({owner or 'it has no owner'})"
-            raise Conflict(problem, remedy="choose another name for the TPU") from error
-        if machine.spec != fingerprint(spec.identity()):
-            raise _other(machine, spec, record) from error
-    except (Transient, Unknown) as error:
-        cloud.tell(f"no clear answer from {zone} ({error.problem}): looking whether it is there")
-        if not _appears(cloud, backend, spec, zone):
-            raise
-    return _waited(cloud, backend, spec, zone, operation)
+    problem: CloudError | None = None
+    for _ in cloud.waits.until(cloud.waits.settle):
+        wait_turn(cloud.records.folder)
+        try:
+            operation = backend.create(spec, zone, startup, ssh_key)
+            break
+        except Conflict as error:
+            if not (machine := backend.get(spec.stack, zone)):
+                raise
+            if machine.owner == cloud.owner and machine.spec == fingerprint(spec.identity()):
+                break
+            cloud.records.write(record)
+            raise _taken(machine, spec, record, cloud.owner) from error
+        except (Transient, Unknown) as error:
+            if problem is None:
+                cloud.tell(f"no clear answer from {zone} ({error.problem}): looking whether it is there")
+            problem = error
+            with suppress(Transient):
+                if backend.get(spec.stack, zone):
+                    break
+    else:
+        raise problem or AssertionError
+    return _waited(cloud, backend, spec, zone, operation, queue)
 
 
-def _appears(cloud: Cloud, backend: Backend, spec: Spec, zone: str) -> bool:
-    """Whether something that was asked for without an answer is there after all."""
-    return any(backend.get(spec.stack, zone) for _ in cloud.waits.until(cloud.waits.settle))
-
-
-def _waited(cloud: Cloud, backend: Backend, spec: Spec, zone: str, operation: Operation | None) -> Machine:
+def _waited(
+    cloud: Cloud, backend: Backend, spec: Spec, zone: str, operation: Operation | None, queue: float | None
+) -> Machine:
     """The machine once it is ready.
+
+    Args:
+        queue: seconds for which it may wait in a queue; None: for ever.
 
     Raises:
         Stockout: it was lost, or it did not become ready in time; what is left of it is the caller's to remove.
         Unknown: nothing of it is to be seen.
         CloudError: the operation ended so.
     """
-    waits, said, started = cloud.waits, "", time.monotonic()
-    for _ in waits.until(None):
-        asked, machine = False, None
+    waits, said, started, seen = cloud.waits, "", time.monotonic(), None
+    while True:
+        asked, machine, answered = False, None, False
         with suppress(Transient):  # a question that was not answered says nothing of the machine
             asked = operation is None or operation.done()
             machine = backend.get(spec.stack, zone)
-        waited = time.monotonic() - started
+            answered = True
+        now = time.monotonic()
         if machine is None:
-            if waited > (waits.settle if asked else waits.ready):
-                problem = f"{spec.stack} was asked for in {zone} and is not to be seen there; it may come yet"
-                raise Unknown(problem, remedy="the same command looks for it again; `taetpu tpu down` removes it")
+            if now - (seen or started) > (waits.settle if asked else waits.ready):
+                raise _vanished(spec, zone, seen is not None and answered)
+            waits.sleep(waits.poll)
             continue
+        seen = now
         if machine.state is State.READY:
             return machine
         if machine.detail != said:
             said = machine.detail
             cloud.tell(f"{zone}: {said}")
-        if machine.state is State.LOST:
+        if machine.state in OVER:
             raise Stockout(f"{zone} took {spec.stack} back before it was ready: {said}")
         queued = machine.state is State.WAITING
-        patience = waits.queue if queued else waits.ready
-        if patience is not None and waited > patience:
+        patience = queue if queued else waits.ready
+        if patience is not None and now - started > patience:
             what = "waited in the queue" if queued else "was not ready"
             raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s: {said}")
-    raise AssertionError("waiting without an end has ended")
+        waits.sleep(waits.poll)
 
 
-def _ready(cloud: Cloud, spec: Spec, machine: Machine, rate: float | None) -> Machine:
+def _vanished(spec: Spec, zone: str, seen: bool) -> CloudError:
+    if seen:
+        return Stockout(f"{zone} took {spec.stack} back before it was ready: it is gone")
+    problem = f"{spec.stack} was asked for in {zone} and is not to be seen there; it may come yet"
+    return Unknown(problem, remedy="the same command looks for it again; `taetpu tpu down` removes it")
+
+
+def _ready(cloud: Cloud, spec: Spec, machine: Machine, rate: float | None, queue: float | None) -> Machine:
     """Wait for a machine that is there; note that it is."""
-    record = cloud.records.read(spec.stack).asking(machine.zone, dict(spec.identity()))
+    identity = dict(spec.identity())
     if machine.state is not State.READY:
-        cloud.records.write(record)
-        machine = _waited(cloud, cloud.backend(machine.backend), spec, machine.zone, None)
-    before = cloud.records.read(spec.stack)
-    since = before.since if before.since is not None and before.zones[-1:] == (machine.zone,) else cloud.waits.now()
-    cloud.records.write(replace(record, since=since, usd_per_hour=rate, refusals=before.refusals))
+        record = cloud.records.read(spec.stack)
+        if record.zones[-1:] != (machine.zone,):
+            cloud.records.write(record.asking(machine.zone, identity))
+        machine = _waited(cloud, cloud.backend(machine.backend), spec, machine.zone, None, queue)
+    record = cloud.records.read(spec.stack)
+    cloud.records.write(record.ready(machine.zone, identity, rate, cloud.waits.now(), machine.expires))
     return machine
 
 
 def _refuse(cloud: Cloud, spec: Spec, zone: str, error: CloudError) -> None:
-    """Note that a zone has none, and leave nothing there: a failed request keeps its name and its quota."""
-    cloud.tell(f"{zone}: {error.problem}")
-    machine = cloud.backend(spec.backend).get(spec.stack, zone)
-    if machine and machine.owner == cloud.owner:
-        _remove(cloud, [machine])
-    refusal = Refusal(zone, spec.tpu.name, spec.provisioning, cloud.waits.now(), type(error).__name__)
-    cloud.records.write(cloud.records.read(spec.stack).refused(refusal))
+    """Leave nothing in a zone that would not make it: a failed request keeps its name and its quota. Remember it."""
+    error.facts.setdefault("region", region(zone))
+    error.facts.setdefault("zone", zone)
+    if error.elsewhere:
+        cloud.tell(f"{zone}: {error.problem}")
+    try:
+        if machine := cloud.look(cloud.backend(spec.backend), spec.stack, zone):
+            remove(cloud, [machine])
+    except CloudError as worse:
+        if error.elsewhere:
+            raise
+        cloud.tell(worse.problem)  # what stopped it is told in the end
+        return
+    now, record = cloud.waits.now(), cloud.records.read(spec.stack)
+    if error.elsewhere:
+        refusal = Refusal(zone, spec.tpu.name, spec.provisioning, now, type(error).__name__)
+        cloud.records.write(record.refused(refusal))
+    else:
+        cloud.records.write(record.gone(zone, now))
 
 
 def _order(record: Record, spec: Spec, zones: Iterable[str], now: float) -> list[str]:
@@ -281,43 +371,18 @@ def _order(record: Record, spec: Spec, zones: Iterable[str], now: float) -> list
     fresh = {
         r.zone
         for r in record.refusals
-        if (r.type, r.provisioning) == (spec.tpu.name, spec.provisioning) and now - r.at < STALE
+        if (r.type, r.provisioning) == (spec.tpu.name, spec.provisioning) and abs(now - r.at) < STALE
     }
     return sorted(zones, key=lambda zone: zone in fresh)
 
 
-def _remove(cloud: Cloud, doomed: Sequence[Machine]) -> None:
-    """Delete machines and wait until they are gone."""
-    operations = [(machine, _asked_to_go(cloud, machine)) for machine in doomed]
-    for machine, operation in operations:
-        backend = cloud.backend(machine.backend)
-        for _ in cloud.waits.until(cloud.waits.ready):
-            with _unsure():
-                if operation is None:
-                    operation = _asked_to_go(cloud, machine)
-                if (operation is None or operation.done()) and backend.get(machine.name, machine.zone) is None:
-                    break
-        else:
-            problem = f"{machine.name} in {machine.zone} is still there ({machine.detail}): it may still cost money"
-            raise Unknown(problem, remedy="give the same command again, or delete it in the console")
-        cloud.tell(f"{machine.name} in {machine.zone} is gone")
-        record = cloud.records.read(machine.stack)
-        cloud.records.write(record.gone(machine.zone))
-
-
-def _asked_to_go(cloud: Cloud, machine: Machine) -> Operation | None:
-    """Ask for a machine's end; None where there was no clear answer, so that it is asked again."""
-    try:
-        return cloud.backend(machine.backend).delete(machine.name, machine.zone)
-    except (Transient, Unknown, Conflict):  # a machine that is being made may refuse for a while
-        return None
-
-
-@contextmanager
-def _unsure() -> Iterator[None]:
-    """A question that was not answered is asked again at the next turn."""
-    with suppress(Transient, Unknown, Conflict, NotFound):
-        yield
+def _taken(machine: Machine, spec: Spec, record: Record, owner: str) -> Conflict:
+    """The name is in use in the zone: by another's machine, or by another one of ours."""
+    if machine.owner == owner:
+        return _other(machine, spec, record)
+    whose = f"{machine.owner}'s" if machine.owner else "it has no owner that taetpu knows"
+    problem = f"there is a {spec.stack!r} in {machine.zone} already that is not yours ({whose})"
+    return Conflict(problem, remedy="choose another name for the TPU")
 
 
 def _other(machine: Machine, spec: Spec, record: Record) -> Conflict:
@@ -335,15 +400,13 @@ def _other(machine: Machine, spec: Spec, record: Record) -> Conflict:
 
 def _nowhere(spec: Spec, refused: Sequence[CloudError]) -> CloudError:
     """No zone would make it: why each did not."""
+    if not refused:
+        return Invalid(f"no zone is named that might have a {spec.tpu.name}", remedy="--zone, e.g. us-east5-b")
+    if all(isinstance(error, NotOffered) for error in refused):
+        return refused[0]
     kind = Stockout if any(isinstance(error, Stockout) for error in refused) else Quota
     reasons = "; ".join(f"{error.facts['zone']}: {error.problem}" for error in refused)
-    problem = f"no zone gave a {spec.tpu.name} ({spec.provisioning}): {reasons or 'none was named'}"
+    problem = f"no zone gave a {spec.tpu.name} ({spec.provisioning}): {reasons}"
     if kind is Quota:
         return Quota(problem, remedy="ask for quota in the console (IAM & Admin > Quotas), or another region")
     return Stockout(problem, remedy="try later, name more --zone, or ask for another kind (--spot, --flex-start)")
-
-
-def _cost(record: Record, now: float) -> float:
-    if record.usd_per_hour is None or record.since is None:
-        return 0.0
-    return record.usd_per_hour * max(0.0, now - record.since) / 3600

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 
@@ -41,6 +43,7 @@ class Record:
         identity: what it was asked to be (`Spec.identity`); empty before the first `up`.
         zones: where something was asked for that is not known to be gone, the newest last.
         since: seconds since 1970 when the machine was ready; None while it is not.
+        until: seconds since 1970 when it is deleted by itself; None where it does not say.
         usd_per_hour: at the rate known then; None where none is.
         spent: USD of the machines that this stack had before.
         refusals: by which zones, the newest last.
@@ -52,6 +55,7 @@ class Record:
     identity: dict[str, Any] = field(default_factory=dict)
     zones: tuple[str, ...] = ()
     since: float | None = None
+    until: float | None = None
     usd_per_hour: float | None = None
     spent: float = 0.0
     refusals: tuple[Refusal, ...] = ()
@@ -60,17 +64,37 @@ class Record:
     def asking(self, zone: str, identity: dict[str, Any]) -> "Record":
         """Before something is asked for in a zone."""
         zones = (*(z for z in self.zones if z != zone), zone)
-        return replace(self, zones=zones, identity=identity, since=None)
+        return replace(self, zones=zones, identity=identity, since=None, until=None)
 
-    def gone(self, zone: str) -> "Record":
-        """Nothing is left in a zone."""
-        return replace(self, zones=tuple(z for z in self.zones if z != zone))
+    def ready(
+        self, zone: str, identity: dict[str, Any], usd_per_hour: float | None, now: float, until: float | None
+    ) -> "Record":
+        """The machine in a zone is ready. One that is known to be ready has been so since then, at its rate then."""
+        if self.since is not None and self.zones[-1:] == (zone,):
+            rate = self.usd_per_hour if usd_per_hour is None else usd_per_hour
+            return replace(self, identity=identity, until=until, usd_per_hour=rate)
+        return replace(self.asking(zone, identity), since=now, until=until, usd_per_hour=usd_per_hour)
+
+    def gone(self, zone: str, now: float) -> "Record":
+        """Nothing is left in a zone; what a machine that was ready there has cost is added up."""
+        zones = tuple(z for z in self.zones if z != zone)
+        if self.zones[-1:] != (zone,):
+            return replace(self, zones=zones)
+        return replace(self, zones=zones, since=None, until=None, spent=self.spent + (self.cost(now) or 0.0))
 
     def refused(self, refusal: Refusal) -> "Record":
         """A zone would not make it; its older refusals of the same are forgotten."""
         same = (refusal.zone, refusal.type, refusal.provisioning)
         others = (r for r in self.refusals if (r.zone, r.type, r.provisioning) != same)
-        return replace(self, refusals=(*others, refusal)).gone(refusal.zone)
+        return replace(self, refusals=(*others, refusal)).gone(refusal.zone, refusal.at)
+
+    def cost(self, now: float) -> float | None:
+        """USD of the machine that is there, since it was ready and at most until its end; None where the rate or the
+        moment is not known."""
+        if self.usd_per_hour is None or self.since is None:
+            return None
+        end = now if self.until is None else min(now, self.until)
+        return self.usd_per_hour * max(0.0, end - self.since) / 3600
 
 
 def folder() -> Path:
@@ -93,14 +117,13 @@ class Records:
             UserError: the file is damaged.
         """
         path = self._path(stack)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            refusals = tuple(Refusal(**one) for one in data.pop("refusals"))
-            listed: dict[str, Any] = {name: tuple(data.pop(name)) for name in ("zones", "jobs")}
-            return Record(**data, **listed, refusals=refusals)
-        except FileNotFoundError:
+        if not path.exists():
             return Record(self.project, stack)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        with disk.explained("read", path):
+            data = path.read_bytes()
+        try:
+            return TypeAdapter(Record).validate_json(data)
+        except ValidationError:
             remedy = "delete it: `taetpu tpu list` finds machines by their labels, without it"
             raise UserError("this record of a TPU is damaged", file=path, remedy=remedy) from None
 
@@ -109,11 +132,6 @@ class Records:
         path = self._path(record.stack)
         with disk.explained("write", path):
             disk.write_file(path, json.dumps(asdict(record), indent=2).encode(), replace=True)
-
-    def forget(self, stack: str) -> None:
-        """Nothing is left of a stack."""
-        with disk.explained("delete", self._path(stack)):
-            self._path(stack).unlink(missing_ok=True)
 
     def stacks(self) -> list[str]:
         """Names of the stacks that there are records of."""

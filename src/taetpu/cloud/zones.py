@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from taetpu.cloud import catalogue
-from taetpu.cloud.backends.base import Backend, Machine, State
+from taetpu.cloud.backends.base import OVER, Backend, Machine, State
 from taetpu.cloud.errors import CloudError, Conflict, Transient, Unknown
 from taetpu.cloud.quotas import Limit, Quotas
 from taetpu.cloud.reconcile import Tell, Waits
@@ -78,7 +78,7 @@ def rows(
         for (zone, name), what in here.items()
     ]
     order: list[Published] = ["by the API", "in Google's table", "in a price list only"]
-    return sorted(table, key=lambda r: (order.index(r.published), r.usd is None, r.usd or 0, r.zone, r.backend))
+    return sorted(table, key=lambda r: (order.index(r.published), *catalogue.order(r.zone, r.usd), r.backend))
 
 
 def _listed(backend: Backend, tpu: Slice, tell: Tell) -> list[str]:
@@ -134,7 +134,7 @@ def _asked(backend: Backend, spec: Spec, zone: str, waits: Waits) -> tuple[bool,
         said = machine.detail or str(machine.state)
         if machine.state is State.READY:
             return True, said
-        if machine.state in (State.LOST, State.DELETING, State.STOPPED):
+        if machine.state in OVER:
             return False, said
     return False, f"not ready within {waits.ready:.0f} s: {said}"
 

@@ -1,12 +1,14 @@
-"""`up` and `down` by the Cloud TPU API: a machine in the first zone that gives one, and nothing left."""
+"""`up` and `down` by the Cloud TPU API, over both ways to speak it: its queue, its quotas, its lost answers."""
+
+from dataclasses import replace
 
 import pytest
 from tests.cloud.tpu_faces import FACES, KEY, ZONE, cloud, spec
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
-from taetpu.cloud.errors import Invalid, Permission, Quota, Stockout, Transient
-from taetpu.cloud.fakes.world import Fault, Refused, quota, stockout
+from taetpu.cloud.errors import Quota, Transient
+from taetpu.cloud.fakes.world import Fault, Refused, quota
 from taetpu.cloud.state import Records
 
 OTHER = "us-west4-a"
@@ -21,40 +23,12 @@ def place(request, tmp_path, monkeypatch):
         yield made
 
 
-def all_of(place):
-    return reconcile.Cloud((place.api,), Records(place.world.project), "ada", waits=WAITS)
+def all_of(place, waits=WAITS, tell=lambda line: None):
+    return reconcile.Cloud((place.api,), Records(place.world.project), "ada", tell, waits)
 
 
 def up(place, zones=(ZONE, OTHER), **more):
     return reconcile.up(all_of(place), spec(**more), dict.fromkeys(zones, 1.0), "#!/bin/sh\n", KEY)
-
-
-def test_the_same_command_again_changes_nothing(place):
-    machine = up(place)
-    before = place.changes()
-    assert up(place) == machine, "with the names of its hosts, which ssh needs"
-    assert place.changes() == before == [CALL]
-    reconcile.down(all_of(place), "lab")
-    assert (place.world.left(), place.hosts.up) == ([], {})
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Fault(CALL, stockout(ZONE), ZONE),
-        Fault(CALL, stockout(ZONE), ZONE, "inside"),
-        Fault("Provision", stockout(ZONE), ZONE, "inside"),
-        Fault(CALL, quota("TPUV6EPerProjectPerRegionForTPUAPI", "us-east5"), ZONE),
-        Fault("Provision", quota("TPUV6EPerProjectPerRegionForTPUAPI", "us-east5"), ZONE, "inside"),
-        Fault(CALL, Refused(7, "Permission denied on 'locations/us-east5-b' (or it may not exist).",
-                            "LOCATION_POLICY_VIOLATED", {"location": ZONE}), ZONE),
-    ],
-    ids=["stockout", "in the operation", "while it is made", "quota", "quota while it is made", "closed"],
-)  # fmt: skip
-def test_a_zone_that_gives_none_is_left_clean_for_the_next(place, fault):
-    place.world.faults.append(Fault(**vars(fault)))
-    assert up(place).zone == OTHER
-    assert all(OTHER in name for name in place.world.left()), place.world.left()
 
 
 def test_a_zone_without_room_is_waited_for_and_then_left_clean(place):
@@ -63,13 +37,47 @@ def test_a_zone_without_room_is_waited_for_and_then_left_clean(place):
     assert all(OTHER in name for name in place.world.left())
 
 
-def test_no_zone_at_all_tells_why_of_each(place):
-    place.world.faults += [Fault(CALL, stockout(ZONE), ZONE), Fault(CALL, quota("Q", "us-west4"), OTHER)]
-    with pytest.raises(Stockout) as told:
-        up(place)
-    assert "us-east5-b has none left" in told.value.problem
-    assert "the project's quota Q is used up" in told.value.problem
-    assert place.world.left() == []
+@pytest.mark.parametrize("zones", [(ZONE,), (OTHER, ZONE)])
+def test_in_the_last_zone_it_waits_as_long_as_it_takes(place, zones):
+    place.tpu.queue.starved |= {ZONE, OTHER}
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 50:
+            place.tpu.queue.starved.clear()
+
+    cloud = all_of(place, replace(WAITS, poll=0.0, queue=0.0, sleep=sleep))
+    assert reconcile.up(cloud, spec(), dict.fromkeys(zones, 1.0), "", KEY).zone == ZONE
+    assert len(pauses) >= 50
+    assert place.changes().count(CALL) == len(zones)
+
+
+def test_flex_start_waits_in_the_first_zone_for_that_is_what_it_is(place):
+    place.tpu.queue.starved.add(ZONE)
+    pauses = []
+    waits = replace(WAITS, poll=0.0, queue=0.0, sleep=lambda seconds: pauses.append(len(pauses) < 50 or clear()))
+
+    def clear():
+        place.tpu.queue.starved.clear()
+
+    zones = dict.fromkeys((ZONE, OTHER), 1.0)
+    assert reconcile.up(all_of(place, waits), spec(provisioning="flex-start"), zones, "", KEY).zone == ZONE
+
+
+def test_a_request_that_runs_out_of_its_time_in_the_queue_leaves_nothing_there(place):
+    place.tpu.queue.starved.add(ZONE)
+    said = []
+
+    def tell(line):
+        said.append(line)
+        if line == f"{ZONE}: WAITING_FOR_RESOURCES":
+            place.world.skew += 5 * 3600
+
+    cloud = all_of(place, replace(WAITS, queue=60.0), tell)
+    assert reconcile.up(cloud, spec(hours=4.0), dict.fromkeys((ZONE, OTHER), 1.0), "", KEY).zone == OTHER
+    assert any("could not be fulfilled before its valid-until time" in line for line in said), said
+    assert all(OTHER in name for name in place.world.left())
 
 
 def test_a_quota_of_one_zone_leaves_its_neighbour_to_be_tried(place):
@@ -82,33 +90,11 @@ def test_a_quota_of_one_zone_leaves_its_neighbour_to_be_tried(place):
         up(place, (ZONE, "us-east5-a"), name="other")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [(Refused(7, "no", "IAM_PERMISSION_DENIED", {"permission": "tpu.nodes.create"}), Permission),
-     (Refused(3, 'Cloud TPU received a bad request. Runtime version "x" was not found.'), Invalid)],
-)  # fmt: skip
-def test_what_no_zone_would_grant_is_not_tried_elsewhere(place, error, kind):
-    place.world.faults.append(Fault(CALL, error, ZONE))
-    with pytest.raises(kind):
-        up(place)
-    assert place.changes() == [CALL]
-    assert place.world.left() == []
-
-
 @pytest.mark.parametrize("error", [None, Refused(14, "The service is currently unavailable.")])
 def test_an_answer_that_was_lost_is_looked_for_and_not_asked_for_twice(place, error):
     place.world.faults.append(Fault(CALL, error, moment="after"))
     assert up(place).state is State.READY
     assert place.changes() == [CALL]
-
-
-def test_a_machine_that_was_preempted_is_replaced(place):
-    first = up(place)
-    place.tpu.preempt("lab")
-    second = up(place)
-    assert second.state is State.READY
-    assert second.workers[0].instance != first.workers[0].instance
-    assert len(place.hosts.up) == 1
 
 
 def test_down_goes_on_where_an_answer_was_lost(place):

@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.cloud.backends.base import Machine, State, Worker
 from taetpu.cloud.backends.gce_requests import TYPE, labels_in
+from taetpu.cloud.spec import STACK
 from taetpu.core.chips import generations, resolve
 
 STATES = {
@@ -25,14 +26,18 @@ def is_tpu(machine_type: str) -> bool:
 
 
 def single(instance: Any, zone: str) -> Machine:
-    """A slice of one host, or any other instance with TPUs."""
+    """A slice of one host, or any other instance with TPUs. A host of ours whose group is going is LOST."""
+    state = STATES.get(instance.status, State.LOST)
+    detail = instance.status + (f": {instance.status_message}" if instance.status_message else "")
+    if instance.labels.get(STACK, instance.name) != instance.name:
+        state, detail = State.LOST, f"{detail}, and its group is gone"
     return Machine(
         instance.name,
         zone,
         "gce",
         _slice(instance.machine_type.rpartition("/")[2]),
-        STATES.get(instance.status, State.LOST),
-        instance.status + (f": {instance.status_message}" if instance.status_message else ""),
+        state,
+        detail,
         dict(instance.labels),
         (worker(instance),),
         instance.creation_timestamp,
@@ -71,7 +76,7 @@ def worker(instance: Any) -> Worker:
     interface = instance.network_interfaces[0] if instance.network_interfaces else None
     outside = [access.nat_i_p for access in interface.access_configs if access.nat_i_p] if interface else []
     inside = interface.network_i_p if interface else ""
-    return Worker(outside[0] if outside else inside, instance=instance.name)
+    return Worker(outside[0] if outside else inside, instance=instance.name, inside=inside)
 
 
 def _state(group: Any, managed: Sequence[Any], hosts: int) -> tuple[State, str]:

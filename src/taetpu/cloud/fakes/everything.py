@@ -11,8 +11,21 @@ from functools import partial
 from pathlib import Path
 
 from taetpu.cloud.clients import FAKE, FAKE_GRPC
-from taetpu.cloud.fakes import gce, gce_groups, hosts, images, networks, prices, projects, quotas, storage, tpu_rest
+from taetpu.cloud.fakes import (
+    builds,
+    gce,
+    gce_groups,
+    hosts,
+    images,
+    networks,
+    prices,
+    projects,
+    quotas,
+    storage,
+    tpu_rest,
+)
 from taetpu.cloud.fakes.server import Request, Route, Server
+from taetpu.cloud.fakes.storage import OBJECTS
 from taetpu.cloud.fakes.tpu import Tpu
 from taetpu.cloud.fakes.tpu_grpc import GrpcServer
 from taetpu.cloud.fakes.world import Refused, World
@@ -46,18 +59,11 @@ class FakeCloud:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         }
 
-    def machines(self) -> list[str]:
-        """The names of everything that costs by the hour."""
-        kinds = ("tpu.nodes", "tpu.queuedResources", gce.TABLE)
-        return [name for kind in kinds for name in self.world.table(kind)]
-
-    def others(self) -> list[str]:
-        """Whatever else is there, the objects of a bucket in one line."""
-        objects = "storage.objects"
-        counts = Counter(name.partition("/")[0] for name in self.world.table(objects))
-        known = {*self.machines()}
-        kinds = {kind: found for kind, found in self.world.resources.items() if kind != objects}
-        rest = [f"{kind}: {name}" for kind, found in sorted(kinds.items()) for name in found if name not in known]
+    def left(self) -> list[str]:
+        """Everything that is there by kind and name, the objects of a bucket in one line."""
+        with self.world.lock:
+            counts = Counter(name.partition("/")[0] for name in self.world.table(OBJECTS))
+            rest = [line for line in self.world.left() if not line.startswith(f"{OBJECTS}: ")]
         return [*rest, *(f"{count} objects in gs://{bucket}" for bucket, count in sorted(counts.items()))]
 
     def preempt(self, name: str, notice: float = 0.0) -> None:
@@ -119,10 +125,11 @@ def running(folder: Path) -> Iterator[FakeCloud]:
             raise Refused(5, f"there is no machine {name!r}") from None
         return {"preempted": name}
 
-    services = (gce, storage, images, quotas, prices, projects, networks)
+    services = (networks, gce, storage, images, builds, quotas, prices, projects)
     routes = [route for service in services for route in service.routes(world)]
     routes += [*tpu_rest.routes(tpu), *machines.routes()]
-    routes += [Route("hosts", "hosts.preempt", "POST", r"/fake/preempt/(?P<name>[^/]+)", preempted)]
+    routes += [Route("fake", "fake.preempt", "POST", r"/fake/preempt/(?P<name>[^/]+)", preempted)]
+    routes += [Route("fake", "fake.left", "GET", "/fake/left", lambda request: known[0].left())]
     with ExitStack() as stack:
         stack.callback(machines.close)
         server = stack.enter_context(Server(world, routes))

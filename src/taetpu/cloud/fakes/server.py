@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -58,12 +59,18 @@ class Route:
     changes: bool | None = None
 
 
+class _Quiet(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # who asked has been killed
+            super().handle_error(request, client_address)
+
+
 class Server:
     """A context manager: serves routes on 127.0.0.1, in threads."""
 
     def __init__(self, world: World, routes: list[Route], port: int = 0):
         self.world, self.routes = world, [(re.compile(route.pattern), route) for route in routes]
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        self.http = _Quiet(("127.0.0.1", port), _handler(self))
         self.http.daemon_threads = True
 
     @property

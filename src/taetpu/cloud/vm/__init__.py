@@ -150,7 +150,7 @@ def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None], check: C
         for done in last:
             if done.rc == FAILED:
                 problem = f"the startup-script of {done.place} failed: {' | '.join(done.out.strip().splitlines())}"
-                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh {slice.stack}`"
+                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh --tpu {slice.stack}`"
                 raise NotSetUp(problem, remedy=remedy)
             if done.reached and done.rc != NOT_YET:
                 ssh.together([done], "say whether it is ready")
@@ -179,7 +179,7 @@ def _state(rc: int | None) -> str:
 
 def _introduce(slice: "Slice") -> None:
     """Tell the hosts of a slice of each other, for their guards."""
-    from taetpu.cloud import jobs, ssh
+    from taetpu.cloud import agents, ssh
 
     if len(slice.workers) == 1:
         return
@@ -187,7 +187,7 @@ def _introduce(slice: "Slice") -> None:
     ask = f'a=$(curl -sf -H "Metadata-Flavor: Google" {url}) && echo "$a:$(cat "{PRIVATE}/port")"'
     told = ssh.together(slice.everywhere(["sh", "-c", ask], timeout=ANSWER), "tell its address")
     addresses = [done.out.strip() for done in told]
-    jobs.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
+    agents.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
 
 
 def _written(name: str, text: str) -> str:
