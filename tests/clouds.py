@@ -1,14 +1,17 @@
 """Fixtures of a cloud that is not there: one world, and one server for the services that a test needs."""
 
 import gc
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from taetpu.cloud import ssh
 from taetpu.cloud.clients import FAKE, Clients
-from taetpu.cloud.fakes import storage
+from taetpu.cloud.fakes import everything, storage
+from taetpu.cloud.fakes.hosts import executable
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import World
 from taetpu.core.scratch import scratch
@@ -16,6 +19,23 @@ from taetpu.store.gcs import _opened
 
 TAKEN = "someone-elses"
 BUCKET = "studies"
+FOREIGN = ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION_CREDENTIALS")
+"""Variables of who runs the tests, which would hold in them."""
+
+
+def unclosed(request: pytest.FixtureRequest) -> None:
+    """Google's library lets go of a connection without closing it when a download on it is refused."""
+    request.node.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    request.node.add_marker(pytest.mark.filterwarnings(unraisable))
+
+
+def let_go() -> None:
+    """Nothing that this process knows of a bucket outlives the test."""
+    _opened.cache_clear()
+    scratch.cache_clear()
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
 
 
 @pytest.fixture
@@ -26,22 +46,16 @@ def world() -> World:
 @pytest.fixture
 def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     """Cloud Storage, where the bucket `TAKEN` belongs to others; this process and those that it starts go there."""
-    # Google's library lets go of a connection without closing it when a download on it is refused.
-    request.node.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-    unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    request.node.add_marker(pytest.mark.filterwarnings(unraisable))
+    unclosed(request)
     with Server(world, storage.routes(world, [TAKEN])) as server:
-        for name in ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION_CREDENTIALS"):
+        for name in FOREIGN:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(FAKE, server.address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
         monkeypatch.setenv("TAETPU_PROJECT", world.project)
         monkeypatch.setenv("TAETPU_OWNER", "me")
         yield server
-    _opened.cache_clear()
-    scratch.cache_clear()
-    with warnings.catch_warnings(action="ignore"):
-        gc.collect()
+    let_go()
 
 
 @pytest.fixture
@@ -51,3 +65,24 @@ def gs_root(world: World, bucket_server: Server, tmp_path: Path, monkeypatch: py
     Clients(world.project).storage.bucket(BUCKET).create(location="us-east5")
     world.calls.clear()
     return f"gs://{BUCKET}/root"
+
+
+@pytest.fixture
+def fake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[everything.FakeCloud]:
+    """All of a cloud, with machines that really boot and an empty bucket; this process and those it starts go there."""
+    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
+        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+    unclosed(request)
+    for name in FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    with everything.running(tmp_path / "fake-cloud") as cloud:
+        for name, value in {**cloud.environment(), "TAETPU_OWNER": "me"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+        Clients(cloud.world.project).storage.bucket(BUCKET).create(location="us-east5")
+        cloud.world.calls.clear()
+        yield cloud
+        ssh.forget("*")
+    let_go()

@@ -8,7 +8,7 @@ import pytest
 from tests.browsers import chromium, opened  # noqa: F401 (fixtures)
 from tests.cloud.looking import looked, tools  # noqa: F401 (fixtures)
 from tests.cloud.machines import boot, hosts, ready  # noqa: F401 (fixtures)
-from tests.clouds import bucket_server, gs_root, world  # noqa: F401 (fixtures)
+from tests.clouds import bucket_server, fake, gs_root, world  # noqa: F401 (fixtures)
 
 # Before jax is imported: the CPU, as two devices. Compiled programs are kept, found again by their text alone: tests
 # spend most of their time compiling.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.cloud.clients import FAKE, Clients
-from taetpu.cloud.fakes import images, storage
+from taetpu.cloud.fakes import builds, images, storage
 from taetpu.cloud.fakes.images import VERSIONS, Version
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import World
@@ -103,7 +103,7 @@ def cloud(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    with Server(world, [*storage.routes(world), *images.routes(world)]) as server:
+    with Server(world, [*storage.routes(world), *images.routes(world), *builds.routes(world)]) as server:
         monkeypatch.setenv(FAKE, server.address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
         for name, value in {"PROJECT": world.project, "OWNER": "Me", "REGION": REGION, "BUCKET": BUCKET}.items():

@@ -35,7 +35,7 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     code, _, err = taetpu(*CREATE, "--yes")
     assert code == 0
     assert "access by IAM alone (uniform), never public" in err
-    assert "made gs://mine; studies go there with --root gs://mine/runs" in err
+    assert "made gs://mine; studies go there with --root gs://mine/studies" in err
     code, out, err = taetpu(*CREATE, "--json")
     assert (code, json.loads(out)["region"]) == (0, "us-east5")
     assert "is there already" in err
@@ -53,6 +53,15 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     assert code == 0
     assert "deleted 1 objects" in err
     assert world.left() == []
+
+
+def test_its_name_is_written_into_the_settings(taetpu, tmp_path):
+    assert taetpu(*CREATE, "--write", "--dry-run")[0] == 0
+    assert not (tmp_path / "taetpu.toml").exists()
+    for _ in range(2):  # made, and then found
+        code, _, err = taetpu(*CREATE, "--write", "--yes")
+        assert (code, err.splitlines()[-1]) == (0, f"bucket is set in {tmp_path / 'taetpu.toml'}")
+    assert (tmp_path / "taetpu.toml").read_text() == '[cloud]\nbucket = "mine"\n'
 
 
 def test_dry_runs_change_nothing(taetpu, world: World):

@@ -7,7 +7,7 @@ import pytest
 from taetpu.cloud.fakes.quotas import usual
 from taetpu.cloud.settings import read
 
-TOML = '[cloud]\nproject = "fake-project"\nzones = ["us-east5-b"]\n'
+TOML = '[cloud]\nproject = "fake-project"\nzones = ["us-east5-b"]\nservice_account = "vm@p.iam.gserviceaccount.com"\n'
 
 
 @pytest.fixture

@@ -1,11 +1,17 @@
 """`taetpu tpu ssh | sync | run | logs | stop | clean` and `taetpu dev`, as a user gives them, on real hosts."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 from tests.cloud.machines import until
+from tests.cloud.test_jobs import children
+
+from taetpu.cloud import jobs
+from taetpu.cloud.fakes.hosts import listen
 
 SHOW = "import os, sys\nprint(os.getcwd().split('/work/')[1], sys.argv[1:], flush=True)\n"
 TOML = '[cloud]\nproject = "fake-project"\nowner = "me"\nstack = "t"\n'
@@ -87,7 +93,7 @@ def test_ctrl_c_leaves_the_job_running(ready, project):
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=20)
     assert run.returncode == 130
-    assert b"goes on: `taetpu tpu stop" in said
+    assert re.search(rb"goes on: `taetpu tpu logs -f \S+` reads it, `taetpu tpu stop \S+` ends it\n$", said)
     assert "143" in taetpu("tpu", "stop").stderr
 
 
@@ -154,6 +160,52 @@ def test_each_file_has_its_own_arguments(ready, hosts, project):
     assert taetpu("dev", "run", code=2).stderr.startswith("error: what shall be run is not said")
 
 
+AWKWARD = ["-x.py", 'it\'s a "file".py', "größe [1]*.py", "$(touch pwned).py", "a;b&c.py", "~t:.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_files_of_awkward_names_are_copied_run_and_removed_on_every_worker(ready, hosts, project, workers):
+    ready(workers)
+    names = [*AWKWARD, *(f"sub/deep er/{name}" for name in AWKWARD)]
+    for name in names:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(SHOW)
+    words = [word for number, name in enumerate(names) for word in (name, f"arg {number}", "-i", "+")][:-1]
+    done = taetpu("dev", "run", "--", *words)
+    lines = [f"my work ['arg {number}', '-i']" for number in range(len(names))]
+    marks = [""] if workers == 1 else [f"[{worker}] " for worker in range(workers)]
+    assert sorted(done.stdout.splitlines()) == sorted(mark + line for mark in marks for line in lines)
+    for worker in range(workers):
+        assert there(hosts, f"t-w{worker}") == sorted(names)
+    taetpu("dev", "mount", "--dry-run", "--", *names, "sub")
+    taetpu("dev", "scrap", "--", *names)
+    assert [there(hosts, f"t-w{worker}") for worker in range(workers)] == [[]] * workers
+    assert not list(project.parent.rglob("pwned"))
+
+
+@pytest.mark.slow
+def test_a_folder_is_run_by_its_main(ready, project):
+    ready()
+    (project / "pack").mkdir()
+    assert "there is none" in taetpu("dev", "run", "pack", code=2).stderr
+    (project / "pack/part.py").write_text("NAME = 'part'")
+    (project / "pack/__main__.py").write_text("import sys, part\nprint(part.NAME, sys.argv[1:])")
+    assert taetpu("dev", "run", "pack", "--lr", "1").stdout == "part ['--lr', '1']\n"
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_would_be_run_and_runs_nothing(ready, hosts, project):
+    slice = ready(2)
+    for command in ("run", "run-all"):
+        done = taetpu("dev", command, "--dry-run", "sub/other.py", "a b", "+", "show.py")
+        assert "copy sub/other.py" in done.stdout.splitlines()
+        assert done.stdout.splitlines()[-2:] == ["run  python sub/other.py 'a b'", "run  python show.py"]
+        assert done.stderr == "in ~/work/my work on worker 0 of t, worker 1 of t; dry run: nothing was changed\n"
+    assert not (hosts.find("t-w0").home / "work").exists()
+    assert [host["jobs"] for host in jobs.status(slice).values()] == [[], []]
+
+
 @pytest.mark.slow
 def test_run_all_removes_its_files_however_it_went(ready, hosts, project):
     ready()
@@ -164,6 +216,33 @@ def test_run_all_removes_its_files_however_it_went(ready, hosts, project):
 
 
 @pytest.mark.slow
+def test_run_all_leaves_its_files_to_a_job_that_goes_on(ready, hosts, project):
+    ready()
+    (project / "wait.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    words = command("dev", "run-all", "wait.py", "+", "show.py")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout.readline() == "up\n"
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=20)
+    assert run.returncode == 130
+    assert said.endswith("what was copied stays there: `taetpu dev scrap -- wait.py show.py` removes it\n")
+    assert there(hosts) == ["show.py", "wait.py"]
+    busy = taetpu("dev", "run-all", "show.py", code=2)
+    assert busy.stderr.splitlines()[-2].startswith("error: t runs the job")
+    assert there(hosts) == ["show.py", "wait.py"]
+
+
+@pytest.mark.slow
+def test_where_one_of_the_workers_fails_it_is_named(ready, project):
+    ready(4)
+    (project / "third.py").write_text("import os\nraise SystemExit(9 * (os.environ['TPU_WORKER_ID'] == '2'))\n")
+    done = taetpu("dev", "run", "third.py", code=3)
+    assert "worker 2 of t has ended with 9; others may still run, or wait for it" in done.stderr.splitlines()
+    expected = "; ".join(f"worker {number}: ended with {9 * (number == 2)}" for number in range(4))
+    assert done.stderr.endswith(f"did not end well: {expected}\n")
+
+
+@pytest.mark.slow
 def test_a_command_and_a_terminal_instead_of_files(ready, hosts, project):
     ready(2)
     assert taetpu("dev", "run", "--command", "--worker", "1", "printenv", "TPU_WORKER_ID").stdout == "1\n"
@@ -171,6 +250,11 @@ def test_a_command_and_a_terminal_instead_of_files(ready, hosts, project):
     assert done.stdout == ""
     asked = taetpu("dev", "run", "-i", "--command", "--", "python", "-c", "print(input())", input="typed\n")
     assert asked.stdout == "typed\n"
+    (project / "wait.py").write_text("import time\ntime.sleep(600)\n")
+    taetpu("dev", "run", "--detach", "wait.py")
+    assert "runs the job" in taetpu("dev", "run", "-i", "show.py", code=2).stderr
+    assert taetpu("dev", "run", "-i", "--beside", "show.py", "1").stdout == "my work ['1']\n"
+    assert "-i and --detach exclude each other" in taetpu("dev", "run", "-i", "-d", "show.py", code=2).stderr
 
 
 @pytest.mark.slow
@@ -187,6 +271,20 @@ def test_debug_brings_logs_and_dumps_here(ready, project):
 
 
 @pytest.mark.slow
+def test_what_a_detached_job_left_is_fetched_later_from_every_worker(ready, hosts, project):
+    ready(2)
+    (project / "dump.py").write_text(
+        "import os\nopen(os.environ['TPU_LOG_DIR'] + '/tpu_driver.INFO', 'w').write('x')\n"
+    )
+    taetpu("dev", "run", "--detach", "--debug", "dump.py")
+    taetpu("tpu", "logs", "--follow", "--debug", cwd=project / "sub")
+    (job,) = (project / "sub/taetpu-debug").iterdir()
+    assert [(job / f"worker-{number}/tpu_driver.INFO").read_text() for number in range(2)] == ["x", "x"]
+    taetpu("tpu", "sync")
+    assert there(hosts) == sorted([*ALL, "dump.py"]), "what was fetched is not sent back"
+
+
+@pytest.mark.slow
 def test_watch_sends_what_changes(ready, hosts, project):
     ready()
     with subprocess.Popen(command("dev", "sync", "--watch"), stdout=subprocess.DEVNULL) as watching:
@@ -196,6 +294,24 @@ def test_watch_sends_what_changes(ready, hosts, project):
         until((home / "new.py").exists)
         (project / "show.py").unlink()
         until(lambda: not (home / "show.py").exists())
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+
+
+@pytest.mark.slow
+def test_watching_outlives_a_connection_that_is_lost(ready, hosts, project):
+    ready()
+    machine = hosts.find("t-w0")
+    with subprocess.Popen(command("dev", "sync", "--watch"), stderr=subprocess.PIPE, text=True) as watching:
+        home = machine.home / "work/my work"
+        until((home / "show.py").exists)
+        for pid in [*children(machine.sshd.pid), machine.sshd.pid]:
+            os.kill(pid, signal.SIGKILL)
+        machine.sshd.wait()
+        (project / "new.py").write_text("new")
+        assert "trying again until it succeeds" in watching.stderr.readline()
+        listen(machine)
+        until((home / "new.py").exists)
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 130
 

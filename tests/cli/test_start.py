@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from tests.cli.commands import commands
 
 COMMANDS = (
     "new",
@@ -22,8 +23,12 @@ COMMANDS = (
     "chips",
     "image",
     "bucket",
+    "tpu",
+    "dev",
+    "doctor",
 )
-WITHIN = ("bucket create", "bucket status", "bucket delete")
+GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
+WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
 
 
@@ -63,6 +68,8 @@ def test_each_command_has_help_with_an_example(taetpu, name):
     assert (code, err) == (0, "")
     assert f"\n  Example: taetpu {name}" in out
     assert max(map(len, out.splitlines())) <= 80
+    assert "..." not in out.partition("Commands:\n")[2]
+    assert "[[" not in out
 
 
 def test_the_version(taetpu):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.cloud import ssh, vm
+from taetpu.cloud import ssh, ssh_config, vm
 from taetpu.cloud.backends.base import Machine, State, Worker
 from taetpu.cloud.fakes.hosts import LoopbackHosts, executable
 from taetpu.cloud.fakes.server import Server
@@ -44,7 +44,7 @@ def boot(hosts: LoopbackHosts) -> Boot:
     """`boot(workers=1, stack="t", startup="", created="")`: the hosts of a machine that has just been made."""
 
     def made(workers: int = 1, stack: str = "t", startup: str = "", created: str = "") -> ssh.Slice:
-        metadata = {"ssh-keys": f"taetpu:{ssh.public_key()}", "startup-script": startup, "zone": ZONE}
+        metadata = {"ssh-keys": f"taetpu:{ssh_config.public_key()}", "startup-script": startup, "zone": ZONE}
         names = [f"{stack}-w{number}" for number in range(workers)]
         for number, name in enumerate(names):
             hosts.boot(name, number, metadata)

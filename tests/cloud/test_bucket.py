@@ -69,7 +69,7 @@ def test_one_that_taetpu_did_not_make_is_left_alone(clients: Clients, world: Wor
     world.calls.clear()
     with pytest.raises(Conflict, match="not one that taetpu made") as caught:
         bucket.create(clients, WANT)
-    assert "--root gs://mine/runs" in str(caught.value)
+    assert "--root gs://mine/studies" in str(caught.value)
     with pytest.raises(Conflict, match="is not deleted: taetpu did not make it"):
         bucket.check_ours(bucket.status(clients, "mine"), "me")
     assert world.changes() == []

@@ -26,7 +26,8 @@ from taetpu.cloud.errors import (
     Transient,
     Unknown,
 )
-from taetpu.cloud.google_errors import classify, explained, reading
+from taetpu.cloud.google_calls import explained, reading
+from taetpu.cloud.google_errors import classify
 
 ZONE = "us-east5-b"
 
@@ -278,6 +279,28 @@ TABLE = {
     "not found": (rpc(5, "Resource 'projects/p/locations/z/nodes/lab' was not found"), NotFound, "was not found"),
     "name taken": (rest(409, "Resource 'x' already exists", name="ALREADY_EXISTS"), Conflict, "already exists"),
     "Compute Engine's name taken": (operation("RESOURCE_ALREADY_EXISTS", "It exists"), Conflict, "It exists"),
+    # the form of Compute Engine's errors: a code of HTTP, and a name that says more
+    "in use, told as a bad request": (
+        rest(400, "The network resource 'x' is already being used by 'y'", legacy="resourceInUseByAnotherResource"),
+        Conflict,
+        "is already being used",
+    ),
+    "not ready, told as a bad request": (
+        rest(400, "The resource 'x' is not ready", legacy="resourceNotReady"), Conflict, "is not ready",
+    ),
+    # tensorflow/tpu#124
+    "a free trial": (
+        rest(403, "cannot create a TPU Node on a project linked to a free-trial billing account, forbidden",
+             legacy="forbidden"),
+        Permission,
+        "the project is paid for by a free trial, which has no TPUs",
+    ),
+    # after https://cloud.google.com/compute/docs/oslogin/manage-oslogin-in-an-org; the words are our reading
+    "OS Login is insisted on": (
+        rest(412, "Constraint constraints/compute.requireOsLogin violated.", legacy="conditionNotMet"),
+        Permission,
+        "the organisation's policy constraints/compute.requireOsLogin forbids it",
+    ),
     "another state": (rest(400, "It is DELETING.", name="FAILED_PRECONDITION"), Conflict, "It is DELETING."),
     "collided": (rest(409, "Another operation is in progress.", name="ABORTED"), Transient, "in progress"),
     "unavailable": (rpc(14, "The service is currently unavailable."), Transient, "currently unavailable"),
@@ -327,6 +350,8 @@ def test_an_error_is_sorted_by_what_can_be_done(name):
         ("zone misspelt", "did you mean 'us-east5-b'?"),
         ("runtime version", "did you mean 'v2-alpha-tpuv6e'?"),
         ("stockout in the call", "--flex-start"),
+        ("a free trial", "upgrade it to a paid account"),
+        ("OS Login is insisted on", "which OS Login does not know"),
         ("no answer by gRPC", "it looks first whether it was done"),
     ],
 )

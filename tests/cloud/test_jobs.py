@@ -11,7 +11,7 @@ import pytest
 from tests.cloud.machines import until
 from tests.cloud.test_ssh import NASTY, SHOW
 
-from taetpu.cloud import jobs, ssh_errors
+from taetpu.cloud import agents, jobs, ssh_errors
 from taetpu.cloud.fakes.hosts import Trouble
 from taetpu.cloud.jobs import Asked
 
@@ -64,7 +64,7 @@ def test_a_job_is_nobodys_session(ready):
     slice.close()
     until(lambda: read(slice, name) == ["0", name])
     assert jobs.job(slice, "")[0]["state"] == "running"
-    assert jobs.stop(slice, name, grace=5) == {0: 128 + signal.SIGTERM}
+    assert jobs.stop(slice, "", grace=5) == (name, {0: 128 + signal.SIGTERM})
 
 
 COUNT = (
@@ -114,8 +114,10 @@ def test_a_host_that_stays_away_ends_the_reading(ready, hosts):
     slice = ready()
     name = jobs.start(slice, shell("echo began; sleep 60"))
     threading.Thread(target=lambda: (until(lambda: read(slice, name)), hosts.halt("t-w0"))).start()
+    told: list[str] = []
     with pytest.raises(ssh_errors.Unreachable, match="t does not answer, so that nothing can read the log there"):
-        read(slice, name, follow=True, patience=1)
+        read(slice, name, follow=True, patience=1, tell=told.append)
+    assert told == ["the connection to t is lost; trying again for 1 s"]
 
 
 def test_stop_ends_what_has_left_the_group_and_what_does_not_listen(ready):
@@ -123,7 +125,7 @@ def test_stop_ends_what_has_left_the_group_and_what_does_not_listen(ready):
     deaf = "trap '' TERM; setsid sleep 61 & setsid sh -c \"trap '' TERM; sleep 62\" & echo up; wait; sleep 63"
     name = jobs.start(slice, shell(deaf))
     until(lambda: read(slice, name) == ["up"])
-    assert jobs.stop(slice, name, grace=0.3) == {0: 128 + signal.SIGKILL}
+    assert jobs.stop(slice, name, grace=0.3) == (name, {0: 128 + signal.SIGKILL})
     assert marked(f"TAETPU_JOB={name}".encode()) == []
 
 
@@ -132,7 +134,7 @@ def test_stop_lets_a_job_write_its_checkpoint(ready):
     slice = ready()
     name = jobs.start(slice, shell("trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
     until(lambda: read(slice, name) == ["up"])
-    assert jobs.stop(slice, name, grace=10) == {0: 0}  # its own code
+    assert jobs.stop(slice, name, grace=10) == (name, {0: 0})  # its own code
     assert read(slice, name)[-1] == "saved"
 
 
@@ -148,8 +150,9 @@ def test_a_job_that_is_killed_is_lost_and_not_ended(ready):
 def test_one_job_at_a_time_unless_it_shall_run_beside(ready):
     slice = ready(2)
     name = jobs.start(slice, shell("sleep 60"), workers=[1])
-    with pytest.raises(jobs.Busy, match=f"worker 1 of t runs the job {name} already") as error:
+    with pytest.raises(jobs.Running, match=f"worker 1 of t runs the job {name} already") as error:
         jobs.start(slice, shell("echo no"))
+    assert not isinstance(error.value, jobs.Busy), "for which a machine would be given up"
     assert error.value.remedy.startswith("`taetpu tpu stop`")
     assert [list(jobs.job(slice, "")), len(jobs.status(slice)[0]["jobs"])] == [[1], 0]
     beside = jobs.start(slice, shell("echo beside"), beside=True)
@@ -198,6 +201,47 @@ def test_nothing_begins_while_a_worker_is_out_of_reach(ready, hosts):
     assert all(host["jobs"] == [] for worker, host in jobs.status(slice).items() if worker != 2)
 
 
+LATE = """
+def late(**asked):
+    while not os.path.exists(os.path.join(HOME, "wake")):
+        time.sleep(0.05)
+    try:
+        start(**asked)
+    except Refusal as refusal:
+        with open(os.path.join(HOME, "said"), "w") as file:
+            file.write(str(refusal))
+
+BEGINS = 0.1
+COMMANDS["start"] = late
+"""
+
+
+@pytest.mark.slow
+def test_a_start_that_arrives_late_finds_its_place_taken(ready, hosts):
+    """A host hangs while the job is begun on the others, is given up, and wakes: nothing runs on it alone."""
+    slice = ready(2)
+    machine = hosts.find("t-w1")
+    with (machine.private / "machine" / "agent.py").open("a") as agent:
+        agent.write(LATE)
+    with pytest.raises(ssh_errors.Hung, match="worker 1 of t took the command to start the job and gave no answer"):
+        jobs.start(slice, shell("echo began; sleep 60"), name="half", answer=3)
+    (machine.home / "wake").touch()
+    until((machine.home / "said").exists)
+    assert (machine.home / "said").read_text() == "the job did not begin"
+    assert jobs.status(slice)[1]["jobs"] == []
+    assert jobs.job(slice, "half")[0]["state"] == "ended"
+
+
+@pytest.mark.slow
+def test_a_host_that_is_off_keeps_the_others_from_nothing(ready, hosts):
+    slice = ready(2)
+    name = jobs.start(slice, shell("sleep 60"))
+    hosts.halt("t-w0")
+    with pytest.raises(ssh_errors.Unreachable, match=f"worker 0 of t does not answer.*; {name} was ended wherever"):
+        jobs.stop(slice, "", grace=5)
+    assert jobs.job(slice, name, [1])[1]["rc"] == 128 + signal.SIGTERM
+
+
 HANGS = "\nCOMMANDS['start'] = lambda **asked: time.sleep(60)\n"
 DIES = "\nCOMMANDS['start'] = lambda **asked: os.kill(os.getpid(), signal.SIGKILL)\n"
 
@@ -230,7 +274,7 @@ def test_where_one_worker_does_not_begin_the_others_are_stopped(ready, hosts, ho
 
 def test_a_start_whose_answer_was_lost_begins_once(ready, monkeypatch):
     slice = ready()
-    real, calls = jobs._asked, []
+    real, calls = agents.send, []
 
     def lossy(slice, command, request, workers, timeout=30):
         answered = real(slice, command, request, workers, timeout)
@@ -239,7 +283,8 @@ def test_a_start_whose_answer_was_lost_begins_once(ready, monkeypatch):
             return [ssh_errors.Done(0, "t", 255, "", "client_loop: send disconnect: Broken pipe")]
         return answered
 
-    monkeypatch.setattr(jobs, "_asked", lossy)
+    for module in (agents, jobs):
+        monkeypatch.setattr(module, "send", lossy)
     name = jobs.start(slice, shell("echo once"))
     assert calls == ["check", "start", "start"]
     monkeypatch.undo()
@@ -286,7 +331,8 @@ def test_status_does_not_know_what_no_chip_tells(ready):
 DOCKER = """\
 #!/bin/sh
 # Stands in for docker, which is not installed here: writes down what it was asked for.
-printf '%s\\n' "$@" >"$HOME/docker-$1"
+printf '%s\\n' "$@" >>"$HOME/docker-$1"
+[ "$1" != run ] || chown 12345 "$HOME"/.taetpu/jobs/*/log 2>/dev/null
 [ "$1" != run ] || { trap '' TERM; echo contained; sleep "${SECONDS_IN_IT:-0}"; }
 """
 
@@ -306,14 +352,16 @@ def test_a_job_in_a_container(ready, hosts, tmp_path):
     until(lambda: read(slice, name) == ["contained"])
     home = hosts.find("t-w0").home
     words = (home / "docker-run").read_text().splitlines()
-    assert words[:4] == ["run", "--rm", "--privileged", "--net=host"]
+    assert words[:5] == ["run", "--rm", "--pull=never", "--privileged", "--net=host"]
     assert words[words.index("--name") + 1] == f"taetpu-{name}"
     assert words[words.index("--volume") + 1] == f"{home}:{home}"
     assert words[words.index("--workdir") + 1] == f"{home}/work/here"
     assert {"KEY=a 'b'", "TPU_WORKER_ID=0", "TPU_NAME=local", f"TAETPU_JOB={name}"} <= set(words)
     assert words[-4:] == ["r/i@sha256:0", "python", "a b.py", "$x"]
-    assert jobs.stop(slice, name, grace=0.2)[0] == 128 + signal.SIGKILL
-    assert (home / "docker-kill").read_text().splitlines() == ["kill", f"taetpu-{name}"]
+    assert jobs.stop(slice, name, grace=0.2)[1] == {0: 128 + signal.SIGKILL}
+    heard = (home / "docker-kill").read_text().split()
+    assert heard[:6] == ["kill", "--signal=15", f"taetpu-{name}", "kill", "--signal=9", f"taetpu-{name}"]
+    assert (home / f".taetpu/jobs/{name}/log").stat().st_uid == os.getuid(), "what the container's root wrote is ours"
 
 
 def test_halting_a_machine_leaves_no_process_of_it(ready, hosts):

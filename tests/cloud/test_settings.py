@@ -69,6 +69,7 @@ WRONG = [
     ("[cloud]\nidle_minutes = 1.5\n", "1.5 is not allowed", "cloud.idle_minutes", "a whole number"),
     ('[cloud]\nexternal_ip = "yes"\n', "'yes' is not allowed", "cloud.external_ip", "true or false"),
     ('[cloud]\nservice_account = "key.json"\n', "'key.json' is no account", "cloud.service_account", "e-mail address"),
+    ('[cloud]\nsecrets = ["KEY=s3cr3t!"]\n', "this names no secret of Secret Manager", "cloud.secrets", "names alone"),
     ('[cloud]\nservice_account_json = "k"\n', "it uses no key files", "cloud.service_account_json", "gcloud auth"),
     ('[cloud]\ncredentials = "k"\n', "it uses no key files", "cloud.credentials", "gcloud auth"),
     ('[clout]\nproject = "p"\n', "'clout' is nothing that taetpu reads", "clout", "[cloud]"),
@@ -108,6 +109,12 @@ def test_a_wrong_variable_is_named_and_the_file_is_not_blamed(write, name, value
     assert error.value.problem.startswith(problem)
     assert error.value.file is None
     assert (error.value.remedy or "").endswith(("or unset it", f"or unset {PREFIX}{name}"))
+
+
+def test_secrets_are_names_by_variable(write):
+    folder = write('[cloud]\nsecrets = ["WANDB_API_KEY", "HF_TOKEN=my-token"]\n')
+    assert read(folder, {}).secret_names == {"WANDB_API_KEY": "WANDB_API_KEY", "HF_TOKEN": "my-token"}
+    assert read(folder, {f"{PREFIX}SECRETS": "A, B=b"}).secret_names == {"A": "A", "B": "b"}
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.machines import SETTINGS, until
 
-from taetpu.cloud import ssh, ssh_errors
+from taetpu.cloud import ssh, ssh_config, ssh_errors
 from taetpu.cloud.fakes.hosts import Trouble
 from taetpu.core.errors import UserError
 
@@ -124,7 +124,7 @@ def test_sshd_that_comes_late_is_reached_then(boot, hosts):
 
 def test_the_key_is_made_once_and_is_its_owners_alone(hosts):
     made: list[str] = []
-    threads = [threading.Thread(target=lambda: made.append(ssh.public_key())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: made.append(ssh_config.public_key())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

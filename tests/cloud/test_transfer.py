@@ -20,7 +20,9 @@ def project(tmp_path):
     root = tmp_path / "my project"
     files = {
         "train.py": "1", "sub/deep/x.py": "2", "sub/it's (a) [b] $c *.py": "3", "naïve.py": "4",
+        "-rf.py": "5", "--delete": "6", "a:b.py": "7", "two\nlines.py": "8", " spaces ": "9",
         "big.csv": "data", "keep.csv": "kept", "runs/one/log": "local", "sub/secret.key": "key", "odd[1]*.tmp": "x",
+        "two\nlines.tmp": "x", "end .tmp": "x", "-x.tmp": "x", "sub/taetpu-debug/job/log": "fetched",
     }  # fmt: skip
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +33,10 @@ def project(tmp_path):
     return root
 
 
-SENT = [".gitignore", "keep.csv", "naïve.py", "sub/.gitignore", "sub/deep/x.py", "sub/it's (a) [b] $c *.py", "train.py"]
+SENT = [
+    " spaces ", "--delete", "-rf.py", ".gitignore", "a:b.py", "keep.csv", "naïve.py", "sub/.gitignore", "sub/deep/x.py",
+    "sub/it's (a) [b] $c *.py", "train.py", "two\nlines.py",
+]  # fmt: skip
 
 
 def there(hosts, target, instance="t-w0"):
@@ -42,7 +47,8 @@ def there(hosts, target, instance="t-w0"):
 def test_a_sync_makes_every_host_the_same_and_leaves_what_git_ignores(boot, hosts, project):
     slice = boot(2)
     changed = transfer.sync(slice, project, "work/my project")
-    assert {name for name in changed if not name.endswith("/")} == set(SENT)
+    told = {name.replace("\\#012", "\n") for name in changed if not name.endswith("/")}  # rsync's way of saying it
+    assert told == set(SENT)
     for instance in ("t-w0", "t-w1"):
         assert there(hosts, "work/my project", instance) == SENT
     assert transfer.sync(slice, project, "work/my project") == []
@@ -73,12 +79,13 @@ def test_a_dry_run_makes_nothing(boot, hosts, project):
 
 def test_named_files_keep_their_folders_and_nothing_else_is_touched(boot, hosts, project):
     slice = boot(2)
-    paths = [project / "sub/it's (a) [b] $c *.py", project / "sub/deep", project / "big.csv"]
-    transfer.send(slice, project, paths, "work/p")
-    sent = ["big.csv", "sub/deep/x.py", "sub/it's (a) [b] $c *.py"]  # what is named is sent though git ignores it
+    names = ["sub/it's (a) [b] $c *.py", "sub/deep", "big.csv", "-rf.py", "--delete", "a:b.py"]
+    transfer.send(slice, project, [project / name for name in names], "work/p")
+    sent = ["--delete", "-rf.py", "a:b.py", "big.csv", "sub/deep/x.py", "sub/it's (a) [b] $c *.py"]
+    assert there(hosts, "work/p") == sent, "what is named is sent though git ignores it"
     assert there(hosts, "work/p", "t-w1") == sent
     transfer.send(slice, project, [project / "sub"], "work/p")
-    assert there(hosts, "work/p") == ["big.csv", "sub/.gitignore", *sent[1:]]
+    assert there(hosts, "work/p") == sorted([*sent, "sub/.gitignore"])
 
 
 def test_what_is_not_below_the_root_is_refused(boot, project, tmp_path):
@@ -93,13 +100,29 @@ def test_what_is_not_below_the_root_is_refused(boot, project, tmp_path):
 def test_scrap_removes_what_is_named_and_nothing_outside(boot, hosts, project):
     slice = boot()
     transfer.sync(slice, project, "work/p")
-    transfer.scrap(slice, "work/p", ["sub/it's (a) [b] $c *.py", "naïve.py", "never-there"])
-    assert there(hosts, "work/p") == [name for name in SENT if name not in ("naïve.py", "sub/it's (a) [b] $c *.py")]
+    doomed = ["sub/it's (a) [b] $c *.py", "naïve.py", "-rf.py", "--delete", " spaces ", "two\nlines.py"]
+    transfer.scrap(slice, "work/p", [*doomed, "never-there"])
+    assert there(hosts, "work/p") == [name for name in SENT if name not in doomed]
     for outside in ("../x", "/etc/passwd", "a/../../b", ".", ""):
         with pytest.raises(UserError, match="is no path inside the folder"):
             transfer.scrap(slice, "work/p", [outside])
     transfer.scrap(slice, "work/p", [])
     assert not (hosts.find("t-w0").home / "work/p").exists()
+
+
+@pytest.mark.slow
+def test_more_ignored_files_than_a_command_line_holds(boot, hosts, tmp_path):
+    """`data/*` with `!data/.keep`, as many projects have it, makes git name every single one."""
+    root = tmp_path / "p"
+    (root / "data").mkdir(parents=True)
+    (root / ".gitignore").write_text("data/*\n!data/.keep\n")
+    (root / "data/.keep").touch()
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    for number in range(os.sysconf("SC_ARG_MAX") // 200):
+        (root / "data" / f"{number:0200d}").touch()
+    slice = boot()
+    transfer.sync(slice, root, "work/p")
+    assert there(hosts, "work/p") == [".gitignore", "data/.keep"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ Example: taetpu bucket create my-studies --region us-east5
 """
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="The bucket; else `bucket` of the settings.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The bucket; else `bucket` of the settings.")]
 
 
 @app.command()
@@ -25,17 +25,18 @@ def create(
     soft_delete_days: Annotated[
         int, typer.Option(help="For how long Google keeps, and bills, what was deleted: 0, or 7 to 89.")
     ] = 7,
+    write: Annotated[bool, typer.Option("--write", help="Put its name into taetpu.toml, as bucket.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a bucket, or find yours that is there. The same command again changes nothing.
 
-    Example: taetpu bucket create my-studies --region us-east5
+    Example: taetpu bucket create my-studies --region us-east5 --write
     """
     from dataclasses import asdict
 
-    from taetpu.cloud import bucket
+    from taetpu.cloud import bucket, settings_file
 
     place = here()
     want = bucket.wanted(place.settings, name, region, soft_delete_days)
@@ -46,7 +47,9 @@ def create(
     elif not agreed("\n".join(want.told()), "Create it?", yes=yes, dry_run=dry_run):
         return
     elif bucket.create(place.clients, want):
-        tell(f"made gs://{want.name}; studies go there with --root gs://{want.name}/runs")
+        tell(f"made gs://{want.name}; studies go there with --root gs://{want.name}/studies")
+    if write and not dry_run:
+        tell(f"bucket is set in {settings_file.write('bucket', want.name)}")
     if as_json:
         show_json(asdict(want))
 

@@ -16,7 +16,7 @@ ALL = "all"
 
 def chips(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="A slice (v5e-8, v4:2x2x4); all chips otherwise, or by `all`.")
+        str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4); all chips otherwise, or by `all`.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

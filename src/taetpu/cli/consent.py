@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from taetpu.cli.tables import fitting
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it may cost; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
@@ -22,7 +24,7 @@ def agreed(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str | N
     """
     from taetpu.core.errors import UserError
 
-    typer.echo(plan, err=True)
+    typer.echo(fitting(plan), err=True)
     if dry_run:
         typer.echo("dry run: nothing was changed", err=True)
         return False

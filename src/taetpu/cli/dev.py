@@ -11,12 +11,15 @@ import typer
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
-from taetpu.cli.remote import COMMAND, Beside, Debug, On, Stack, begin, finish, slice_of, workers
+from taetpu.cli.hosts import COMMAND, Beside, Debug, On, Stack, begin, finish, folder_of, slice_of, workers
 
 if TYPE_CHECKING:
     from taetpu.cloud.ssh import Slice
 
-app = typer.Typer(help="Try files on a TPU: copy, run and remove them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Try files on a TPU: copy, run and remove them.\n\nExample: taetpu dev run train.py --lr 3e-4",
+    no_args_is_help=True,
+)
 
 NEXT = "+"
 """Stands between two files with their arguments."""
@@ -24,7 +27,7 @@ ENTER = 'export PATH="$HOME/.taetpu/venv/bin:$PATH" PYTHONPATH="$HOME/.taetpu/sr
 PAUSE = 0.5
 """Seconds between two looks at this folder's files."""
 
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Files and folders of this project.")]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders of this project.")]
 All = Annotated[bool, typer.Option("--all", "-a", help="The whole project.")]
 Command = Annotated[bool, typer.Option("--command", help="What follows is a command, not a file for Python.")]
 Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one host, as long as it is connected.")]
@@ -34,7 +37,7 @@ Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one
 def mount(
     paths: Paths = None, everything: All = False, tpu: Stack = None, worker: On = "all", dry_run: DryRun = False
 ) -> None:
-    """Copy files and folders to the hosts, each to where it lies in the project.
+    """Copy files and folders to the hosts. Each goes to where it lies in the project.
 
     Example: taetpu dev mount train.py models/
     """
@@ -55,35 +58,66 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it.")] = False,
     debug: Debug = False,
     beside: Beside = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Copy Python files to the hosts and run them one after the other, each with its own arguments; + begins the next.
+    """Copy Python files to the hosts and run them. Each has its own arguments; + begins the next.
+
+    A folder with a `__main__.py` is run as Python runs it.
 
     Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
     """
+    from taetpu.core.errors import UserError
+
+    if enter and (detach or debug):
+        problem = f"-i and --{'detach' if detach else 'debug'} exclude each other"
+        raise UserError(problem, remedy="without -i it is a job, with a log of its own")
     place = here()
     slice = slice_of(place, tpu)
     commands, files = _commands(context.args, command)
-    _run(place, slice, commands, files, worker, enter=enter, detach=detach, debug=debug, beside=beside)
+    chosen = workers(slice, worker)[: 1 if enter else None]
+    if dry_run:
+        _would_run(slice, commands, files, chosen)
+    elif enter:
+        _enter(slice, commands, files, chosen, beside)
+    else:
+        _run(place, slice, commands, files, chosen, detach=detach, debug=debug, beside=beside)
 
 
 @app.command("run-all", context_settings=COMMAND)
 def run_all(
-    context: typer.Context, tpu: Stack = None, worker: On = "all", debug: Debug = False, beside: Beside = False
+    context: typer.Context,
+    tpu: Stack = None,
+    worker: On = "all",
+    debug: Debug = False,
+    beside: Beside = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Copy Python files, run them, and remove them again, whether they ended well or not.
+    """Copy Python files, run them and remove them again. They are removed however they ended.
 
     Example: taetpu dev run-all train.py --steps 10
     """
     from taetpu.cloud import transfer
+    from taetpu.core.errors import Failed
 
     place = here()
     slice = slice_of(place, tpu)
     commands, files = _commands(context.args, False)
+    chosen, ended = workers(slice, worker), False
+    if dry_run:
+        _would_run(slice, commands, files, chosen)
+        return
+    root = transfer.project(Path.cwd())
     try:
-        _run(place, slice, commands, files, worker, enter=False, detach=False, debug=debug, beside=beside)
+        _run(place, slice, commands, files, chosen, detach=False, debug=debug, beside=beside)
+        ended = True
+    except Failed:
+        ended = True
+        raise
     finally:
-        root = transfer.project(Path.cwd())
-        transfer.scrap(slice, transfer.work(root), _names(root, files), workers(slice, worker))
+        if ended:
+            transfer.scrap(slice, transfer.work(root), _names(root, files), chosen)
+        else:  # a job that goes on, or another one, may need them
+            tell(f"what was copied stays there: `taetpu dev scrap {shlex.join(['--', *files])}` removes it")
 
 
 @app.command()
@@ -118,24 +152,32 @@ def sync(
     watch: Annotated[bool, typer.Option("--watch", help="Go on: whatever changes here goes there.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the hosts' copy of this project the same as here, once or for as long as this runs.
+    """Make the hosts' copy of this project the same as here. Once, or for as long as this runs.
 
     Example: taetpu dev sync --watch
     """
     from taetpu.cloud import transfer
+    from taetpu.cloud.errors import Transient
 
     slice = slice_of(here(), tpu)
     chosen = workers(slice, worker)
     root = transfer.project(Path.cwd())
-    before: dict[str, tuple[int, int]] | None = None
+    before, said = None, ""
     while True:
         now = _seen(root)
-        if now != before:
-            for line in transfer.sync(slice, root, transfer.work(root), dry_run=dry_run, workers=chosen):
-                typer.echo(line)
+        try:
+            if now != before:
+                for line in transfer.sync(slice, root, transfer.work(root), dry_run=dry_run, workers=chosen):
+                    typer.echo(line)
+            before, said = now, ""
+        except Transient as error:
+            if not watch:
+                raise
+            if error.problem != said:
+                tell(f"{error.problem}; trying again until it succeeds")
+            said = error.problem
         if not watch or dry_run:
             return
-        before = now
         time.sleep(PAUSE)
 
 
@@ -144,29 +186,41 @@ def _run(
     slice: "Slice",
     commands: list[list[str]],
     files: list[str],
-    worker: str,
+    chosen: list[int],
     *,
-    enter: bool,
     detach: bool,
     debug: bool,
     beside: bool,
 ) -> None:
-    from taetpu.cloud import transfer
-
-    chosen = workers(slice, worker)
-    if enter:
-        chosen = chosen[:1]
+    """Copy files and run commands on hosts as a job."""
     if files:
         _sent(slice, files, chosen, dry_run=False)
-    if enter:
-        root = transfer.project(Path.cwd())
-        folder = f"{transfer.work(root)}/{Path.cwd().resolve().relative_to(root).as_posix()}"
-        script = " && ".join(shlex.join(one) for one in commands)
-        script = f'{ENTER} && mkdir -p "$1" && cd "$1" && {script}'
-        slice.enter(chosen[0], command=["sh", "-c", script, "sh", folder])
     name = begin(place, slice, commands, chosen, debug=debug, beside=beside)
     if not detach:
         finish(slice, name, chosen, debug=debug)
+
+
+def _enter(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int], beside: bool) -> None:
+    """Copy files and run commands in this terminal, on one host; never returns."""
+    from taetpu.cloud import jobs
+
+    if not beside:
+        jobs.check(slice, chosen)
+    if files:
+        _sent(slice, files, chosen, dry_run=False)
+    script = " && ".join(shlex.join(one) for one in commands)
+    script = f'{ENTER} && mkdir -p "$1" && cd "$1" && {script}'
+    slice.enter(chosen[0], command=["sh", "-c", script, "sh", folder_of(Path.cwd())])
+
+
+def _would_run(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:
+    """What would be copied and run, and where."""
+    for name in _sent(slice, files, chosen, dry_run=True) if files else []:
+        typer.echo(f"copy {name}")
+    for one in commands:
+        typer.echo(f"run  {shlex.join(one)}")
+    on = ", ".join(slice.place(worker) for worker in chosen)
+    tell(f"in ~/{folder_of(Path.cwd())} on {on}; dry run: nothing was changed")
 
 
 def _commands(words: list[str], command: bool) -> tuple[list[list[str]], list[str]]:
@@ -189,9 +243,16 @@ def _commands(words: list[str], command: bool) -> tuple[list[list[str]], list[st
     if command:
         return groups, []
     for first, *_ in groups:
-        if not Path(first).is_file():
+        path = Path(first)
+        if path.is_dir() and not (path / "__main__.py").is_file():
+            raise UserError(
+                "Python runs a folder by its __main__.py, and there is none", file=first, remedy="name a file"
+            )
+        if not path.exists():
             raise UserError("there is no such file", file=first, remedy="--command runs something that is no file here")
-    return [["python", *group] for group in groups], [first for first, *_ in groups]
+    # A name that begins with a hyphen would be an option of Python's.
+    named = [[f"./{first}" if first.startswith("-") else first, *rest] for first, *rest in groups]
+    return [["python", *group] for group in named], [first for first, *_ in groups]
 
 
 def _chosen(paths: list[str] | None, everything: bool) -> list[str]:

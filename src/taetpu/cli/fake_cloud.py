@@ -1,4 +1,4 @@
-"""`taetpu dev fake-cloud` and `preempt`: every cloud command tried on this machine, with no account."""
+"""`taetpu dev fake-cloud`, `left` and `preempt`: every cloud command tried on this machine, with no account."""
 
 import os
 import subprocess
@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
+from taetpu.cli.options import AsJson
+from taetpu.cli.tables import count, show_json
+
 
 def fake_cloud(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run with the fake cloud.")],
 ) -> None:
-    """Run a command with a Google Cloud that is not there: fake servers, real clients, machines on this one.
+    """Run a command with a fake Google Cloud. Its servers are fakes, clients and ssh are real, machines are this one.
 
     Example: taetpu dev fake-cloud -- taetpu tpu up --type v6e-8 --yes
     """
@@ -27,29 +30,65 @@ def fake_cloud(
         os.environ |= cloud.environment()  # machines that boot are given it
         tell(f"a fake cloud listens at {cloud.address}; its answers are our reading of Google's documentation")
         code = subprocess.run(command, check=False).returncode
-        left = cloud.machines()
-        tell(f"machines that are left: {', '.join(left)}" if left else "no machine is left")
-        for line in cloud.others():
-            tell(f"left: {line}")
+        for line in _told(cloud.left()):
+            tell(line)
     sys.exit(code)
 
 
-def preempt(name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")]) -> None:
-    """Take a machine of the fake cloud back, as Google may do with spot machines at any time.
+def left(as_json: AsJson = False) -> None:
+    """What there is in the fake cloud, of whatever kind. Exit code 3 if anything is.
 
-    Example: taetpu dev preempt my-tpu
+    Example: taetpu dev left
+    """
+    import json
+    from urllib.request import urlopen
+
+    from taetpu.core.errors import Failed
+
+    found: list[str] = json.loads(urlopen(f"{_address()}/fake/left").read())
+    if as_json:
+        show_json(found)
+    else:
+        for line in _told(found):
+            typer.echo(line)
+    if found:
+        raise Failed(f"{count(len(found), 'thing')} left")
+
+
+def _told(found: list[str]) -> list[str]:
+    return [f"left: {line}" for line in found] or ["nothing is left in the fake cloud"]
+
+
+def preempt(
+    name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")],
+    notice: Annotated[float, typer.Option(help="Seconds for which it is told before; Google gives up to 30.")] = 0.0,
+) -> None:
+    """Take a machine of the fake cloud back. Google may do so with spot machines at any time.
+
+    Example: taetpu dev preempt my-tpu --notice 30
     """
     from urllib.error import HTTPError
     from urllib.parse import quote
     from urllib.request import Request, urlopen
 
+    from taetpu.core.errors import UserError
+
+    try:
+        urlopen(Request(f"{_address()}/fake/preempt/{quote(name, safe='')}?notice={notice}", method="POST"))
+    except HTTPError as error:
+        raise UserError(f"there is no machine {name!r}", remedy="`taetpu tpu list` shows what there is") from error
+
+
+def _address() -> str:
+    """Where the fake cloud listens.
+
+    Raises:
+        UserError: there is none.
+    """
     from taetpu.cloud.clients import fake_address
     from taetpu.core.errors import UserError
 
     address = fake_address()
     if address is None:
-        raise UserError("no fake cloud runs here", remedy="taetpu dev fake-cloud -- COMMAND; real ones are Google's")
-    try:
-        urlopen(Request(f"{address}/fake/preempt/{quote(name, safe='')}", method="POST"))
-    except HTTPError as error:
-        raise UserError(f"there is no machine {name!r}", remedy="`taetpu tpu list` shows what there is") from error
+        raise UserError("no fake cloud runs here", remedy="`taetpu dev fake-cloud -- COMMAND` runs one")
+    return address

@@ -19,7 +19,7 @@ REQUIRED = "required"
 
 
 def catalog(
-    what: Annotated[str, typer.Argument(metavar="[SLOT[/KIND]]", help="A slot, or a kind of a slot.")] = "",
+    what: Annotated[str, typer.Argument(metavar="SLOT[/KIND]", help="A slot, or a kind of a slot.")] = "",
     plugin: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A plug-in whose kinds are shown, too. May be repeated.")
     ] = None,

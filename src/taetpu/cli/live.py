@@ -9,7 +9,7 @@ from taetpu.cli.options import Root
 
 
 def ui(
-    folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
+    folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
     root: Root = None,
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes a free one.")] = 8765,
 ) -> None:

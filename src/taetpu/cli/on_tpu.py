@@ -1,8 +1,10 @@
 """`taetpu run --on tpu`: a study from no machine to its report, and back to none."""
 
 import os
+import re
+import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,20 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import agreed
+from taetpu.cli.tables import show_json
 from taetpu.cli.wanted import Offer, Wanted
 
 if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
+    from taetpu.cloud.backends.base import Machine, Worker
+    from taetpu.cloud.errors import CloudError
     from taetpu.cloud.ssh import Slice
     from taetpu.spec.design import Study
+    from taetpu.store.backend import Store
 
 FETCHED = ("results.json", "study.yaml", "report/")
 """What comes back of a study's folder; runs and models stay in the bucket."""
+PORT, PORTS = 8476, 1000
+"""Where processes of several hosts meet: jax's own port for it on Cloud TPU, or one of those behind it."""
+MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
+"""Options with which more may be done than a study's file asks for."""
 
 
 def run_on_tpu(
     file: Path, sets: list[str], root: str | None, words: Sequence[str], wanted: Wanted, *,
-    name: str | None, keep: bool, yes: bool, dry_run: bool,
+    name: str | None, keep: bool, yes: bool, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train a study on a Cloud TPU with its folder in the bucket, whatever becomes of machines; its exit code.
 
@@ -36,36 +45,101 @@ def run_on_tpu(
         UserError: the study, the settings or the bucket are not as they must be; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
-    from taetpu.cloud.reconcile import down
-    from taetpu.cloud.supervise import Budget, supervise
+    from taetpu.cloud.supervise import Budget, Lost, supervise
+    from taetpu.core.errors import UserError
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
 
     study, place = load_study(file, sets), here()
+    check_paths(study)
     address = _root(place, root)
     store = open_store(address)
-    store.list(study.name)  # says what is wrong with the bucket before anything is paid for
+    check_stored(store, study)
     spec = wanted.spec(place, name)
-    offer = Offer.of(place, spec, wanted)
-    plan = f"{offer.plan()}\ntrain {study.name} there into {store.where(study.name)}"
-    if not agreed(f"{plan}, then {'keep' if keep else 'delete'} the TPU", "Go on?", yes=yes, dry_run=dry_run):
+    if MORE.isdisjoint(words) and finished(store, study) and not place.cloud.of(spec.stack):
+        tell(f"nothing of {study.name} is left to train: no TPU is made")
+        if not dry_run:
+            _fetch(store, study.name, as_json)
+        return 0
+    offer, budget = Offer.of(place, spec, wanted), Budget(hours=spec.hours)
+    lines = [
+        offer.plan(),
+        f"made again where it is lost, at most {budget.recoveries} times and for {spec.hours:g} h together",
+        f"train {study.name} there into {store.where(study.name)}, then {'keep' if keep else 'delete'} the TPU",
+    ]
+    if not agreed("\n".join(lines), "Go on?", yes=yes, dry_run=dry_run):
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
     try:
-        code = supervise(place.cloud, offer.made, job, lambda: store.list(study.name), Budget())
+        code = supervise(place.cloud, offer.made, job, lambda: kept(store, study.name), budget)
     except KeyboardInterrupt:
-        tell(
-            f"\ndetached: {study.name} goes on. To come back: the same command; to look: taetpu tpu logs -f, "
-            f"taetpu status {store.where(study.name)}; to end it: taetpu tpu down {spec.stack}"
-        )
+        tell(job.detached(store.where(study.name)))
+        sys.exit(130)  # not as a study that was interrupted: this one goes on
+    except UserError as error:
+        if not isinstance(error, Lost) and place.cloud.records.read(spec.stack).zones:
+            tell(remains(spec.stack))
         raise
-    _fetch(store, study.name)
-    if keep:
-        tell(f"{spec.stack} is kept until {spec.hours:g} h after it was made: taetpu tpu down {spec.stack} removes it")
-    else:
-        down(place.cloud, spec.stack)
+    try:
+        _fetch(store, study.name, as_json)
+    finally:
+        _leave(place, spec.stack, keep)
+    if code:
+        where = store.where(study.name)
+        tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
     return code
+
+
+def check_stored(store: "Store", study: "Study") -> None:
+    """Find out what is wrong with the bucket, or with what is stored there, before anything is paid for.
+
+    Raises:
+        UserError: it cannot be read, or the study's folder holds another study.
+    """
+    from taetpu.data.corpora import PYTHON_DOCS
+    from taetpu.spec.design import check_frozen, frozen
+    from taetpu.stats.stored import read_study
+    from taetpu.store.study import StudyFolder
+
+    store.list(study.name)
+    folder = StudyFolder(store, study.name)
+    if folder.exists() and not study.match:
+        # The texts that come with Python may be those of another version there.
+        docs = PYTHON_DOCS in sources(study)
+        check_frozen(read_study(folder) | ({"data": frozen(study)["data"]} if docs else {}), study)
+
+
+def finished(store: "Store", study: "Study") -> bool:
+    """Whether all that the file asks for is trained and reported: then no machine is needed to say so again."""
+    from taetpu.store.study import StudyFolder
+
+    folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"
+    if study.tune or study.match or not store.exists(page):
+        return False
+    results = [f"{folder.run(run.arm, run.seed, run.id).key}/result.json" for run in study.runs()]
+    return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
+
+
+def kept(store: "Store", name: str) -> Hashable:
+    """What of a study's folder the next machine goes on from: runs that are done, states of packs that are not."""
+    found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
+    return frozenset(one[0] for one in found if one)
+
+
+def remains(stack: str) -> str:
+    """What a user is told where a machine may have been made and is not used."""
+    return f"{stack} may be there: the same command goes on with it, `taetpu tpu down {stack}` removes it"
+
+
+def _leave(place: Here, stack: str, keep: bool) -> None:
+    from taetpu.cloud import ssh
+    from taetpu.cloud.reconcile import down
+
+    if keep:
+        tell(f"{stack} is kept for the rest of its time: `taetpu tpu down {stack}` removes it")
+    else:
+        down(place.cloud, stack)
+        ssh.forget(stack)
 
 
 @dataclass
@@ -83,17 +157,14 @@ class StudyJob:
     words: list[str]
     slice: "Slice | None" = field(default=None, init=False)
     name: str = field(default="", init=False)
-
-    @property
-    def prefix(self) -> str:
-        return f"{self.study.name}-"
+    read: dict[int, int] = field(default_factory=dict, init=False)
 
     def prepare(self, machine: "Machine") -> None:
         from taetpu.cloud import transfer
         from taetpu.cloud.ssh import Slice
 
         with _lost():
-            self.offer.set_up(machine)
+            machine = self.offer.set_up(machine)
             self.slice = Slice.of(machine, self.offer.spec.user, self.place.settings)
             files = needed(self.study, self.file)
             base = Path(os.path.commonpath([path.parent for path in files]))
@@ -111,28 +182,40 @@ class StudyJob:
 
         assert self.slice
         with _lost():
-            told = jobs.status(self.slice)
-            running = [
-                job["name"] for host in told.values() if isinstance(host, dict)
-                for job in host["jobs"] if job["state"] == "running" and job["name"].startswith(self.prefix)
-            ]  # fmt: skip
-            if running:
-                self.name = running[0]
+            command = ["python", "-m", "taetpu", "run", self.remote, *self.words]
+            if self._runs(jobs.status(self.slice), command):
                 tell(f"{self.study.name} runs there already")
                 return
-            together = ["--coordinator", "auto"] if len(self.slice.workers) > 1 else []
-            command = ["python", "-m", "taetpu", "run", self.remote, *self.words, *together]
             # The machine before this one may have been taken away with the study's claim in its hands.
-            environment = {
-                PATIENCE: "120",
-                "GOOGLE_CLOUD_PROJECT": self.place.settings.project,
-                "PYTHONUNBUFFERED": "1",
-            }
-            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image)
-            self.name = jobs.start(self.slice, asked, name=self.prefix + jobs.new_name())
+            environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.place.settings.project}
+            environment |= {"PYTHONUNBUFFERED": "1", **meeting(self.slice.workers)}
+            secrets = self.place.settings.secret_names
+            asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image, secrets)
+            self.read = {}
+            self.name = jobs.start(self.slice, asked, name=f"{self.study.name}-{jobs.new_name()}")
+
+    def _runs(self, told: "Mapping[int, dict[str, Any] | CloudError]", command: list[str]) -> bool:
+        """Whether this very study is what runs there; it is followed then.
+
+        Raises:
+            Conflict: something else runs there, which must not be ended for this.
+        """
+        from taetpu.cloud.errors import Conflict
+
+        hosts = [host for host in told.values() if isinstance(host, dict)]
+        running = [job for host in hosts for job in host["jobs"] if job["state"] == "running"]
+        same = [job["name"] for job in running if job["commands"] == [command]]
+        if running and not same:
+            stack, name = self.offer.spec.stack, running[0]["name"]
+            remedy = f"wait for it, end it (`taetpu tpu stop {name}`), or give this one a --tpu of its own"
+            raise Conflict(f"{stack} runs another job already, {name}", remedy=remedy)
+        if same and same[0] != self.name:
+            self.name, self.read = same[0], {}
+        return bool(same)
 
     def follow(self, machine: "Machine") -> int:
         from taetpu.cloud import jobs
+        from taetpu.cloud.supervise import Gone
 
         assert self.slice
         with _lost():
@@ -142,9 +225,24 @@ class StudyJob:
                 sys.stderr.write(f"[{worker}] {line}\n" if several else f"{line}\n")
                 sys.stderr.flush()
 
-            jobs.logs(self.slice, self.name, write, follow=True, patience=self.patience)
-            codes = [one["rc"] for one in jobs.job(self.slice, self.name).values()]
-        return max(1 if code is None else code for code in codes)
+            jobs.logs(self.slice, self.name, write, follow=True, patience=self.patience, read=self.read)
+            told = list(jobs.job(self.slice, self.name).values())
+        codes = [one["rc"] for one in told]
+        if None in codes:
+            raise Gone("the study was killed there before it could say how it ended")
+        if any(codes) and any(one["preempted"] for one in told):
+            raise Gone("it is being preempted, and the study was told so")
+        return max(codes)
+
+    def detached(self, where: str) -> str:
+        """What a user who leaves is told."""
+        stack, study = self.offer.spec.stack, self.study.name
+        if not self.name:
+            return f"\nleft before {study} began; {remains(stack)}"
+        return (
+            f"\ndetached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
+            f"or `taetpu status {where}`; to end it: `taetpu tpu down {stack}`"
+        )
 
     @property
     def patience(self) -> float:
@@ -152,13 +250,47 @@ class StudyJob:
         return max(2.0, 6 * self.place.cloud.waits.poll)
 
 
+def meeting(workers: "Sequence[Worker]") -> dict[str, str]:
+    """What tells the processes of several hosts where they meet and who they are; nothing where there is one.
+
+    It is said, rather than left to what jax finds out, because that was never seen for machines of Compute Engine.
+    """
+    if len(workers) == 1:
+        return {}
+    port = PORT + secrets.randbelow(PORTS)  # one that was used a moment ago may not be free yet
+    return {
+        "JAX_COORDINATOR_ADDRESS": f"{workers[0].inside or workers[0].address}:{port}",
+        "JAX_NUM_PROCESSES": str(len(workers)),
+        "JAX_PROCESS_ID": "{worker}",
+    }
+
+
 def needed(study: "Study", file: Path) -> list[Path]:
     """The files that a study is made of: its own, its plug-ins', its texts."""
     from taetpu.data.corpora import PYTHON_DOCS
 
-    sources = {getattr(run.config.task, "source", PYTHON_DOCS) for run in study.runs()} - {PYTHON_DOCS}
-    texts = [study.folder / Path(source).expanduser() for source in sorted(sources)]
+    texts = [study.folder / source for source in sorted(sources(study) - {PYTHON_DOCS})]
     return [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
+
+
+def check_paths(study: "Study") -> None:
+    """Refuse files that are named by where they lie on this machine: another one has them elsewhere.
+
+    Raises:
+        UserError: a plug-in or a text is.
+    """
+    from taetpu.core.errors import UserError
+
+    for name in sorted({*sources(study), *study.document.data.get("plugins", [])}):
+        if name.startswith(("/", "~")):
+            remedy = "name it as seen from the study's folder; files are copied to a TPU as they lie to each other"
+            raise UserError(f"{name!r} is a path of this machine alone", file=study.file, remedy=remedy)
+
+
+def sources(study: "Study") -> set[str]:
+    """Where a study's texts are, as its tasks name them."""
+    named = (getattr(run.config.task, "source", None) for run in study.runs())
+    return {source for source in named if source is not None}
 
 
 def _root(place: Here, root: str | None) -> str:
@@ -184,19 +316,20 @@ def _root(place: Here, root: str | None) -> str:
 def _lost() -> Iterator[None]:
     """What says that a machine does not answer, or not as it should, is told as its loss."""
     from taetpu.cloud.jobs import Busy
-    from taetpu.cloud.ssh_errors import OtherKey, Unreachable
+    from taetpu.cloud.ssh_errors import CommandFailed, DiskFull, Hung, OtherKey, Unreachable
     from taetpu.cloud.supervise import Lost
     from taetpu.cloud.vm import NotSetUp
 
     try:
         yield
-    except (Busy, NotSetUp, OtherKey, Unreachable) as error:
+    except (Busy, CommandFailed, DiskFull, Hung, NotSetUp, OtherKey, Unreachable) as error:
         raise Lost(error.problem, remedy=error.remedy) from error
 
 
-def _fetch(store: Any, name: str) -> None:
+def _fetch(store: "Store", name: str, as_json: bool) -> None:
     """Bring a study's results and report here; what they say has been in its log."""
     from taetpu.store.backend import open_store
+    from taetpu.store.study import StudyFolder
 
     local = open_store("cloud")
     for key in store.list(name):
@@ -205,3 +338,5 @@ def _fetch(store: Any, name: str) -> None:
             local.write(key, store.read(key), replace=True)
     if local.exists(f"{name}/report/index.html"):
         tell(f"report, here: {local.where(f'{name}/report/index.html')}")
+    if as_json and (results := StudyFolder(store, name).read_results()):
+        show_json(results)

@@ -1,39 +1,32 @@
 """`taetpu tpu ssh`, `sync`, `run`, `logs`, `stop`, `clean` and `status`: what happens on a TPU's hosts."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.cloud import Here, here, tell
+from taetpu.cli.cloud import here, tell
 from taetpu.cli.consent import DryRun
+from taetpu.cli.hosts import (
+    Beside,
+    Debug,
+    On,
+    Stack,
+    begin,
+    ended,
+    fetch,
+    finish,
+    hosts_of,
+    machine_of,
+    read,
+    slice_of,
+    workers,
+)  # fmt: skip
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
-if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.ssh import Slice
-
-DEBUG = {
-    "TF_CPP_MIN_LOG_LEVEL": "0",
-    "TPU_STDERR_LOG_LEVEL": "0",
-    "TPU_MIN_LOG_LEVEL": "0",
-    "TPU_LOG_DIR": "{job}/tpu",
-    "XLA_FLAGS": "--xla_dump_to={job}/xla --xla_dump_hlo_as_text",
-    "JAX_TRACEBACK_FILTERING": "off",
-}
-"""What a job is given with --debug; `{job}` is its folder on the host."""
-
-# What follows the options is a command of its own, and keeps its own options.
-COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-
-Stack = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The TPU; else `stack` of the settings.")]
-On = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of several, by its number from 0.")]
-Job = Annotated[str, typer.Argument(metavar="[JOB]", help="The job; else the newest.")]
-Beside = Annotated[bool, typer.Option("--beside", help="Although a job runs: this one does not use the TPU.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Let XLA and the TPU say more, and fetch it with XLA's dumps.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest.")]
 
 
 def ssh(
@@ -101,8 +94,9 @@ def logs(
     tpu: Stack = None,
     worker: On = "all",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Then fetch its folder, with XLA's dumps.")] = False,
 ) -> None:
-    """What a job has written, of each host; a lost connection is made again, and no line comes twice.
+    """What a job has written, on each host. A lost connection is made again, and no line comes twice.
 
     Example: taetpu tpu logs -f
     """
@@ -111,7 +105,9 @@ def logs(
     slice = slice_of(here(), tpu)
     found = jobs.job(slice, job, workers(slice, worker))
     name = next(iter(found.values()))["name"]
-    _read(slice, name, sorted(found), follow)
+    read(slice, name, sorted(found), follow)
+    if debug:
+        fetch(slice, name, sorted(found))
 
 
 def stop(
@@ -120,21 +116,19 @@ def stop(
     worker: On = "all",
     grace: Annotated[float, typer.Option(help="Seconds that it has to end by itself.")] = 30.0,
 ) -> None:
-    """End a job: SIGTERM, so that it can write a checkpoint, and SIGKILL after a while.
+    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while.
 
     Example: taetpu tpu stop
     """
     from taetpu.cloud import jobs
 
     slice = slice_of(here(), tpu)
-    chosen = workers(slice, worker)
-    name = next(iter(jobs.job(slice, job, chosen).values()))["name"]
-    codes = jobs.stop(slice, name, grace=grace, workers=chosen)
+    name, codes = jobs.stop(slice, job, grace=grace, workers=workers(slice, worker))
     tell(f"{name} has ended: {_codes(codes)}")
 
 
 def clean(
-    job: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs; else all that ended.")] = None,
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
     tpu: Stack = None,
     worker: On = "all",
 ) -> None:
@@ -150,10 +144,10 @@ def clean(
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else the settings'.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else the settings'.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A TPU, its hosts, their jobs, and how its chips are used as far as libtpu tells.
+    """A TPU, its hosts, their jobs, and how its chips are used. Of chips, what libtpu tells.
 
     Example: taetpu tpu status
     """
@@ -163,7 +157,7 @@ def status(
 
     place = here()
     machine = machine_of(place, name)
-    found = jobs.status(_slice(place, machine)) if machine.state is State.READY else {}
+    found = jobs.status(hosts_of(place, machine)) if machine.state is State.READY else {}
     if as_json:
         hosts = [{"error": one.problem} if isinstance(one, CloudError) else one for one in found.values()]
         told = {"tpu": machine.name, "type": machine.type, "zone": machine.zone, "state": str(machine.state)}
@@ -176,132 +170,13 @@ def status(
     rows = [_host(worker, one) for worker, one in found.items()]
     show_table(rows)
     listed = [
-        {"worker": worker, "job": job["name"], "state": _ended(job), "command": _command(job)}
+        {"worker": worker, "job": job["name"], "state": ended(job), "command": _command(job)}
         for worker, one in found.items()
         if not isinstance(one, CloudError)
         for job in one["jobs"]
     ]
     typer.echo("")
     show_table(listed) if listed else typer.echo("no job has been begun")
-
-
-def slice_of(place: Here, name: str | None) -> "Slice":
-    """The hosts of a TPU, as they were last seen; asked for where they were not.
-
-    Raises:
-        NotFound: there is none.
-        Conflict: it is not ready.
-    """
-    from taetpu.cloud.backends.base import State
-    from taetpu.cloud.errors import Conflict
-    from taetpu.cloud.ssh import Slice
-
-    if known := Slice.known(place.stack(name), place.settings):
-        return known
-    machine = machine_of(place, name)
-    if machine.state is not State.READY:
-        problem = f"{machine.name} in {machine.zone} is not ready: it is {machine.state} ({machine.detail})"
-        raise Conflict(problem, remedy="`taetpu tpu up` waits for it, or makes another")
-    return _slice(place, machine)
-
-
-def machine_of(place: Here, name: str | None) -> "Machine":
-    """A TPU by the API's word, the one that is ready if several are there.
-
-    Raises:
-        NotFound: there is none.
-    """
-    from taetpu.cloud.backends.base import State
-    from taetpu.cloud.errors import NotFound
-
-    stack = place.stack(name)
-    there = sorted(place.cloud.of(stack), key=lambda machine: machine.state is not State.READY)
-    if there:
-        return there[0]
-    names = ", ".join(sorted({m.stack for m in place.cloud.machines() if m.owner == place.cloud.owner}))
-    raise NotFound(f"there is no TPU {stack!r} of yours", remedy=f"yours: {names}" if names else "`taetpu tpu up`")
-
-
-def _slice(place: Here, machine: "Machine") -> "Slice":
-    from taetpu.cloud.spec import Spec
-    from taetpu.cloud.ssh import Slice
-
-    return Slice.of(machine, Spec.user, place.settings)
-
-
-def workers(slice: "Slice", chosen: str) -> list[int]:
-    """The hosts that `--worker` means.
-
-    Raises:
-        UserError: it means none.
-    """
-    from taetpu.core.errors import UserError
-
-    if chosen == "all":
-        return list(slice.all)
-    if not chosen.isdecimal():
-        raise UserError(f"--worker {chosen!r} is no host", remedy="a number from 0, or all")
-    return [slice.check(int(chosen))]
-
-
-def begin(
-    place: Here,
-    slice: "Slice",
-    commands: list[list[str]],
-    chosen: list[int],
-    *,
-    debug: bool = False,
-    beside: bool = False,
-    environment: Mapping[str, str] | None = None,
-) -> str:
-    """Begin a job in the folder on the hosts that stands for this one; its name."""
-    from taetpu.cloud import jobs, transfer
-
-    root = transfer.project(Path.cwd())
-    folder = f"{transfer.work(root)}/{Path.cwd().resolve().relative_to(root).as_posix()}"
-    given = (DEBUG if debug else {}) | dict(environment or {})
-    asked = jobs.Asked(commands, folder.removesuffix("/."), given, place.settings.image)
-    name = jobs.start(slice, asked, workers=chosen, beside=beside)
-    tell(f"job {name} runs on {slice.stack}: `taetpu tpu logs -f {name}` reads it, `taetpu tpu stop {name}` ends it")
-    return name
-
-
-def finish(slice: "Slice", name: str, chosen: list[int], *, clean: bool = False, debug: bool = False) -> None:
-    """Read a job to its end. Ctrl-C leaves it running.
-
-    Raises:
-        Failed: it did not end well everywhere.
-    """
-    from taetpu.cloud import jobs, transfer
-    from taetpu.core.errors import Failed
-
-    try:
-        _read(slice, name, chosen, follow=True)
-    except KeyboardInterrupt:
-        tell(f"\n{name} goes on: `taetpu tpu stop {name}` ends it")
-        raise
-    told = jobs.job(slice, name, chosen)
-    if debug:
-        for worker in chosen:
-            target = Path("taetpu-debug") / name / f"worker-{worker}"
-            transfer.fetch(slice, worker, f".taetpu/jobs/{name}", target)
-        tell(f"logs and dumps: taetpu-debug/{name}")
-    if any(one["rc"] for one in told.values()) or any(one["state"] != "ended" for one in told.values()):
-        states = "; ".join(f"worker {worker}: {_ended(one)}" for worker, one in told.items())
-        raise Failed(f"the job {name} did not end well: {states}")
-    if clean:
-        jobs.clean(slice, [name], chosen)
-
-
-def _read(slice: "Slice", name: str, chosen: list[int], follow: bool) -> None:
-    """Print a job's logs; with several hosts each line has its host's number."""
-    from taetpu.cloud import jobs
-
-    def write(worker: int, line: str) -> None:
-        sys.stdout.write(f"{line}\n" if len(chosen) == 1 else f"[{worker}] {line}\n")
-        sys.stdout.flush()
-
-    jobs.logs(slice, name, write, follow=follow, workers=chosen)
 
 
 def _words(context: typer.Context) -> list[str]:
@@ -327,12 +202,6 @@ def _host(worker: int, told: Any) -> dict[str, Any]:
     by = "not known" if held is None else ", ".join(sorted({f"{name} ({pid})" for pid, name, _ in held})) or "nobody"
     row |= {"chips": told["chips"], "in use by": by, "disk": f"{told['free'] / 1e9:.0f} GB"}
     return row | {"guard": told["guard"]}
-
-
-def _ended(job: Mapping[str, Any]) -> str:
-    """How a job stands, in words."""
-    words = {"running": "running", "lost": "killed", "ended": f"ended with {job['rc']}"}[job["state"]]
-    return f"{words}, preempted" if job["preempted"] else words
 
 
 def _command(job: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ def _entry(entry: "StudyEntry") -> dict[str, Any]:
 
 
 def status(
-    folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A study's folder, or a root of many.")] = None,
+    folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until all is done; Ctrl-C ends it.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
     as_json: AsJson = False,

@@ -91,14 +91,21 @@ def run(
     """
     from taetpu.core.errors import UserError
 
-    if on is not None or kind is not None:
+    machine = {
+        "--type": kind, "--tpu": tpu, "--zone": zone, "--backend": backend, "--spot": spot, "--flex-start": flex_start,
+        "--reservation": reservation, "--max-hours": max_hours, "--max-usd": max_usd, "--idle-minutes": idle_minutes,
+        "--runtime": runtime, "--keep": keep, "--dry-run": dry_run,
+    }  # fmt: skip
+    if on is not None:
         wanted = Wanted(
             kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
         )  # fmt: skip
         words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
-        raise typer.Exit(
-            _elsewhere(on, study, sets or [], root, words, wanted, name=tpu, keep=keep, yes=yes, dry_run=dry_run)
-        )
+        told = {"name": tpu, "keep": keep, "yes": yes, "dry_run": dry_run, "as_json": as_json}
+        raise typer.Exit(_elsewhere(on, reuse or [], study, sets or [], root, words, wanted, **told))
+    if given := [name for name, value in machine.items() if value]:
+        remedy = "--on tpu; what would be trained here `taetpu plan` says"
+        raise UserError("it is for a TPU that is made, and --on tpu is not said", path=(given[0],), remedy=remedy)
 
     if audit is not None and not reuse:
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
@@ -133,18 +140,21 @@ def _words(
     return words + (["--dump"] if dump else [])
 
 
-def _elsewhere(on: str | None, *asked: Any, **options: Any) -> int:
+def _elsewhere(on: str, reuse: list[str], *asked: Any, **options: Any) -> int:
     """Train on a machine that is made for it; the exit code.
 
     Raises:
-        UserError: what `--on` names is none.
+        UserError: what `--on` names is none, or a root to reuse is not seen from there.
     """
     from taetpu.core.errors import UserError
     from taetpu.core.runtime import prepare_jax
 
     if on != "tpu":
-        problem = "--type names a machine, and --on tpu is not said" if on is None else f"there is no --on {on}"
-        raise UserError(problem, path=("--on",), remedy="--on tpu")
+        raise UserError(f"there is no machine {on!r}", path=("--on",), remedy="--on tpu")
+    for root in reuse:
+        if not root.startswith("gs://"):
+            problem, remedy = f"no TPU sees {root!r}", "a root in a bucket: --reuse gs://BUCKET/FOLDER"
+            raise UserError(problem, path=("--reuse",), remedy=remedy)
     prepare_jax()
     from taetpu.cli.on_tpu import run_on_tpu
 

@@ -24,6 +24,16 @@ def filled(text: str, first: int = 0, hanging: int = 0) -> str:
     )
 
 
+def fitting(lines: str) -> str:
+    """Lines as they are where they fit; those that do not go on below, indented."""
+
+    def one(line: str) -> str:
+        indent = len(line) - len(line.lstrip())
+        return line if len(line) <= WIDTH else filled(line.strip(), indent, indent + 2)
+
+    return "\n".join(map(one, lines.splitlines()))
+
+
 def say(text: str, first: int = 0, hanging: int = 0) -> None:
     """Print a paragraph, see `filled`."""
     typer.echo(filled(text, first, hanging))

@@ -1,6 +1,7 @@
 """`taetpu tpu`: machines made, found and removed; what happens on them is in `remote`."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,8 +9,9 @@ import typer
 from taetpu.cli import remote
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
+from taetpu.cli.hosts import COMMAND
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.tables import filled, say, show_json, show_table
 from taetpu.cli.wanted import (
     BackendOption,
     FlexStart,
@@ -28,9 +30,11 @@ from taetpu.cli.wanted import (
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
 
-app = typer.Typer(help="Cloud TPUs: from zones to teardown.", no_args_is_help=True)
+app = typer.Typer(
+    help="Cloud TPUs: from zones to teardown.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True
+)
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The TPU; else `stack` of the settings.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else `stack` of the settings.")]
 
 
 @app.command()
@@ -61,8 +65,7 @@ def up(
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(offer.plan(), "Make it?", yes=yes, dry_run=dry_run):
         return
-    machine = offer.made()
-    offer.set_up(machine)
+    machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show([machine])
     _show_orphans(place, machine)
 
@@ -90,18 +93,27 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
 
 @app.command("list")
 def list_machines(as_json: AsJson = False) -> None:
-    """Every TPU machine of the project that can be seen, yours or not, in all zones.
+    """Every TPU machine of the project, yours or not, in all zones.
 
     Example: taetpu tpu list
     """
-    place = here()
-    machines, parts = place.cloud.machines(), [part for b in place.cloud.backends for part in b.parts()]
+    from taetpu.cloud.backends.base import State
+
+    cloud = here().cloud
+    machines, unseen = cloud.machines(), cloud.unseen()
     if as_json:
-        show_json({"machines": [_machine(m) for m in machines], "parts": parts})
+        show_json({"machines": [_machine(m) for m in machines], "unseen": unseen})
         return
-    _show(machines) if machines else typer.echo("no TPU machine is there")
-    for part in parts:
-        say(f"left over: {part} (`taetpu tpu gc` removes it)")
+    left = [machine for machine in machines if machine.state is State.LOST and not machine.workers]
+    whole = [machine for machine in machines if machine not in left]
+    _show(whole) if whole else typer.echo("no TPU machine is there")
+    for machine in whole:
+        if machine.state is not State.READY:
+            say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
+    for machine in left:
+        remedy = f" (`taetpu tpu down {machine.stack}` removes it)" if machine.owner == cloud.owner else ""
+        say(f"left over: {machine.name} in {machine.zone}: {machine.detail}{remedy}", hanging=2)
+    _show_unseen(unseen)
 
 
 @app.command()
@@ -114,6 +126,7 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
 
     place = here()
     machines = place.cloud.machines()
+    _show_unseen(place.cloud.unseen())
     doomed = reconcile.expired(machines, place.cloud.owner, place.cloud.waits.now())
     for machine in machines:
         if not machine.owner:
@@ -143,8 +156,9 @@ def cost(as_json: AsJson = False) -> None:
         row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
         row["USD an hour"] = record.usd_per_hour if machine else 0.0
         row["so far"] = None if so_far is None else so_far + record.spent
-        row["at most yet"] = None if record.usd_per_hour is None else record.usd_per_hour * left
-        rows.append(row)
+        row["at most yet"] = 0.0 if not left else None if record.usd_per_hour is None else record.usd_per_hour * left
+        if machine or row["so far"]:
+            rows.append(row)
     if as_json:
         show_json(rows)
     elif rows:
@@ -178,6 +192,12 @@ def _show(machines: list["Machine"]) -> None:
     )
 
 
+def _show_unseen(unseen: Mapping[str, Sequence[str]]) -> None:
+    """Where nobody could look: what is there is not known."""
+    for backend, zones in unseen.items():
+        tell(filled(f"not seen: {backend} did not answer for {', '.join(zones)}; what is there is not known", 0, 2))
+
+
 def _show_orphans(place: Here, machine: "Machine") -> None:
     """What else of yours is running: it costs money."""
     others = [m for m in place.cloud.machines() if m.owner == machine.owner and m.stack != machine.stack]
@@ -195,9 +215,9 @@ def _usd(value: float | None) -> str:
     return "no rate" if value is None else f"{value:.2f}"
 
 
-app.command(context_settings=remote.COMMAND)(remote.ssh)
+app.command(context_settings=COMMAND)(remote.ssh)
 app.command()(remote.sync)
-app.command(context_settings=remote.COMMAND)(remote.run)
+app.command(context_settings=COMMAND)(remote.run)
 app.command()(remote.logs)
 app.command()(remote.stop)
 app.command()(remote.clean)

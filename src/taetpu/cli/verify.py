@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def verify(
     checks: Annotated[
-        list[str] | None, typer.Argument(metavar="[CHECK]...", help="Only these checks; all unless any is named.")
+        list[str] | None, typer.Argument(metavar="CHECK", help="Only these checks; all unless any is named.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,11 +1,13 @@
 """The machine that a command asks for: its options, what they come to, what it may cost, and how it is made."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taetpu.cli.cloud import Here, tell
+from taetpu.cli.tables import count
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
@@ -64,6 +66,7 @@ class Wanted:
             UserError: no slice is named, or a value cannot be.
         """
         from taetpu.cloud.catalogue import backend_for, runtime_of
+        from taetpu.cloud.image.registry import refuse_container_registry
         from taetpu.cloud.spec import Spec, label
         from taetpu.core.chips import resolve
         from taetpu.core.errors import UserError
@@ -80,6 +83,7 @@ class Wanted:
         if minutes < 0:
             raise UserError(f"{minutes} minutes are no time", path=("--idle-minutes",), remedy="0 (never) or more")
         made_by = backend_for(tpu, self.backend or own.backend)
+        refuse_container_registry(own.image)
         return Spec(
             place.stack(name), tpu, made_by, self.way(), self.reservation, hours, minutes or None, label(own.owner),
             runtime=self.runtime or runtime_of(tpu, made_by), network=own.network, subnetwork=own.subnetwork,
@@ -97,22 +101,35 @@ class Offer:
 
     @classmethod
     def of(cls, place: Here, spec: "Spec", wanted: Wanted) -> "Offer":
-        """Zones that cost more than is allowed are left out.
+        """Where the user says, in his order; else wherever the backend lists the slice: in the settings' region (the
+        bucket's) first, then the cheapest, then in the US. Zones that cost more than is allowed are left out.
 
         Raises:
-            UserError: the slice is listed nowhere.
+            UserError: the slice is listed nowhere, or a zone or the limit cannot be.
             Invalid: it may cost more than is allowed everywhere.
         """
+        from taetpu.cloud.catalogue import order, region
         from taetpu.cloud.cost import Price, check
         from taetpu.cloud.errors import Invalid
         from taetpu.cloud.prices import rate
+        from taetpu.cloud.settings import check_zone
+        from taetpu.core.errors import UserError
 
-        limits = place.settings
+        if wanted.max_usd is not None and wanted.max_usd <= 0:
+            problem = f"no TPU costs at most ${wanted.max_usd:g}"
+            raise UserError(problem, path=("--max-usd",), remedy="more than 0, or leave it out")
+        limits, chosen = place.settings, wanted.zones or place.settings.zones
         if wanted.max_usd is not None:
             limits = limits.model_copy(update={"max_usd": wanted.max_usd})
         prices, refused = dict[str, Price](), list[Invalid]()
-        for zone in _zones(place, spec, wanted.zones):
-            price = Price(spec.tpu.chips, spec.hours, *rate(place.clients, spec.tpu, zone, spec.provisioning))
+        known = {
+            zone: Price(spec.tpu.chips, spec.hours, *rate(place.clients, spec.tpu, zone, spec.provisioning))
+            for zone in map(check_zone, chosen or _listed(place, spec))
+        }
+        if not chosen:
+            ranks = {zone: (region(zone) != limits.region, order(zone, known[zone].per_chip_hour)) for zone in known}
+            known = {zone: known[zone] for zone in sorted(known, key=lambda zone: ranks[zone])}
+        for zone, price in known.items():
             try:
                 check(price, spec, zone, limits)
                 prices[zone] = price
@@ -120,49 +137,71 @@ class Offer:
                 refused.append(error)
         if refused and not prices:
             raise refused[0]
+
         return cls(place, spec, prices)
 
     def plan(self) -> str:
         """What would be made, in lines."""
         spec, hosts = self.spec, self.spec.tpu.hosts
         idle = f", or once idle for {spec.idle_minutes} min" if spec.idle_minutes else ""
+        what = f"{spec.stack}: {spec.tpu.name} ({count(spec.tpu.chips, 'chip')}, {count(hosts, 'host')})"
+        wide = max(map(len, self.prices))
+        sources: dict[str, list[str]] = {}
+        for zone, price in self.prices.items():
+            sources.setdefault(price.source, []).append(zone)
         lines = [
-            f"{spec.stack}: {spec.tpu.name} ({spec.tpu.chips} chips, {hosts} host{'s' * (hosts > 1)}), "
-            f"{spec.provisioning}, by {spec.backend} with {spec.runtime}",
+            f"{what}, {spec.provisioning}, by {spec.backend} with {spec.runtime}",
             f"deleted after {spec.hours:g} h{idle}; asked for in this order until one has it:",
-            *(f"  {zone}: {price.told()}" for zone, price in self.prices.items()),
+            *(f"  {zone:<{wide}}  {price.told()}" for zone, price in self.prices.items()),
+            *(f"price in {', '.join(zones)}: {source}" for source, zones in sources.items()),
         ]
         return "\n".join(lines)
 
-    def made(self) -> "Machine":
-        """The machine, READY by the API's word: a new one or the one that is there."""
-        from taetpu.cloud import reconcile, ssh, vm
+    def made(self, hours: float | None = None) -> "Machine":
+        """The machine, READY by the API's word: a new one or the one that is there.
 
-        startup, key = vm.startup(self.spec, self.place.settings), ssh.public_key()
+        Args:
+            hours: after which a new one is deleted, if not those of the spec.
+        """
+        from taetpu.cloud import reconcile, ssh_config, transfer, vm
+
+        transfer.rsync()  # says what is missing before anything is made
+        spec = self.spec if hours is None else replace(self.spec, hours=hours)
+        startup, key = vm.startup(spec, self.place.settings), ssh_config.public_key()
         rates = {zone: price.per_hour for zone, price in self.prices.items()}
-        return reconcile.up(self.place.cloud, self.spec, rates, startup, key)
+        return reconcile.up(self.place.cloud, spec, rates, startup, key)
 
-    def set_up(self, machine: "Machine") -> None:
-        """Wait until every host answers, and bring what jobs need."""
-        from taetpu.cloud import ssh, vm
+    def set_up(self, machine: "Machine") -> "Machine":
+        """Wait until every host answers, and bring what jobs need; the machine with all that is known of its hosts.
+
+        Raises:
+            NotSetUp: it was lost meanwhile, or its startup-script failed.
+        """
+        from taetpu.cloud import reconcile, ssh, vm
+        from taetpu.cloud.errors import Transient, Unknown
 
         tell(f"{machine.name} is ready in {machine.zone} by the API's word; waiting until it answers")
-        vm.prepare(ssh.Slice.of(machine, self.spec.user, self.place.settings), self.spec, tell)
+        machine = reconcile.named(self.place.cloud, machine, self.spec)
+
+        def check() -> None:
+            with suppress(Transient, Unknown):
+                if problem := reconcile.lost(self.place.cloud, machine):
+                    raise vm.NotSetUp(f"{machine.name} was lost while it was set up: it is {problem}")
+
+        vm.prepare(ssh.Slice.of(machine, self.spec.user, self.place.settings), self.spec, tell, check=check)
+        return machine
 
 
-def _zones(place: Here, spec: "Spec", wanted: list[str] | None) -> list[str]:
-    """Where to ask: where the user says, else wherever the backend lists the slice, the cheapest first."""
-    from taetpu.cloud.catalogue import offer, rate
+def _listed(place: Here, spec: "Spec") -> list[str]:
+    """Wherever the backend lists the slice.
+
+    Raises:
+        UserError: nowhere.
+    """
+    from taetpu.cloud.catalogue import offer
     from taetpu.core.errors import UserError
 
-    if chosen := wanted or place.settings.zones:
-        return list(chosen)
-    listed = place.cloud.backend(spec.backend).zones(spec.tpu) or sorted(offer(spec.tpu).zones)
-    if not listed:
+    found = place.cloud.backend(spec.backend).zones(spec.tpu) or sorted(offer(spec.tpu).zones)
+    if not found:
         raise UserError(f"{spec.backend} lists {spec.tpu.name} in no zone", remedy="`taetpu tpu zones` shows where")
-
-    def costs(zone: str) -> tuple[bool, float]:
-        usd = rate(spec.tpu, zone, spec.provisioning)
-        return usd is None, usd or 0.0
-
-    return sorted(listed, key=costs)
+    return found

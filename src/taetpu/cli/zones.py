@@ -34,7 +34,7 @@ def zones(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Where a TPU might be had: what is published, your quota, and the price.
+    """Where a TPU might be had, your quota there, and the price.
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
@@ -151,17 +151,13 @@ def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes
     from pathlib import Path
 
     from taetpu.cloud import settings, settings_file
-    from taetpu.core.errors import UserError
 
     given = None if probed is None else {one.zone for one in probed if one.made}
     wanted = list(dict.fromkeys(row.zone for row in table if given is None or row.zone in given))
     if not wanted:
         tell("no zone is written: none gave a machine")
         return
-    path: Path | None = settings.find(Path.cwd())
-    if path is None:
-        raise UserError(f"there is no {settings.FILE} here or above", remedy="`taetpu doctor --init` writes one")
+    path = settings.find(Path.cwd()) or Path.cwd() / settings.FILE
     plan = f"{path}: zones = {', '.join(wanted)}"
     if agreed(plan, "Write them?", yes=yes, dry_run=dry_run):
-        settings_file.write("zones", wanted)
-        typer.echo(path.read_text(encoding="utf-8"), err=True)
+        tell(f"zones is set in {settings_file.write('zones', wanted)}")

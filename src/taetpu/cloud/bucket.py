@@ -166,7 +166,7 @@ def check(bucket: "Bucket | None", want: Wanted) -> bool:
         return False
     if (owner := (bucket.labels or {}).get(OWNER)) != want.owner:
         whose = f"{owner}'s" if owner else "not one that taetpu made"
-        remedy = f"studies can be kept in it all the same, --root gs://{want.name}/runs, or take another name"
+        remedy = f"studies can be kept in it all the same, --root gs://{want.name}/studies, or take another name"
         raise Conflict(f"gs://{want.name} is there, and is {whose}", remedy=remedy)
     differing = [
         f"{what}: {is_!r}, not {should!r}" for what, (is_, should) in _compared(bucket, want).items() if is_ != should
@@ -229,7 +229,7 @@ def check_ours(found: Status, owner: str) -> None:
     """Raise `Conflict` unless the bucket carries this owner's label."""
     if (whose := found.labels.get(OWNER)) != owner:
         told = f"it is {whose}'s" if whose else "taetpu did not make it"
-        remedy = f"`gcloud storage rm --recursive gs://{found.name}`, if you are sure"
+        remedy = f"`gcloud storage rm gs://{found.name} --recursive`, if you are sure"
         raise Conflict(f"gs://{found.name} is not deleted: {told}", remedy=remedy)
 
 

@@ -70,6 +70,11 @@ def region(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
+def order(zone: str, usd: float | None) -> tuple[bool, float, bool, str]:
+    """What zones are sorted by: the price; and at the same price the US first, whose rates the tables know."""
+    return usd is None, usd or 0.0, not zone.startswith("us-"), zone
+
+
 Rated = Literal["on-demand", "spot", "flex-start"]
 
 

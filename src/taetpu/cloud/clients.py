@@ -132,4 +132,5 @@ def imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"the cloud commands need {error.name}", remedy=EXTRA) from None
+        problem = f"this needs Google's libraries, and {error.name} is not installed"
+        raise UserError(problem, remedy=EXTRA) from None

@@ -32,10 +32,10 @@ class Price:
         return None if self.per_hour is None else self.per_hour * self.hours
 
     def told(self) -> str:
-        """The price in words."""
+        """The price in words, without its source."""
         if self.per_hour is None or self.worst is None:
-            return f"no rate is known ({self.source})"
-        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h ({self.source})"
+            return "no rate is known"
+        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h"
 
 
 def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:

@@ -1,18 +1,15 @@
-"""Google's errors by what can be done about them, with the words for it; and how often a question is asked again.
+"""Google's errors by what can be done about them, with the words for it.
 
 What the rules look for was seen in public reports of these APIs, as the tests cite them; where none was found the rule
 is our reading of the documentation. A text that no rule knows is sorted by its code alone.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from taetpu.cloud.catalogue import offer
-from taetpu.cloud.clients import FAKE, FAKE_GRPC, SIGN_IN, imported
+from taetpu.cloud.clients import SIGN_IN
 from taetpu.cloud.errors import (
     CloudError,
     Conflict,
@@ -28,11 +25,6 @@ from taetpu.cloud.errors import (
 from taetpu.cloud.google_status import Told, told
 from taetpu.core.chips import generations, resolve
 from taetpu.core.errors import UserError, suggest
-
-T = TypeVar("T")
-
-PATIENCE = 60.0
-"""Seconds for which a question is asked again while the service does not answer it."""
 
 ROLES = {
     "tpu": "roles/tpu.admin",
@@ -79,7 +71,7 @@ BY_NAME: dict[str, type[CloudError]] = {
     "INVALID_FIELD_VALUE": Invalid, "invalid": Invalid, "badRequest": Invalid, "INVALID_USAGE": Invalid,
     "INTERNAL_ERROR": Unknown, "backendError": Unknown,
 }  # fmt: skip
-"""Compute Engine's names, where there is no code of google.rpc."""
+"""Compute Engine's names: of operations, which have no code of google.rpc, and of refused requests."""
 BY_CODE: dict[int, type[CloudError]] = {
     1: Unknown, 2: Unknown, 3: Invalid, 4: Unknown, 5: NotFound, 6: Conflict, 7: Permission, 9: Conflict,
     10: Transient, 11: Invalid, 12: Invalid, 13: Unknown, 14: Transient, 15: Unknown, 16: Permission,
@@ -126,47 +118,6 @@ def classify(error: Any, zone: str = "", doing: str = "", *, reading: bool = Fal
     return _by_code(case)
 
 
-@contextmanager
-def explained(zone: str = "", doing: str = "", *, reading: bool = False) -> Iterator[None]:
-    """Raise Google's errors as ours. A request that changes something is made once: nothing here repeats it."""
-    try:
-        yield
-    except _kinds() as error:
-        raise classify(error, zone, doing, reading=reading) from error
-
-
-def reading(call: Callable[[], T], zone: str = "", doing: str = "") -> T:
-    """What a request that changes nothing answers, asked again for a while where there is no answer or too many asked.
-
-    Raises:
-        CloudError: see `classify`.
-    """
-    api_core = imported("google.api_core.retry")
-    quick = bool(os.environ.get(FAKE) or os.environ.get(FAKE_GRPC))
-    again = api_core.Retry(
-        predicate=lambda error: (
-            isinstance(error, _kinds()) and isinstance(classify(error, zone, reading=True), Transient)
-        ),
-        initial=0.02 if quick else 1.0,
-        maximum=0.2 if quick else 10.0,
-        multiplier=2.0,
-        timeout=0.8 if quick else PATIENCE,
-    )
-    with explained(zone, doing, reading=True):
-        return again(call)()
-
-
-def _kinds() -> tuple[type[BaseException], ...]:
-    """What Google's libraries raise."""
-    return (
-        imported("google.api_core.exceptions").GoogleAPIError,
-        imported("google.auth.exceptions").GoogleAuthError,
-        imported("requests").RequestException,
-        ConnectionError,
-        TimeoutError,
-    )
-
-
 def _signed_out(case: Case) -> CloudError | None:
     scope = case.has({"ACCESS_TOKEN_SCOPE_INSUFFICIENT"}) or "insufficient authentication scopes" in case.told.message
     if scope:
@@ -192,6 +143,9 @@ def _disabled(case: Case) -> CloudError | None:
     if case.has({"BILLING_DISABLED"}) or re.search(r"billing .*(disabled|not enabled|to be enabled)", message, re.I):
         remedy = "link a billing account: https://console.cloud.google.com/billing/linkedaccount"
         return case.error(Permission, "the project has no billing account that is open", remedy)
+    if re.search(r"free[- ]trial billing", message, re.I):
+        remedy = "upgrade it to a paid account: https://console.cloud.google.com/billing"
+        return case.error(Permission, "the project is paid for by a free trial, which has no TPUs", remedy)
     asked = case.told.code == 7 or case.has({"forbidden"})
     disabled = case.has({"SERVICE_DISABLED", "accessNotConfigured"}) or (asked and DISABLED.search(message))
     if not disabled:
@@ -285,6 +239,8 @@ def _denied(case: Case) -> CloudError | None:
     policy = re.search(r"constraints/[\w.]+", case.told.message)
     if policy:
         remedy = "ask whoever administers the organisation, or ask for it in a way that the policy allows"
+        if "requireOsLogin" in policy.group(0):
+            remedy = "taetpu logs in by a key of its own, which OS Login does not know: ask for an exception to it"
         return case.error(Permission, f"the organisation's policy {policy.group(0)} forbids it", remedy)
     if case.told.code != 7 and not case.has({"PERMISSIONS_ERROR", "forbidden", "CONDITION_NOT_MET"}):
         return None
@@ -301,9 +257,9 @@ def _denied(case: Case) -> CloudError | None:
 
 
 def _by_code(case: Case) -> CloudError:
-    """By its code alone, or by Compute Engine's name for it."""
+    """By Compute Engine's name for it, which says more than its code (what is in use is a 400), or by its code."""
     named = [BY_NAME[name] for name in sorted(case.told.reasons) if name in BY_NAME]
-    kind = BY_CODE.get(case.told.code) or (named[0] if named else Unknown)
+    kind = named[0] if named else BY_CODE.get(case.told.code, Unknown)
     if case.reading and kind is Unknown:
         kind = Transient
     if kind is Invalid and (found := re.search(r"[Rr]untime ?[Vv]ersion,? \\?[\"']?([\w.-]+)", case.told.message)):

@@ -4,35 +4,27 @@ What happens on a host is `vm.machine.agent`'s; this is the side of who asks.
 """
 
 import json
-import os
 import secrets
-import shlex
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taetpu.cloud.agents import REFUSED, NoJob, ask, send, told
 from taetpu.cloud.errors import CloudError, Conflict
-from taetpu.cloud.ssh import Slice, together
-from taetpu.cloud.ssh_errors import NO_CONNECTION, CommandFailed, Done, OtherKey, refusal
-from taetpu.cloud.vm import AGENT, ANSWER
+from taetpu.cloud.job_log import Reader
+from taetpu.cloud.ssh import Slice
+from taetpu.cloud.ssh_errors import refusal
+from taetpu.cloud.vm import ANSWER
 
-REFUSED = 3
-"""The agent's exit code where it says why something cannot be done."""
-PAUSE = 2.0
-"""Seconds between two tries to reach a host again."""
+
+class Running(Conflict):
+    """Another job runs on a host: nobody's machine is taken from him for that."""
 
 
 class Busy(Conflict):
-    """A host's TPU is in use."""
-
-
-class NoJob(CommandFailed):
-    """What was asked of a job cannot be done: there is none, it runs, its name is taken."""
-
-    exit_code = 2
+    """A host's TPU is held by something that is no job of ours, or whether it is cannot be known."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +34,16 @@ class Asked:
     Attributes:
         commands: run one after the other until one fails, each with its own arguments.
         folder: where, in the home folder.
-        environment: added to; `{job}` is the job's folder on the host.
+        environment: added to; `{job}` is the job's folder on the host, `{worker}` the host's number.
         image: of the container that they run in; "": in the machine's virtual environment.
+        secrets: names of Secret Manager's secrets by the variable that each is given in; the host reads them itself.
     """
 
     commands: Sequence[Sequence[str]]
     folder: str = "."
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_name() -> str:
@@ -74,6 +68,7 @@ def start(
 
     Raises:
         Unreachable: a host does not answer; nothing was begun, or what was is stopped.
+        Running: another job runs.
         Busy: a host's TPU is in use.
         NoJob: the name is taken.
     """
@@ -83,17 +78,22 @@ def start(
     name = name or new_name()
     request = {
         "name": name, "id": secrets.token_hex(8), "commands": [list(command) for command in asked.commands],
-        "folder": asked.folder, "environment": dict(asked.environment), "image": asked.image,
+        "folder": asked.folder, "image": asked.image, "secrets": dict(asked.secrets),
     }  # fmt: skip
-    ended = _asked(slice, "start", request, chosen, answer)
+
+    def own(worker: int) -> dict[str, Any]:
+        environment = {key: text.replace("{worker}", str(worker)) for key, text in asked.environment.items()}
+        return request | {"environment": environment}
+
+    ended = send(slice, "start", own, chosen, answer)
     lost = [done.worker for done in ended if not done.reached]
     if lost:  # whether it began there is not known; the same request begins it only once
-        again = {done.worker: done for done in _asked(slice, "start", request, lost, answer)}
+        again = {done.worker: done for done in send(slice, "start", own, lost, answer)}
         ended = [again.get(done.worker, done) for done in ended]
     if not all(done.ok for done in ended):
-        begun = [done.worker for done in ended if done.ok or not done.reached]
-        _asked(slice, "stop", {"name": name, "grace": 0}, begun, answer)
-        _told(ended, "start the job")
+        begun = [done.worker for done in ended if done.rc != REFUSED]  # or may have, or may yet
+        send(slice, "cancel", {"name": name, "id": request["id"]}, begun, answer)
+        told(ended, "start the job")
     return name
 
 
@@ -103,19 +103,20 @@ def check(slice: Slice, workers: Sequence[int] | None = None) -> None:
 
     Raises:
         Unreachable: a host does not answer.
+        Running: another job runs.
         Busy: by whom.
     """
-    for worker, told in ask(slice, "check", {}, workers).items():
+    for worker, found in ask(slice, "check", {}, workers).items():
         place = slice.place(worker)
-        if told["running"]:
+        if found["running"]:
             remedy = "`taetpu tpu stop` ends it; --beside starts another that does not use the TPU"
-            raise Busy(f"{place} runs the job {told['running'][0]} already", remedy=remedy)
-        if told["holders"]:
-            pid, name, path = told["holders"][0]
+            raise Running(f"{place} runs the job {found['running'][0]} already", remedy=remedy)
+        if found["holders"]:
+            pid, name, path = found["holders"][0]
             problem = f"the TPU of {place} is in use: process {pid} ({name}) holds {path}"
             remedy = f"`taetpu tpu ssh -- sudo kill {pid}` ends it; what stays busy needs `taetpu tpu down` and `up`"
             raise Busy(problem, remedy=remedy)
-        if told["lock"] == "unknown":
+        if found["lock"] == "unknown":
             problem = f"libtpu's lock lies on {place}, and whether anybody holds the TPU cannot be told there"
             raise Busy(problem, remedy="look with `taetpu tpu ssh -- sudo lsof /tmp/libtpu_lockfile`")
 
@@ -123,7 +124,7 @@ def check(slice: Slice, workers: Sequence[int] | None = None) -> None:
 def status(slice: Slice, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any] | CloudError]:
     """What each host tells of itself (see the agent), or why it tells nothing."""
     found: dict[int, dict[str, Any] | CloudError] = {}
-    for done in _asked(slice, "status", {}, slice.all if workers is None else workers):
+    for done in send(slice, "status", {}, slice.all if workers is None else workers):
         problem = refusal(done, "tell its state")
         found[done.worker] = problem or json.loads(done.out)
     return found
@@ -136,26 +137,40 @@ def job(slice: Slice, name: str, workers: Sequence[int] | None = None) -> dict[i
         NoJob: no host has it.
         Unreachable: a host does not answer.
     """
-    told = ask(slice, "status", {}, workers)
-    everywhere = [one for host in told.values() for one in host["jobs"]]
+    hosts = ask(slice, "status", {}, workers)
+    everywhere = [one for host in hosts.values() for one in host["jobs"]]
     known = list(dict.fromkeys(one["name"] for one in sorted(everywhere, key=lambda one: one["began"] or 0.0)))
     name = name or (known[-1] if known else "")
-    found = {worker: one for worker, host in told.items() for one in host["jobs"] if one["name"] == name}
+    found = {worker: one for worker, host in hosts.items() for one in host["jobs"] if one["name"] == name}
     if not found:
         what = f"there is no job {name!r} on {slice.stack}" if name else f"{slice.stack} has had no job yet"
         raise NoJob(what, remedy=f"known: {', '.join(known[-5:])}" if known else "`taetpu tpu run` begins one")
     return found
 
 
-def stop(slice: Slice, name: str, *, grace: float = 30.0, workers: Sequence[int] | None = None) -> dict[int, int]:
-    """End a job wherever it is: SIGTERM, and SIGKILL after so many seconds. Its exit code on each host.
+def stop(
+    slice: Slice, name: str, *, grace: float = 30.0, workers: Sequence[int] | None = None
+) -> tuple[str, dict[int, int]]:
+    """End a job wherever it is: SIGTERM, and SIGKILL after so many seconds. Its name, and its exit code on each host.
+
+    With "" the newest. Hosts that do not answer keep none of the others from being asked.
 
     Raises:
         NoJob: no host has it.
+        Unreachable: a host did not answer; the job has ended on the others.
     """
-    chosen = sorted(job(slice, name, workers))
-    told = ask(slice, "stop", {"name": name, "grace": grace}, chosen, timeout=grace + ANSWER)
-    return {worker: one["rc"] for worker, one in told.items()}
+    found = status(slice, workers)
+    away = [one for one in found.values() if isinstance(one, CloudError)]
+    near = [worker for worker, one in found.items() if not isinstance(one, CloudError)]
+    if not near:
+        raise away[0]
+    there = job(slice, name, near)
+    name = next(iter(there.values()))["name"]
+    ended = ask(slice, "stop", {"name": name, "grace": grace}, sorted(there), timeout=grace + ANSWER)
+    if away:
+        away[0].problem += f"; {name} was ended wherever a host answered"
+        raise away[0]
+    return name, {worker: one["rc"] for worker, one in ended.items()}
 
 
 def clean(slice: Slice, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
@@ -164,8 +179,8 @@ def clean(slice: Slice, names: Sequence[str] = (), workers: Sequence[int] | None
     Raises:
         NoJob: one runs, or is not there.
     """
-    told = ask(slice, "clean", {"names": list(names)}, workers)
-    return sorted({name for removed in told.values() for name in removed})
+    removed = ask(slice, "clean", {"names": list(names)}, workers)
+    return sorted({name for gone in removed.values() for name in gone})
 
 
 def logs(
@@ -176,6 +191,8 @@ def logs(
     follow: bool = False,
     workers: Sequence[int] | None = None,
     patience: float = 600.0,
+    tell: Callable[[str], None] = lambda line: None,
+    read: dict[int, int] | None = None,
 ) -> None:
     """Hand every line of a job's logs to `write(worker, line)`, each once, in order; with `follow` until it has ended.
 
@@ -183,25 +200,32 @@ def logs(
 
     Args:
         patience: seconds for which a host may be out of reach.
+        tell: is told when a connection is lost, and when one worker of several has failed.
+        read: bytes of each host's log that have been handed over before; kept up to date.
 
     Raises:
         Unreachable: one was for longer.
         NoJob: it is not there any more.
     """
+    chosen = list(slice.all if workers is None else workers)
     problems: list[CloudError] = []
-    lock = threading.Lock()
+    lock, read = threading.Lock(), {} if read is None else read
 
     def one(worker: int) -> None:
         def locked(line: str) -> None:
             with lock:
                 write(worker, line)
 
+        reader = Reader(slice, worker, name, follow, patience, tell, read.get(worker, 0))
         try:
-            _Reader(slice, worker, name, follow, patience).read(locked)
+            reader.read(locked)
+            if follow and len(chosen) > 1 and (code := job(slice, name, [worker])[worker]["rc"]):
+                tell(f"{slice.place(worker)} has ended with {code}; others may still run, or wait for it")
         except CloudError as problem:
             problems.append(problem)
+        finally:
+            read[worker] = reader.offset - len(reader.rest)
 
-    chosen = slice.all if workers is None else workers
     threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
     for thread in threads:
         thread.start()
@@ -210,81 +234,3 @@ def logs(
             thread.join(0.2)
     if problems:
         raise problems[0]
-
-
-class _Reader:
-    """Reads the log of one host to its end, over as many connections as it takes."""
-
-    def __init__(self, slice: Slice, worker: int, name: str, follow: bool, patience: float):
-        self.slice, self.worker, self.name, self.follow, self.patience = slice, worker, name, follow, patience
-        self.offset, self.rest = 0, b""
-        self.heard = time.monotonic()
-
-    def read(self, write: Callable[[str], None]) -> None:
-        while (done := self._once(write)).rc == NO_CONNECTION:
-            problem = refusal(done, "read the log")
-            if isinstance(problem, OtherKey) or time.monotonic() - self.heard > self.patience:
-                raise problem or AssertionError
-            time.sleep(min(PAUSE, self.patience / 10))
-        _told([done], "read the log")
-        if self.rest:
-            write(self.rest.decode(errors="replace"))
-
-    def _once(self, write: Callable[[str], None]) -> Done:
-        """Read until the log or the connection ends."""
-        request = json.dumps({"name": self.name, "offset": self.offset, "follow": self.follow})
-        process = subprocess.Popen(
-            [*self.slice.ssh(self.worker), _remote("tail")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-        )  # fmt: skip
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        with process:
-            try:
-                process.stdin.write(request.encode())
-                process.stdin.close()
-            except BrokenPipeError:
-                pass
-            while data := os.read(process.stdout.fileno(), 1 << 16):
-                self.offset += len(data)
-                self.heard = time.monotonic()
-                *lines, self.rest = (self.rest + data).split(b"\n")
-                for line in lines:
-                    write(line.decode(errors="replace"))
-            said = process.stderr.read().decode(errors="replace")
-        return Done(self.worker, self.slice.place(self.worker), process.returncode, "", said)
-
-
-def ask(
-    slice: Slice, command: str, request: Mapping[str, Any], workers: Sequence[int] | None = None,
-    timeout: float | None = ANSWER,
-) -> dict[int, Any]:  # fmt: skip
-    """What the agent of each host answers.
-
-    Raises:
-        CloudError: one does not, or refuses.
-    """
-    ended = _asked(slice, command, request, slice.all if workers is None else workers, timeout)
-    return {done.worker: json.loads(done.out or "null") for done in _told(ended, f"answer `{command}`")}
-
-
-def _asked(
-    slice: Slice, command: str, request: Mapping[str, Any], workers: Sequence[int], timeout: float | None = ANSWER
-) -> list[Done]:
-    words = ["sh", "-c", AGENT, "agent", command]
-    return slice.everywhere(words, input=json.dumps(request), timeout=timeout, workers=workers)
-
-
-def _remote(command: str) -> str:
-    return shlex.join(["sh", "-c", AGENT, "agent", command])
-
-
-def _told(ended: Sequence[Done], doing: str) -> list[Done]:
-    """As `together`; what an agent refuses is told in its own words."""
-    for done in ended:
-        if done.rc == REFUSED:
-            if "No space left on device" in done.err:
-                raise refusal(done, doing) or AssertionError
-            raise NoJob(f"{done.place}: {done.err.strip()}")
-    return together(ended, doing)

@@ -167,7 +167,7 @@ def _table(tpu: Slice, zone: str, usd: float, provisioning: Provisioning) -> str
     anywhere = None if provisioning == "flex-start" else tpu.generation.usd_per_chip_hour(provisioning == "spot")
     if usd != anywhere:
         return f"table of {catalogue.dated()} for {catalogue.region(zone)}"
-    return f"table of {chips.dated()}, the cheapest in the US: {catalogue.region(zone)} may cost more"
+    return f"table of {chips.dated()}, the cheapest in the US, so that it may be more there"
 
 
 def _path() -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from taetpu.cloud.backends.base import OVER, Backend, Machine, Operation, State
 from taetpu.cloud.catalogue import region
 from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
+from taetpu.cloud.pace import wait_turn
 from taetpu.cloud.removal import remove
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import STALE, Record, Records, Refusal
@@ -73,6 +74,10 @@ class Cloud:
         """Every TPU machine of the project that can be seen, ours or not, by name."""
         found = [machine for backend in self.backends for machine in backend.list()]
         return sorted(found, key=lambda machine: (machine.name, machine.zone))
+
+    def unseen(self) -> dict[str, Sequence[str]]:
+        """By backend, the zones that did not answer when `machines` looked last; only those with any."""
+        return {backend.name: backend.unseen for backend in self.backends if backend.unseen}
 
     def of(self, stack: str) -> list[Machine]:
         """What there is of a stack, by its labels; a record's zones are asked for by name besides.
@@ -165,6 +170,32 @@ def down(cloud: Cloud, stack: str) -> list[Machine]:
         return doomed
 
 
+def named(cloud: Cloud, machine: Machine, spec: Spec) -> Machine:
+    """A machine that is ready, once it tells of its hosts, and of their names where a tunnel needs them; after some
+    patience as it is.
+
+    The Cloud TPU API learns the names from the hosts themselves, which may come after its READY.
+    """
+    for _ in cloud.waits.until(cloud.waits.settle):
+        if machine.workers and (spec.external_ip or all(worker.instance for worker in machine.workers)):
+            break
+        with suppress(Transient):
+            machine = cloud.backend(machine.backend).get(machine.name, machine.zone) or machine
+    return machine
+
+
+def lost(cloud: Cloud, machine: Machine) -> str:
+    """What has become of a machine that was ready, in the API's words; "" while it is.
+
+    Raises:
+        Transient, Unknown: nothing can be told.
+    """
+    found = cloud.backend(machine.backend).get(machine.name, machine.zone)
+    if found is None:
+        return "gone"
+    return "" if found.state in (State.READY, State.UNKNOWN) else found.detail or str(found.state)
+
+
 def expired(machines: Sequence[Machine], owner: str, now: float) -> list[Machine]:
     """The machines of an owner that should be gone by their label. What is not his is not among them."""
     return [m for m in machines if m.owner == owner and m.expires is not None and m.expires <= now]
@@ -228,6 +259,7 @@ def _made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str, queue
     operation: Operation | None = None
     problem: CloudError | None = None
     for _ in cloud.waits.until(cloud.waits.settle):
+        wait_turn(cloud.records.folder)
         try:
             operation = backend.create(spec, zone, startup, ssh_key)
             break

@@ -10,7 +10,7 @@ from typing import Any
 
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Transient
-from taetpu.cloud.google_errors import explained
+from taetpu.cloud.google_calls import explained
 
 PATIENCE = 20
 """Seconds within which one answer has to come."""

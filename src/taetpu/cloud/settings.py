@@ -6,13 +6,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import Field, model_validator
 
 from taetpu.cloud.clients import SIGN_IN
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, Where, suggest
 from taetpu.core.loading import load
 
 FILE = "taetpu.toml"
@@ -33,7 +33,7 @@ class Settings(Config):
         project: the Google Cloud project; else GOOGLE_CLOUD_PROJECT.
         owner: who makes things, a label on all of them; the login name otherwise.
         stack: the name of a TPU where a command says none.
-        zones: where to look, in this order; empty: wherever the chip is, the cheapest first.
+        zones: where to look, in this order; empty: wherever the chip is, in `region` first, then the cheapest.
         backend: "gce" or "tpu-api"; empty: the one that suits the generation.
         bucket: where results go.
         region: of the bucket and of images, where no zone says it.
@@ -46,6 +46,8 @@ class Settings(Config):
         max_usd_per_chip_hour: a rate above it is refused.
         idle_minutes: without a job, progress or login after which a machine deletes itself; 0: never.
         image: the container that jobs run in; empty: a virtual environment on the machine.
+        secrets: of Secret Manager that jobs are given as variables, `NAME` or `NAME=the-secrets-own-name`; the machine
+            reads them itself when a job begins.
     """
 
     project: str = ""
@@ -65,13 +67,13 @@ class Settings(Config):
     max_usd_per_chip_hour: Annotated[float, Field(gt=0)] | None = None
     idle_minutes: Annotated[int, Field(ge=0)] = 30
     image: str = ""
+    secrets: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _plausible(self) -> "Settings":
         """Refuse what no API could take, before one is asked."""
         for zone in self.zones:
-            if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
-                raise UserError(f"{zone!r} is no zone", path=("zones",), remedy='zones are written ["us-east5-b"]')
+            check_zone(zone, ("zones",), '["us-east5-b"]')
         if self.region and not re.fullmatch(r"[a-z]+-[a-z]+\d+", self.region):
             raise UserError(f"{self.region!r} is no region", path=("region",), remedy="a region is written us-east5")
         if self.backend not in ("", "gce", "tpu-api"):
@@ -80,7 +82,28 @@ class Settings(Config):
         if self.service_account and not re.fullmatch(r"[^@\s/]+@[^@\s/]+", self.service_account):
             remedy = f"its e-mail address, name@project.iam.gserviceaccount.com; for yourself: {SIGN_IN}"
             raise UserError(f"{self.service_account!r} is no account", path=("service_account",), remedy=remedy)
+        for secret in self.secrets:
+            if not re.fullmatch(r"[A-Za-z_]\w*(=[\w-]{1,255})?", secret, re.ASCII):
+                remedy = '["WANDB_API_KEY"], or ["WANDB_API_KEY=my-secret"]: names alone, never what is secret'
+                raise UserError("this names no secret of Secret Manager", path=("secrets",), remedy=remedy)
         return self
+
+    @property
+    def secret_names(self) -> dict[str, str]:
+        """By variable: the secret that it gets its value from."""
+        pairs = (secret.partition("=") for secret in self.secrets)
+        return {variable: name or variable for variable, _, name in pairs}
+
+
+def check_zone(zone: str, path: Where = ("--zone",), example: str = "us-east5-b") -> str:
+    """A zone's name.
+
+    Raises:
+        UserError: it is none.
+    """
+    if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+        return zone
+    raise UserError(f"{zone!r} is no zone", path=path, remedy=f"zones are written {example}")
 
 
 def read(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -167,7 +190,7 @@ def _value(name: str, text: str, variable: str) -> Any:
     """A value of the environment, as TOML would have it; a list is written with commas."""
     annotation = Settings.model_fields[name].annotation
     kinds = {annotation, *get_args(annotation), *(k for part in get_args(annotation) for k in get_args(part))}
-    if name == "zones":
+    if get_origin(annotation) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if bool in kinds:
         if text.lower() not in YES | NO:

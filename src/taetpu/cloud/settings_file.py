@@ -15,7 +15,7 @@ TEXTS: dict[str, str] = {
     "project": "the Google Cloud project (else GOOGLE_CLOUD_PROJECT)",
     "owner": "whose machines they are, a label on all of them (else your login name)",
     "stack": "the name of a TPU where a command says none",
-    "zones": "where to look for TPUs, in this order; empty: wherever the chip is",
+    "zones": "where to look for TPUs, in this order; empty: wherever the chip is, in `region` first",
     "backend": '"gce" or "tpu-api"; empty: the one that suits the chip',
     "bucket": "where results go, without gs://",
     "region": "of the bucket and of images",
@@ -29,6 +29,7 @@ TEXTS: dict[str, str] = {
     "max_usd_per_chip_hour": "a higher rate is refused",
     "idle_minutes": "without a job, progress or login after which a machine deletes itself; 0: never",
     "image": "the container that jobs run in, ...@sha256:...; empty: a virtual environment",
+    "secrets": 'of Secret Manager that jobs get as variables, e.g. ["WANDB_API_KEY"]: names alone',
 }
 
 HEAD = """\

@@ -16,6 +16,8 @@ OWNER, STACK, EXPIRES, SPEC = "taetpu-owner", "taetpu-stack", "taetpu-expires", 
 """Labels that everything carries that taetpu makes. What lacks `OWNER` is not ours and is never touched."""
 IMAGE = "taetpu-image"
 """Label of a machine whose jobs run in a container: which, see `image_label`."""
+TAG = "taetpu"
+"""The network tag of every machine, which the firewall's rule for ssh names."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ class Spec:
         expires = int((time.time() if now is None else now) + self.hours * 3600)
         labels = {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
         return labels | ({IMAGE: image_label(self.image)} if self.image else {})
+
+    def metadata(self, startup: str, ssh_key: str) -> dict[str, str]:
+        """What every host is told: the script that it runs at each boot, and who may log in.
+
+        Keys in metadata are ignored where OS Login is on for the project; a machine's own word goes before the
+        project's. Where an organisation's policy insists on OS Login, such a machine is refused: before it costs
+        anything. Source: https://cloud.google.com/compute/docs/oslogin/manage-oslogin-in-an-org
+        """
+        return {"startup-script": startup, "ssh-keys": f"{self.user}:{ssh_key}", "enable-oslogin": "FALSE"}
 
 
 def fingerprint(identity: Mapping[str, str | int | bool]) -> str:

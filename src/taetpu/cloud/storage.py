@@ -123,11 +123,11 @@ def _explanation(doing: str, place: Address, role: str, error: Exception) -> Clo
 
 
 def _grant(place: Address, role: str) -> str:
-    who = "--member=user:YOU@EXAMPLE.COM (or serviceAccount:..., as a TPU's machine acts)"
+    who = f"--member=user:YOU@EXAMPLE.COM --role={role}`; a machine is --member=serviceAccount:ITS-ADDRESS"
     if role == ADMIN:
-        return f"somebody has to give you {ADMIN} on the project: gcloud projects add-iam-policy-binding PROJECT {who}"
-    command = f"gcloud storage buckets add-iam-policy-binding {SCHEME}{place.bucket} {who}"
-    return f"whose bucket it is gives you {role}: {command} --role={role}"
+        return f"somebody has to give you {ADMIN} on the project: `gcloud projects add-iam-policy-binding PROJECT {who}"
+    command = f"`gcloud storage buckets add-iam-policy-binding {SCHEME}{place.bucket} {who}"
+    return f"whose bucket it is gives you {role}: {command}"
 
 
 def message(error: Exception) -> str:

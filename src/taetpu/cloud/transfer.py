@@ -6,9 +6,11 @@ What git ignores stays here, and what the hosts have that is ignored stays there
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile
 
 from taetpu.cloud.errors import CloudError
 from taetpu.cloud.ssh import Slice, together
@@ -17,8 +19,11 @@ from taetpu.core.errors import UserError
 
 PARTIAL = ".rsync-partial"
 """Where a file that was broken off waits to be continued."""
-OPTIONS = ("--archive", "--compress", "--secluded-args", f"--partial-dir={PARTIAL}", "--out-format=%n")
-NEVER = ("--exclude=.git/", "--exclude=__pycache__/", "--exclude=/taetpu-debug/")
+OPTIONS = ("--archive", "--compress", "-s", f"--partial-dir={PARTIAL}", "--out-format=%n")
+"""`-s`: no shell of the other side sees a name. Its long name differs between versions of rsync."""
+FETCHED = "taetpu-debug"
+"""The folder that jobs' logs and dumps are fetched to: it is not sent back."""
+NEVER = ("--exclude=.git/", "--exclude=__pycache__/", f"--exclude={FETCHED}/")
 CUT = (12, 20, 30, 35, NO_CONNECTION)
 """rsync's codes for a connection that broke off: the stream, a signal, time-outs, and ssh's own."""
 VANISHED = 24
@@ -60,11 +65,12 @@ def sync(
 
 
 def mirror(
-    slice: Slice, source: Path, target: str, filters: Sequence[str] = (), dry_run: bool = False,
+    slice: Slice, source: Path, target: str, rules: Sequence[str] = (), dry_run: bool = False,
     workers: Sequence[int] | None = None,
 ) -> list[str]:  # fmt: skip
     """Make a folder of each host the same as a local one, whatever git says of it, see `sync`."""
-    return _everywhere(slice, ["--delete-after", *NEVER, *filters, f"{source}/"], target, dry_run, workers)
+    with _filtered(rules) as filters:
+        return _everywhere(slice, ["--delete-after", *NEVER, *filters, f"{source}/"], target, dry_run, workers)
 
 
 def send(
@@ -82,8 +88,9 @@ def send(
         UserError: a path is not there, or not below the root.
     """
     named = [f"{root}/./{_below(root, path)}" for path in paths]
-    ignored = [option for path in paths if path.is_dir() for option in _ignored(path, root)]
-    return _everywhere(slice, ["--relative", *NEVER, *ignored, *named], target, dry_run, workers)
+    rules = [rule for path in paths if path.is_dir() for rule in _ignored(path, root)]
+    with _filtered(rules) as filters:
+        return _everywhere(slice, ["--relative", *NEVER, *filters, *named], target, dry_run, workers)
 
 
 def fetch(slice: Slice, worker: int, source: str, target: Path) -> None:
@@ -118,12 +125,21 @@ def _everywhere(slice: Slice, words: list[str], target: str, dry_run: bool, work
     return [line for line in done[0].out.splitlines() if line and line != "./"]
 
 
+def rsync() -> str:
+    """Where rsync is.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if found := shutil.which("rsync"):
+        return found
+    raise UserError("rsync is not installed here", remedy="install it, e.g. `apt-get install rsync`")
+
+
 def _rsync(slice: Slice, worker: int, words: list[str]) -> Done:
-    if not (program := shutil.which("rsync")):
-        raise UserError("rsync is not installed here", remedy="install it, e.g. `apt-get install rsync`")
     shell = f"ssh -F '{str(slice.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
     ended = subprocess.run(
-        [program, *OPTIONS, "-e", shell, *words], capture_output=True, text=True, errors="replace",
+        [rsync(), *OPTIONS, "-e", shell, *words], capture_output=True, text=True, errors="replace",
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     return Done(
@@ -157,8 +173,18 @@ class Cut(Unreachable):
     """A transfer that did not come to its end."""
 
 
+@contextmanager
+def _filtered(rules: Sequence[str]) -> Iterator[list[str]]:
+    """Options that make rules hold. They stand in a file: a command line has no room for a folder of ignored images."""
+    lines = [rule for rule in rules if "\n" not in rule]
+    with NamedTemporaryFile("w", prefix="taetpu-", encoding="utf-8", errors="surrogateescape") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+        file.flush()
+        yield [f"--filter=merge {file.name}", *(f"--filter={rule}" for rule in rules if rule not in lines)]
+
+
 def _ignored(source: Path, root: Path | None = None) -> list[str]:
-    """Filters that keep what git ignores from being sent, and what `.gitignore` names from being deleted there.
+    """Rules that keep what git ignores from being sent, and what `.gitignore` names from being deleted there.
 
     Without git they are read as rsync reads patterns, which knows no `!`.
     """
@@ -167,11 +193,11 @@ def _ignored(source: Path, root: Path | None = None) -> list[str]:
     try:
         told = subprocess.run(asked, capture_output=True, check=True).stdout.decode(errors="surrogateescape")
     except (OSError, subprocess.CalledProcessError):
-        return ["--filter=:- .gitignore"]
+        return [":- .gitignore"]
     below = source.resolve().relative_to(root.resolve()).as_posix()
     prefix = "/" if below == "." else f"/{below}/"
-    hidden = [f"--filter=hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
-    return ["--filter=:-r .gitignore", *hidden]
+    hidden = [f"hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
+    return [":-r .gitignore", *hidden]
 
 
 def _literal(path: str) -> str:

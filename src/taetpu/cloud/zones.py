@@ -78,7 +78,7 @@ def rows(
         for (zone, name), what in here.items()
     ]
     order: list[Published] = ["by the API", "in Google's table", "in a price list only"]
-    return sorted(table, key=lambda r: (order.index(r.published), r.usd is None, r.usd or 0, r.zone, r.backend))
+    return sorted(table, key=lambda r: (order.index(r.published), *catalogue.order(r.zone, r.usd), r.backend))
 
 
 def _listed(backend: Backend, tpu: Slice, tell: Tell) -> list[str]:

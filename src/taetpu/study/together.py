@@ -4,15 +4,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from taetpu.core.errors import UserError
-from taetpu.core.hosts import agreed, together
+from taetpu.core.hosts import agreed
 from taetpu.store.backend import Store
 
 
 class Together:
     """`Store` for several processes that all do the same: every operation has to be asked for by each of them.
 
-    Nothing but checkpoints needs a folder that all of them see.
+    No folder has to be seen by more than the first.
 
     Args:
         own: the store itself, for what the first process does alone.
@@ -44,18 +43,8 @@ class Together:
             yield
 
     def folder(self, key: str) -> Path:
-        """A folder for what all processes write together.
-
-        Raises:
-            UserError: not all of them see it.
-        """
-        path = Path(agreed(lambda: str(self.own.folder(key))))
-        missing, _ = together(not path.is_dir())
-        if missing:
-            problem = "not every process sees this folder, in which all of them keep checkpoints"
-            remedy = "--root on a disk that all hosts share; one process alone also works with gs://"
-            raise UserError(problem, file=path, remedy=remedy)
-        return path
+        """A folder that the first process works in; the others need not see it."""
+        return Path(agreed(lambda: str(self.own.folder(key))))
 
     def keep(self, key: str) -> None:
         agreed(lambda: self.own.keep(key))

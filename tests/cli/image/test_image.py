@@ -12,7 +12,7 @@ from taetpu.cloud.errors import Permission
 from taetpu.cloud.fakes.images import REPOSITORIES, VERSIONS
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.reconcile import Cloud
-from taetpu.cloud.spec import Spec
+from taetpu.cloud.spec import OWNER, Spec
 from taetpu.cloud.state import Records
 from taetpu.core.chips import resolve
 
@@ -287,10 +287,10 @@ def test_local_copies_are_told_of_and_removed_if_asked_for(image, world, made, p
     put(local.rpartition(":")[2])
     (docker.home / "podman").unlink()
     dry = image("delete", "--all", "--dry-run")
-    assert f"stays: the copy that docker has of {local}" in dry.err
+    assert f"stays: the copy that docker has of {local}" in " ".join(dry.err.split())
     assert "--local removes the copies too" in dry.err
     dry = image("delete", "--all", "--local", "--dry-run")
-    assert f"remove the copy that docker has of {local}" in dry.err
+    assert f"remove the copy that docker has of {local}" in " ".join(dry.err.split())
     assert docker.images() == [local]
     assert image("delete", "--all", "--local", "--yes").code == 0
     assert docker.images() == []
@@ -311,6 +311,35 @@ def test_what_cannot_be_deleted_is_said(image, world, made, put, arguments, word
     done = image("delete", *arguments, "--yes")
     assert done.code == 2
     assert done.err.startswith(f"error: {words}")
+    assert world.changes() == []
+
+
+def repository(owner="me"):
+    return {"name": PATH, "format": "DOCKER", "mode": "STANDARD_REPOSITORY", "labels": {OWNER: owner}}
+
+
+def test_the_repository_goes_with_all_images_if_that_is_asked_for(image, world, put):
+    world.table(REPOSITORIES)[PATH] = repository()
+    put("a")
+    assert "--all --repository" in image("delete", "a", "--repository", "--yes").err
+    dry = image("delete", "--all", "--repository", "--dry-run")
+    assert "delete the repository taetpu in us-east5" in dry.err
+    assert world.changes() == []
+    assert image("delete", "--all", "--repository", "--yes").code == 0
+    assert world.left() == [f"storage.buckets: {BUCKET}"]
+    again = image("delete", "--all", "--repository", "--yes")
+    assert (again.code, "nothing to delete" in again.err) == (0, True)
+
+
+@pytest.mark.parametrize("whose", ["of another", "with others"])
+def test_a_repository_of_others_or_with_others_in_it_stays(image, world, put, whose):
+    world.table(REPOSITORIES)[PATH] = repository("her" if whose == "of another" else "me")
+    put("a")
+    if whose == "with others":
+        put("b", package=f"{PATH}/packages/hers")
+    done = image("delete", "--all", "--repository", "--yes")
+    assert done.code == 2
+    assert ("is her's" if whose == "of another" else "other images are in the repository") in done.err
     assert world.changes() == []
 
 

@@ -43,7 +43,6 @@ def test_from_nothing_to_a_machine_and_back(compute):
     assert [(w.address, w.instance) for w in machine.workers] == [("127.0.0.1", "my-tpu")]
     assert (machine.backend, machine.zone, machine.spot) == ("gce", ZONE, False)
     assert list(compute.gce.list()) == [machine]
-    assert compute.gce.parts() == []
     compute.remove()
     assert compute.gce.get("my-tpu", ZONE) is None
     assert compute.world.left() == []
@@ -56,7 +55,7 @@ def test_a_host_boots_with_the_script_and_the_key(compute):
     assert (name, worker) == ("my-tpu", 0)
     assert metadata["startup-script"] == "#!/bin/sh\necho hello\n"
     assert metadata["ssh-keys"] == f"taetpu:{KEY}"
-    assert metadata["enable-guest-attributes"] == "TRUE"
+    assert (metadata["enable-oslogin"], metadata["enable-guest-attributes"]) == ("FALSE", "TRUE")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ def test_four_hosts_in_order(compute):
     assert (machine.owner, machine.stack, machine.spec) == ("me", "my-tpu", fingerprint(SLICE.identity()))
     assert machine.expires == pytest.approx(compute.world.now() + 4 * 3600, abs=60)
     assert list(compute.gce.list()) == [machine], "its hosts are no machines of their own"
-    assert compute.gce.parts() == []
     assert compute.gce.get("my-tpu", ZONE) == machine
     compute.remove()
     assert (compute.world.left(), compute.gce.list(), compute.gce.get("my-tpu", ZONE)) == ([], [], None)
@@ -124,13 +123,9 @@ def abandoned(compute, spec, steps):
 @pytest.mark.parametrize("steps", [1, 2])
 def test_what_a_killed_command_left_is_found_and_removed(compute, steps):
     abandoned(compute, SLICE, steps)
-    left = compute.gce.parts()
-    assert [part.partition(", of my-tpu")[0] for part in left] == [
-        "instance template my-tpu-b in us-east5",
-        "workload policy my-tpu-b in us-east5",
-    ][2 - steps :]
     [machine] = compute.gce.list()
     assert (machine.name, machine.zone, machine.state, machine.owner) == ("my-tpu", ZONE, State.LOST, "me")
+    assert machine.workers == ()
     assert machine.detail == "only its policy or template is left"
     assert compute.gce.get("my-tpu", ZONE) is None, "while it is made it is not lost"
     compute.remove()
@@ -156,7 +151,7 @@ def test_parts_of_others_are_left_alone(compute):
     assert "choose another name" in told.value.remedy
     compute.remove()
     assert compute.world.left() == [f"gce.policies: {PART}"]
-    assert (compute.gce.parts(), compute.gce.list()) == ([], [])
+    assert compute.gce.list() == []
 
 
 def test_the_same_slice_twice(compute):
@@ -248,4 +243,3 @@ def test_a_slice_and_a_single_host_beside_it(compute):
     ]
     compute.remove()
     assert [(m.name, m.zone) for m in compute.gce.list()] == [("my-tpu", "us-east5-a"), ("single", ZONE)]
-    assert compute.gce.parts() == []

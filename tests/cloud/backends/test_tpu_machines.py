@@ -79,6 +79,6 @@ def test_a_loss_says_who_and_why():
 def test_ssh_goes_to_its_own_port_not_to_the_tpus():
     ends = [{"ip_address": "10.0.0.2", "port": 8470}, {"ip_address": "10.0.0.3", "port": 8470}]
     machine = joined(None, node(network_endpoints=ends), ["w-0"])
-    assert machine.workers == (Worker("10.0.0.2", 22, "w-0"), Worker("10.0.0.3", 22, ""))
+    assert machine.workers == (Worker("10.0.0.2", 22, "w-0", "10.0.0.2"), Worker("10.0.0.3", 22, "", "10.0.0.3"))
     ends[0]["access_config"] = {"external_ip": "34.1.2.3"}
-    assert joined(None, node(network_endpoints=ends)).workers[0] == Worker("34.1.2.3", 22)
+    assert joined(None, node(network_endpoints=ends)).workers[0] == Worker("34.1.2.3", 22, inside="10.0.0.2")

@@ -15,6 +15,7 @@ from taetpu.cloud.settings import FILE
 def look(looked, tools, tmp_path):
     """`look(**environment) -> {name: [checks]}`, with no machines."""
     text = '[cloud]\nproject = "fake-project"\nowner = "me"\nzones = ["us-east5-b"]\nbucket = "mine"\n'
+    text += 'service_account = "vm@fake-project.iam.gserviceaccount.com"\n'
     (tmp_path / FILE).write_text(text)
     looked.buckets["mine"] = "US-EAST5"
     looked.infos += usual()

@@ -36,12 +36,14 @@ def test_the_bucket_is_there_and_beside_the_machines(looked):
 
 def test_a_bucket_that_is_not_there_or_not_yours_fails(looked):
     check = holdings.bucket(looked.clients, MINE)
-    assert (check.status, check.command) == ("fails", "taetpu bucket create")
+    assert (check.status, check.command) == ("fails", "taetpu bucket create mine --region us-east5")
     looked.buckets["mine"] = ""
     check = holdings.bucket(looked.clients, MINE)
     assert check.status == "fails"
     assert check.found.startswith("you may not look at 'mine'")
-    assert holdings.bucket(looked.clients, Settings()).status == "skipped"
+    check = holdings.bucket(looked.clients, Settings())
+    assert check.status == "skipped"
+    assert check.command == "taetpu bucket create fake-project-studies --region REGION --write"
     assert looked.world.changes() == []
 
 

@@ -82,17 +82,28 @@ def test_the_fake_cloud_needs_nobody(tmp_path):
     assert local.credentials({"TAETPU_FAKE_CLOUD": "http://127.0.0.1:1", "HOME": str(tmp_path)}, MINE).status == "ok"
 
 
+def test_machines_that_act_as_the_projects_default_account_are_told():
+    assert list(local.account(Settings())) == []
+    (named,) = local.account(Settings(project="p", service_account="vm@p.iam.gserviceaccount.com"))
+    assert (named.status, named.found) == ("ok", "machines act as vm@p.iam.gserviceaccount.com")
+    (default,) = local.account(Settings(project="p"))
+    assert default.status == "warning"
+    assert default.command == "gcloud iam service-accounts create taetpu-vm --project=p"
+
+
 def test_programs_are_told_with_their_versions(tools):
-    found = {check.name: (check.status, check.found) for check in local.tools(MINE)}
+    found = {check.name: (check.status, check.found) for check in local.tools(MINE, {})}
     assert found == {"ssh": ("ok", "OpenSSH_9.2"), "rsync": ("ok", "rsync version 3"), "gcloud": ("ok", "SDK 5")}
 
 
 def test_programs_that_are_missing_or_broken_fail(tmp_path, monkeypatch):
     programs(tmp_path, ssh="exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {check.name: check for check in local.tools(MINE)}
+    found = {check.name: check for check in local.tools(MINE, {})}
     assert {check.status for check in found.values()} == {"fails"}
     assert found["rsync"].command == "sudo apt-get install rsync"
     assert "it opens the tunnel" in found["gcloud"].found
-    with_address = {check.name: check for check in local.tools(Settings(project="p", external_ip=True))}
+    with_address = {check.name: check for check in local.tools(Settings(project="p", external_ip=True), {})}
     assert with_address["gcloud"].status == "warning"
+    faked = {check.name: check for check in local.tools(MINE, {"TAETPU_FAKE_CLOUD": "http://127.0.0.1:1"})}
+    assert (faked["gcloud"].status, faked["rsync"].status) == ("skipped", "fails")

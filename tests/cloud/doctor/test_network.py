@@ -19,6 +19,9 @@ def test_a_rule_for_iap_is_enough(looked):
     tagged = rule("mine", [IAP], "tcp:20-25") | {"targetTags": ["taetpu"]}
     put(looked, tagged)
     assert network.firewall(looked.clients, MINE)[0].found.endswith("(only to machines tagged taetpu)")
+    account = "trainer@p.iam.gserviceaccount.com"
+    put(looked, rule("account", [IAP]) | {"targetServiceAccounts": [account]})
+    assert network.firewall(looked.clients, MINE.model_copy(update={"service_account": account}))[0].status == "ok"
     assert looked.world.changes() == []
 
 
@@ -33,6 +36,8 @@ def test_a_rule_for_iap_is_enough(looked):
         rule("out", [IAP]) | {"direction": "EGRESS"},
         rule("elsewhere", [IAP], network="other"),
         rule("six", ["2600::/8"]),
+        rule("tagged", [IAP]) | {"targetTags": ["web"]},
+        rule("somebody", [IAP]) | {"targetServiceAccounts": ["web@p.iam.gserviceaccount.com"]},
     ],
     ids=lambda one: one["name"],
 )

@@ -7,7 +7,10 @@ import sys
 
 from tests.cloud.tpu_faces import ZONE, cloud
 
+STATE = ["queued-resources", "describe", "q1", f"--zone={ZONE}", "--format=value(state.state)"]
 COMMANDS = {
+    "types": ["tpu-vm", "accelerator-types", "list", f"--zone={ZONE}", "--format=value(type)"],
+    "versions": ["tpu-vm", "versions", "list", f"--zone={ZONE}", "--format=value(version)"],
     "create": ["tpu-vm", "create", "n1", f"--zone={ZONE}", "--accelerator-type=v6e-16", "--version=v2-alpha-tpuv6e",
                "--spot", "--labels=team=a", "--format=json"],
     "queue": ["queued-resources", "create", "q1", f"--zone={ZONE}", "--node-id=n2", "--accelerator-type=v6e-8",
@@ -17,6 +20,9 @@ COMMANDS = {
     "everywhere": ["queued-resources", "list", "--zone=-", "--format=value(name.basename())"],
     "wrong": ["tpu-vm", "create", "n3", f"--zone={ZONE}", "--accelerator-type=v4-8", "--version=v2-alpha-tpuv6e"],
     "delete": ["tpu-vm", "delete", "n1", f"--zone={ZONE}", "--quiet"],
+    **dict.fromkeys(("waits", "provisions", "still", "runs", "taken"), STATE),
+    "reset": ["queued-resources", "reset", "q1", f"--zone={ZONE}"],
+    "again": STATE,
     "unqueue": ["queued-resources", "delete", "q1", f"--zone={ZONE}", "--quiet", "--force"],
 }  # fmt: skip
 
@@ -34,6 +40,8 @@ def main(config: str) -> None:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place.address}/",
         }
         for name, command in COMMANDS.items():
+            if name == "taken":
+                place.tpu.preempt("n2")
             ran = subprocess.run(
                 ["gcloud", "compute", "tpus", *command],
                 env=os.environ | own,

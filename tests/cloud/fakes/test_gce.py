@@ -8,9 +8,12 @@ import subprocess
 import pytest
 from tests.cloud.gce import SLICE, SPEC, ZONE, finish
 
-from taetpu.cloud.clients import FAKE
+from taetpu.cloud.clients import FAKE, Clients
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Stockout
-from taetpu.cloud.fakes import gce, gce_base
+from taetpu.cloud.fakes import gce, gce_base, networks
+from taetpu.cloud.fakes.networks import Networks
+from taetpu.cloud.fakes.server import Server
+from taetpu.cloud.fakes.world import World
 
 REGION = "us-east5"
 
@@ -25,12 +28,19 @@ def test_an_image_is_found_by_its_family(compute):
         images.get_from_family(**asked | {"family": "ubuntu-accel"})
 
 
-def test_a_firewall_rule(compute):
-    rules = compute.gce.calls.clients.compute("Firewalls")
+def test_a_firewall_rule(monkeypatch):
+    world, own = World(), Networks({})
+    with Server(world, [*networks.routes(world, own), *gce.routes(world)]) as server:
+        monkeypatch.setenv(FAKE, server.address)
+        _check_firewall(Clients(world.project))
+
+
+def _check_firewall(clients):
+    rules = clients.compute("Firewalls")
     allowed = [{"I_p_protocol": "tcp", "ports": ["22"]}]
     rule = {"name": "taetpu-iap", "source_ranges": ["35.235.240.0/20"], "target_tags": ["taetpu"], "allowed": allowed}
     begun = rules.insert_unary(project="fake-project", firewall_resource=rule)
-    operations = compute.gce.calls.clients.compute("GlobalOperations")
+    operations = clients.compute("GlobalOperations")
     while operations.wait(project="fake-project", operation=begun.name).status.name != "DONE":
         pass
     [found] = rules.list(project="fake-project")

@@ -39,8 +39,13 @@ def test_gcloud_makes_lists_and_deletes(tmp_path):
     (request,) = json.loads(told["requests"]["out"])
     assert request["tpu"]["nodeSpec"][0]["nodeId"] == "n2"
     assert told["everywhere"]["out"].split() == ["q1"]
+    assert told["types"]["out"].split() == ["v6e-1", "v6e-8", "v6e-16"]
+    assert "v2-alpha-tpuv6e" in told["versions"]["out"].split()
+    states = [told[name]["out"].strip() for name in ("waits", "provisions", "runs", "taken", "again")]
+    waiting = "WAITING_FOR_RESOURCES"
+    assert states == [waiting, "PROVISIONING", "ACTIVE", "SUSPENDED", waiting]
     assert "the accelerator v4-8 was not found in zone us-east5-b" in told["wrong"]["err"]
     assert told["left"] == []
     assert told["changes"] == [
-        "CreateNode", "CreateQueuedResource", "CreateNode", "DeleteNode", "DeleteQueuedResource",
+        "CreateNode", "CreateQueuedResource", "CreateNode", "DeleteNode", "ResetQueuedResource", "DeleteQueuedResource",
     ]  # fmt: skip

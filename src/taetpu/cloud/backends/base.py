@@ -37,6 +37,8 @@ class Worker:
     port: int = 22
     instance: str = ""
     """The name of its virtual machine, which a tunnel is opened to; "" where there is none."""
+    inside: str = ""
+    """The IP address that the other hosts reach it by; "" where it is not told."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,14 @@ class Operation(Protocol):
 
 
 class Backend(Protocol):
-    """Makes, finds and removes slices. Every failure is a `CloudError` of the class that says what can be done."""
+    """Makes, finds and removes slices. Every failure is a `CloudError` of the class that says what can be done.
+
+    Attributes:
+        unseen: zones that the last `list` could not look into, for they did not answer.
+    """
 
     name: BackendName
+    unseen: Sequence[str]
 
     def zones(self, tpu: Slice) -> list[str]:
         """Zones where the API lists the slice, sorted. Not where there is quota or capacity: nothing tells that."""
@@ -116,11 +123,10 @@ class Backend(Protocol):
         ...
 
     def list(self) -> Sequence[Machine]:
-        """Every TPU machine of the project that this API shows, in all zones, ours or not."""
-        ...
+        """Every TPU machine of the project that this API shows, in all zones, ours or not.
 
-    def parts(self) -> Sequence[str]:
-        """Whatever else of ours is there without a machine that it belongs to: templates, policies, empty requests."""
+        What is left of one that is gone (templates, policies, requests without a node) is LOST, without workers.
+        """
         ...
 
     def delete(self, name: str, zone: str) -> Operation:

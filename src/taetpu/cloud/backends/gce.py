@@ -28,6 +28,7 @@ class Gce:
     def __init__(self, clients: Clients):
         self.calls, self.clients = Calls(clients), clients
         self.project = clients.project
+        self.unseen: Sequence[str] = ()
 
     def zones(self, tpu: Slice) -> list[str]:
         if tpu.machine_type is None:
@@ -79,7 +80,9 @@ class Gce:
         return None if group is None else self._several(group, zone)
 
     def list(self) -> Sequence[Machine]:
-        instances = list(pairs(self.calls.everywhere("Instances", LISTING), "instances"))
+        everywhere = self.calls.everywhere("Instances", LISTING)
+        self.unseen = sorted(zone for zone, found in everywhere if found.warning.code == "UNREACHABLE")
+        instances = list(pairs(everywhere, "instances"))
         groups = [(zone, one) for zone, one in self._groups() if OWNER in labels_in(one.description)]
         made: list[Machine] = []
         members: set[tuple[str, str]] = set()
@@ -95,10 +98,6 @@ class Gce:
         left = {(one.stack, one.zone): one for one in self._remnants(groups)}
         made += [gce_machines.remnant(one.labels, *place, one.created) for place, one in left.items()]
         return sorted(made, key=lambda machine: (machine.name, machine.zone))
-
-    def parts(self) -> Sequence[str]:
-        left = self._remnants(self._groups())
-        return [f"{one.kind.words} {one.name} in {one.region}, of {one.stack}, whose group is gone" for one in left]
 
     def delete(self, name: str, zone: str) -> Operation:
         doing, remove = f"deleting {name} in {zone}", self.calls.remove

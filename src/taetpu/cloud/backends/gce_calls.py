@@ -10,7 +10,8 @@ from typing import Any
 from taetpu.cloud.backends.base import Operation
 from taetpu.cloud.clients import Clients
 from taetpu.cloud.errors import CloudError, Conflict, NotFound, Stockout, Transient, Unknown
-from taetpu.cloud.google_errors import classify, reading
+from taetpu.cloud.google_calls import reading
+from taetpu.cloud.google_errors import classify
 
 TIMEOUT = 60.0
 """Seconds for one answer."""

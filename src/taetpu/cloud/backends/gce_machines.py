@@ -76,7 +76,7 @@ def worker(instance: Any) -> Worker:
     interface = instance.network_interfaces[0] if instance.network_interfaces else None
     outside = [access.nat_i_p for access in interface.access_configs if access.nat_i_p] if interface else []
     inside = interface.network_i_p if interface else ""
-    return Worker(outside[0] if outside else inside, instance=instance.name)
+    return Worker(outside[0] if outside else inside, instance=instance.name, inside=inside)
 
 
 def _state(group: Any, managed: Sequence[Any], hosts: int) -> tuple[State, str]:

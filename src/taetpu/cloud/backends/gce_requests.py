@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.cloud.catalogue import image_project, region, runtime_of
+from taetpu.cloud.clients import SCOPE
 from taetpu.cloud.errors import Invalid
-from taetpu.cloud.spec import Spec
+from taetpu.cloud.spec import TAG, Spec
 
 Fields = dict[str, Any]
 
-TAG = "taetpu"
-"""Of the network: the firewall's rule for tunnels names it."""
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TYPE = "taetpu-type"
 """Beside the labels in a description: the accelerator type."""
 QUEUE = 7200
@@ -106,11 +104,7 @@ def _host(spec: Spec, project: str, zone: str, startup: str, ssh_key: str, label
         problem = f"Compute Engine makes no {spec.tpu.name}"
         raise Invalid(problem, remedy="--backend tpu-api, or another chip: `taetpu chips` lists them")
     image = f"projects/{image_project()}/global/images/family/{spec.runtime or runtime_of(spec.tpu, 'gce')}"
-    metadata = {
-        "startup-script": startup,
-        "ssh-keys": f"{spec.user}:{ssh_key}",
-        "enable-guest-attributes": "TRUE",
-    }
+    metadata = spec.metadata(startup, ssh_key) | {"enable-guest-attributes": "TRUE"}
     asked: Fields = {
         "machine_type": spec.tpu.machine_type,
         "labels": dict(labels),

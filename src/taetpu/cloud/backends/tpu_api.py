@@ -19,8 +19,9 @@ from taetpu.cloud.backends.tpu_machines import failure, joined, last, word
 from taetpu.cloud.catalogue import runtime_of
 from taetpu.cloud.clients import SCOPE, Clients, fake_address, imported
 from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Stockout, Transient, Unknown
-from taetpu.cloud.google_errors import classify, explained, reading
-from taetpu.cloud.spec import OWNER, BackendName, Spec
+from taetpu.cloud.google_calls import explained, reading
+from taetpu.cloud.google_errors import classify
+from taetpu.cloud.spec import OWNER, TAG, BackendName, Spec
 from taetpu.core.chips import Slice
 
 if TYPE_CHECKING:
@@ -31,22 +32,16 @@ TIMEOUT = 30.0
 """Seconds that one call may take. The library itself would wait for ever."""
 AT_ONCE = 16
 """Zones that are asked at the same time."""
-TAG = "taetpu"
-"""The network tag of our machines, which the firewall's rule for ssh names."""
 
 
 class TpuApi:
-    """The backend `tpu-api`.
-
-    Attributes:
-        unseen: zones that the last `list` could not look into, for they did not answer.
-    """
+    """The backend `tpu-api`, see `Backend`."""
 
     name: BackendName = "tpu-api"
 
     def __init__(self, clients: Clients):
         self.clients = clients
-        self.unseen: tuple[str, ...] = ()
+        self.unseen: Sequence[str] = ()
 
     def zones(self, tpu: Slice) -> list[str]:
         """Zones where the API lists the slice, sorted. Zones that are closed to the project or do not answer are none.
@@ -109,10 +104,6 @@ class TpuApi:
         with_node = {(_place(node.name)[0], last(node.queued_resource or node.name)) for node in nodes}
         machines += [joined(request, None) for place, request in by_place.items() if place not in with_node]
         return sorted(machines, key=lambda machine: (machine.zone, machine.name))
-
-    def parts(self) -> Sequence[str]:
-        """Nothing: there is no more to a machine here than its node and its request, both of which `list` shows."""
-        return ()
 
     def delete(self, name: str, zone: str) -> Operation:
         """Remove the request by force, which takes its node with it, or a node that has none.
@@ -178,7 +169,7 @@ class TpuApi:
             ),
             service_account=tpu_v2.ServiceAccount(email=spec.service_account, scope=[SCOPE]),
             labels=spec.labels(self.clients.now()),
-            metadata={"startup-script": startup, "ssh-keys": f"{spec.user}:{ssh_key}"},
+            metadata=spec.metadata(startup, ssh_key),
             tags=[TAG],
         )
         kind = tpu_v2.QueuedResource

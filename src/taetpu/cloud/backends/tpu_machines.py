@@ -99,7 +99,7 @@ def _workers(node: "tpu_v2.Node", instances: "Sequence[str]") -> tuple[Worker, .
     """The hosts, in the API's order, which is the workers'."""
     named = list(instances) + [""] * (len(node.network_endpoints) - len(instances))
     return tuple(
-        Worker(end.access_config.external_ip or end.ip_address, _port(end), name)
+        Worker(end.access_config.external_ip or end.ip_address, _port(end), name, end.ip_address)
         for end, name in zip(node.network_endpoints, named, strict=False)
     )
 

@@ -36,10 +36,11 @@ def checks(
     """
     settings, check = local.settings(folder, environment)
     yield check
+    yield from local.account(settings)
     yield from keys.checks(folder)
     signed_in = local.credentials(environment, settings)
     yield signed_in
-    yield from local.tools(settings)
+    yield from local.tools(settings, environment)
     installed = local.libraries()
     yield installed
     why = ""

@@ -41,12 +41,13 @@ def _last(place: str) -> tuple[bool, str]:
 def bucket(clients: Clients, settings: Settings) -> Check:
     """Whether the bucket can be read, and is where the machines are."""
     if not settings.bucket:
-        return skipped("bucket", "the settings name none", command="taetpu bucket create")
+        return skipped("bucket", "the settings name none", command=_create(f"{clients.project}-studies", settings))
     try:
         with answered("storage", "reading the bucket"):
             found = clients.storage.get_bucket(settings.bucket, timeout=PATIENCE)
     except NotFound:
-        return fails("bucket", f"there is no bucket {settings.bucket!r}", command="taetpu bucket create")
+        command = _create(settings.bucket, settings)
+        return fails("bucket", f"there is no bucket {settings.bucket!r}", command=command)
     except Permission as error:
         remedy = "ask its owner for roles/storage.objectUser on it, or name another: names are shared by everybody"
         return fails("bucket", f"you may not look at {settings.bucket!r}: {error.problem}", remedy)
@@ -56,6 +57,12 @@ def bucket(clients: Clients, settings: Settings) -> Check:
         remedy = "traffic between regions costs money and time: use a bucket beside the machines"
         return warning("bucket", f"{settings.bucket} is in {at}, the zones are in {', '.join(regions)}", remedy)
     return ok("bucket", f"{settings.bucket} is in {at}")
+
+
+def _create(name: str, settings: Settings) -> str:
+    """The command that makes a bucket beside the machines."""
+    place = settings.region or next(map(region, settings.zones), "REGION")
+    return f"taetpu bucket create {name} --region {place}{'' if settings.bucket else ' --write'}"
 
 
 def machines(found: Sequence[Machine], settings: Settings) -> Check:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taetpu.cloud import settings as own
 from taetpu.cloud.clients import EXTRA, FAKE, SIGN_IN
-from taetpu.cloud.doctor.check import Check, fails, ok, warning
+from taetpu.cloud.doctor.check import Check, fails, ok, skipped, warning
 from taetpu.cloud.settings import Settings
 from taetpu.core.errors import UserError
 
@@ -75,6 +75,20 @@ def credentials(environment: Mapping[str, str], settings: Settings | None) -> Ch
     return ok(name, f"{path} ({kind.replace('_', ' ')})")
 
 
+def account(settings: Settings | None) -> Iterator[Check]:
+    """Whom machines act as."""
+    if settings is None or not settings.project:
+        return
+    if settings.service_account:
+        yield ok("account", f"machines act as {settings.service_account}")
+        return
+    found = "machines act as the project's default service account, which in many projects may change everything"
+    remedy = "one of their own with the bucket alone, named in taetpu.toml as service_account"
+    yield warning(
+        "account", found, remedy, f"gcloud iam service-accounts create taetpu-vm --project={settings.project}"
+    )
+
+
 def libraries() -> Check:
     """Google's clients: whether they are installed, with their versions."""
     found, missing = [], []
@@ -88,7 +102,7 @@ def libraries() -> Check:
     return ok("libraries", f"google-cloud {', '.join(found)}")
 
 
-def tools(settings: Settings | None) -> Iterator[Check]:
+def tools(settings: Settings | None, environment: Mapping[str, str]) -> Iterator[Check]:
     """The programs that are run: ssh, rsync and gcloud, with their versions."""
     for name, asked, purpose, package in TOOLS:
         told = _version(asked)
@@ -99,6 +113,8 @@ def tools(settings: Settings | None) -> Iterator[Check]:
     told = _version(("gcloud", "--version"))
     if told is not None:
         yield ok("gcloud", told)
+    elif environment.get(FAKE):
+        yield skipped("gcloud", "not found, and the fake cloud needs none: a real one does, for signing in and for ssh")
     elif settings and settings.external_ip:
         yield warning(
             "gcloud", "not found: it signs you in; machines with addresses are reached without", f"install it: {GCLOUD}"

@@ -9,6 +9,7 @@ from taetpu.cloud.clients import Clients
 from taetpu.cloud.doctor.check import Check, fails, ok, skipped, warning
 from taetpu.cloud.rest import answered, patience
 from taetpu.cloud.settings import Settings
+from taetpu.cloud.spec import TAG
 
 IAP = "35.235.240.0/20"
 """Where the tunnels of Identity-Aware Proxy come from (Google's page "Using IAP for TCP forwarding")."""
@@ -28,14 +29,22 @@ def firewall(clients: Clients, settings: Settings) -> list[Check]:
 def _tunnels(project: str, rules: Iterable[Any], settings: Settings) -> Check:
     iap = ipaddress.ip_network(IAP)
     for rule in rules:
-        if _lets_in(rule, 22) and any(_within(iap, source) for source in rule.source_ranges):
+        ours = _for_ours(rule, settings)
+        if ours and _lets_in(rule, 22) and any(_within(iap, source) for source in rule.source_ranges):
             only = f" (only to machines tagged {', '.join(rule.target_tags)})" if rule.target_tags else ""
             return ok("firewall", f"{rule.name} lets IAP's tunnels reach ssh{only}")
     command = (
         f"gcloud compute firewall-rules create taetpu-iap --project={project} --network={settings.network} "
-        f"--direction=INGRESS --allow=tcp:22 --source-ranges={IAP} --target-tags=taetpu"
+        f"--direction=INGRESS --allow=tcp:22 --source-ranges={IAP} --target-tags={TAG}"
     )
     return fails("firewall", f"no rule of {settings.network!r} lets IAP ({IAP}) reach ssh", command=command)
+
+
+def _for_ours(rule: Any, settings: Settings) -> bool:
+    """Whether a rule is for our machines: for all, for those of our tag, or for those of their service account."""
+    tagged = not rule.target_tags or TAG in rule.target_tags
+    accounts = rule.target_service_accounts
+    return tagged and (not accounts or settings.service_account in accounts)
 
 
 def _opened(rule: Any, project: str) -> Check | None:

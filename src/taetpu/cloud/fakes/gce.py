@@ -24,7 +24,8 @@ def routes(world: World, types: Mapping[str, Sequence[str]] | None = None) -> li
     compute = Compute(world, types)
     instances = Instances(compute)
     groups = Groups(compute, instances.made, instances.ended)
-    answers = [*instances.routes(), *groups.routes(), *compute.operations(), *_rest(compute)]
+    images = Route("gce", "images.getFromFamily", "GET", PROJECT + "/global/images/family" + NAME, image)
+    answers = [*instances.routes(), *groups.routes(), *compute.operations(), images]
     return [_aged(route, instances) for route in answers]
 
 
@@ -188,19 +189,3 @@ class Instances:
         instance = self.compute.found(TABLE, place, "instances", name)
         finish = lambda: instance.update(labels=request.json().get("labels", {}))  # noqa: E731
         return self.compute.operation("instances.setLabels", place, f"{place}/instances/{name}", finish)
-
-
-def _rest(compute: Compute) -> list[Route]:
-    """Images and firewall rules."""
-    table = compute.world.table("gce.firewalls")
-
-    def insert(request: Request) -> Json:
-        made = compute.stored(request, "gce.firewalls", "global", "firewalls", "firewall")
-        return compute.operation("firewalls.insert", "global", f"global/firewalls/{made['name']}", lambda: None)
-
-    rules = PROJECT + "/global/firewalls"
-    return [
-        Route("gce", "images.getFromFamily", "GET", PROJECT + "/global/images/family" + NAME, image),
-        Route("gce", "firewalls.list", "GET", rules, lambda _: {"items": list(table.values())}),
-        Route("gce", "firewalls.insert", "POST", rules, insert),
-    ]

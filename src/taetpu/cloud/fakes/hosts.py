@@ -135,9 +135,9 @@ class LoopbackHosts:
             vm = self._made(instance, worker, metadata, trouble)
             self.vms[instance, worker] = vm
         if trouble.ssh is None:
-            _listen(vm)
+            listen(vm)
         else:
-            threading.Thread(target=_listen, args=(vm, trouble.ssh), daemon=True).start()
+            threading.Thread(target=listen, args=(vm, trouble.ssh), daemon=True).start()
         _run_script(vm, metadata.get("startup-script", "") if trouble.script is None else trouble.script)
         return "127.0.0.1", vm.port
 
@@ -222,7 +222,7 @@ def _preinstalled(home: Path) -> None:
     (home / ".taetpu" / "environment").write_text("preinstalled\n")
 
 
-def _listen(vm: Vm, begin: threading.Event | None = None) -> None:
+def listen(vm: Vm, begin: threading.Event | None = None) -> None:
     """Start the machine's sshd, and wait until it answers. Another port is taken where somebody was quicker."""
     if begin is not None:
         begin.wait()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taetpu.cloud.fakes.gce_base import Compute
 from taetpu.cloud.fakes.server import Request, Route
 from taetpu.cloud.fakes.world import Refused, World
 
@@ -58,8 +59,8 @@ class Networks:
 
 
 def routes(world: World, networks: Networks | None = None) -> list[Route]:
-    """The part of Compute Engine that has networks."""
-    own = networks or Networks()
+    """The part of Compute Engine that has networks; what became of a change is told by the rest of it, see `gce`."""
+    own, compute = networks or Networks(), Compute(world)
 
     def listed(request: Request) -> dict[str, Any]:
         return {"kind": "compute#firewallList", "items": list(own.firewalls.values())}
@@ -78,12 +79,15 @@ def routes(world: World, networks: Networks | None = None) -> list[Route]:
             resource = f"projects/{world.project}/global/firewalls/{body['name']}"
             raise Refused(6, f"The resource '{resource}' already exists", "alreadyExists")
         own.firewalls[body["name"]] = {"direction": "INGRESS", "disabled": False, **body}
-        return _done("insert", body["name"])
+        return changed("insert", body["name"])
 
     def removed(request: Request) -> dict[str, Any]:
         found(request)
         del own.firewalls[request.parts["name"]]
-        return _done("delete", request.parts["name"])
+        return changed("delete", request.parts["name"])
+
+    def changed(doing: str, name: str) -> dict[str, Any]:
+        return compute.operation(f"firewalls.{doing}", "global", f"global/firewalls/{name}", lambda: None)
 
     def subnetworks(request: Request) -> dict[str, Any]:
         return {"kind": "compute#subnetworkList", "items": own.subnetworks(request.parts["region"])}
@@ -102,8 +106,3 @@ def routes(world: World, networks: Networks | None = None) -> list[Route]:
         Route("compute", "subnetworks.list", "GET", f"{project}{region}/subnetworks", subnetworks),
         Route("compute", "routers.list", "GET", f"{project}{region}/routers", routers),
     ]
-
-
-def _done(doing: str, name: str) -> dict[str, Any]:
-    """An operation that was over at once."""
-    return {"kind": "compute#operation", "name": f"operation-{doing}-{name}", "operationType": doing, "status": "DONE"}

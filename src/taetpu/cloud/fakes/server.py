@@ -140,6 +140,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string(server.world.now() if timestamp is None else timestamp)
 
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # who asked has been killed, maybe in the middle of a request
+                super().handle()
+
         def answer(self) -> None:
             split = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -155,19 +159,25 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(reply.body)))
-            with suppress(ConnectionError):  # who asked has been killed
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(reply.body)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
 
         def body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                return self.whole(int(self.headers.get("Content-Length") or 0))
             read = b""
-            while size := int(self.rfile.readline().strip(), 16):
-                read += self.rfile.read(size)
+            while size := int(self.rfile.readline().strip() or "0", 16):
+                read += self.whole(size)
                 self.rfile.readline()
-            self.rfile.readline()
+            if self.rfile.readline() != b"\r\n":
+                raise ConnectionResetError
+            return read
+
+        def whole(self, size: int) -> bytes:
+            """So many bytes of the request. One that was cut off is no request."""
+            if len(read := self.rfile.read(size)) < size:
+                raise ConnectionResetError
             return read
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer

@@ -5,6 +5,7 @@ it pushes itself. A command that is interrupted leaves its build running: the ne
 by its tag and follows it.
 """
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import BuildFailed, CloudError, NotFound, Transient, Unknown
-from taetpu.cloud.google_errors import explained, reading
+from taetpu.cloud.google_calls import explained, reading
 from taetpu.cloud.image.context import Context
 from taetpu.cloud.image.registry import Registry
 from taetpu.cloud.reconcile import Waits
@@ -132,7 +133,7 @@ class CloudBuild:
     def _followed(self, number: str) -> Any:
         """The build once it has ended; its log is told on the way."""
         name, said = f"{self._parent}/builds/{number}", 0
-        for _ in self.waits.until(None):
+        for _ in self.waits.until(math.inf):
             build = reading(
                 lambda: self._client.get_build(request={"name": name}, retry=None), doing=f"following build {number}"
             )

@@ -15,7 +15,7 @@ from typing import Any
 
 from taetpu.cloud.clients import Clients, fake_address, imported
 from taetpu.cloud.errors import BuildFailed, Transient
-from taetpu.cloud.google_errors import explained
+from taetpu.cloud.google_calls import explained
 from taetpu.cloud.image.context import Context
 from taetpu.core.errors import UserError
 

@@ -14,7 +14,7 @@ from taetpu.cloud.backends.base import Machine
 from taetpu.cloud.catalogue import region as region_of
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Unknown
-from taetpu.cloud.google_errors import explained, reading
+from taetpu.cloud.google_calls import explained, reading
 from taetpu.cloud.reconcile import Waits
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import IMAGE, OWNER, image_label, label
@@ -168,12 +168,40 @@ class Registry:
 
     def images(self) -> list[Image]:
         """All of ours, the newest first. No repository is no images."""
+        ours = [one for one in self._all() if one.uri.startswith(f"{self.repository.image}@")]
+        return sorted(map(_image, ours), key=lambda image: -image.uploaded)
+
+    def check_alone(self, owner: str) -> bool:
+        """Whether the repository is there, to be deleted with our images.
+
+        Raises:
+            Conflict: it is not the owner's, or other images are in it.
+        """
+        if not self.there():
+            return False
+        path, name = self.repository.path, f"{self.repository.name} in {self.repository.region}"
+        labels = reading(lambda: self._client.get_repository(name=path), doing=f"looking for {name}").labels
+        if labels.get(OWNER) != label(owner):
+            whose = f"{labels[OWNER]}'s" if OWNER in labels else "not one that taetpu made"
+            raise Conflict(f"the repository {name} is {whose}", remedy="delete it in the console, if it is yours")
+        others = [one.uri for one in self._all() if not one.uri.startswith(f"{self.repository.image}@")]
+        if others:
+            problem = f"other images are in the repository {name}: {others[0]}"
+            raise Conflict(problem, remedy="leave --repository out: images of ours alone are deleted then")
+        return True
+
+    def remove(self) -> None:
+        """Delete the repository with whatever is in it, see `check_alone`."""
+        doing = f"deleting the repository {self.repository.name}"
         with suppress(NotFound):
-            found = reading(
-                lambda: list(self._client.list_docker_images(parent=self.repository.path)), doing="listing images"
-            )
-            ours = [one for one in found if one.uri.startswith(f"{self.repository.image}@")]
-            return sorted(map(_image, ours), key=lambda image: -image.uploaded)
+            with explained(doing=doing):
+                operation = self._client.delete_repository(name=self.repository.path)
+            self._finished(operation, doing)
+
+    def _all(self) -> list[Any]:
+        with suppress(NotFound):
+            parent = self.repository.path
+            return reading(lambda: list(self._client.list_docker_images(parent=parent)), doing="listing images")
         return []
 
     def delete(self, images: Sequence[Image]) -> None:

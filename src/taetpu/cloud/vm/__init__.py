@@ -57,8 +57,14 @@ def startup(spec: Spec, settings: "Settings") -> str:
     return "\n".join(parts)
 
 
-def prepare(slice: "Slice", spec: Spec, tell: Callable[[str], None], waits: "Waits | None" = None) -> None:
+def prepare(
+    slice: "Slice", spec: Spec, tell: Callable[[str], None], waits: "Waits | None" = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
     """Make every host of a slice ready for jobs. Given again, it does only what is missing.
+
+    Args:
+        check: raises where waiting is in vain; asked now and then.
 
     Raises:
         Unreachable: a host does not answer in time.
@@ -68,7 +74,7 @@ def prepare(slice: "Slice", spec: Spec, tell: Callable[[str], None], waits: "Wai
     from taetpu.cloud import ssh, transfer
     from taetpu.cloud.reconcile import Waits
 
-    _await(slice, waits or Waits.here(), tell)
+    _await(slice, waits or Waits.here(), tell, check)
     if spec.image:
         tell(f"fetching the image {spec.image}")
         ssh.together(slice.everywhere(["sh", "-c", PULL, "pull", spec.image]), "fetch the image")
@@ -134,7 +140,7 @@ $docker pull --quiet "$1"
 """
 
 
-def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None]) -> None:
+def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None], check: Callable[[], None]) -> None:
     """Wait until every host answers and its startup-script is done."""
     from taetpu.cloud import ssh, ssh_errors
 
@@ -144,7 +150,7 @@ def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None]) -> None:
         for done in last:
             if done.rc == FAILED:
                 problem = f"the startup-script of {done.place} failed: {' | '.join(done.out.strip().splitlines())}"
-                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh {slice.stack}`"
+                remedy = f"/var/lib/taetpu/startup.log has all of it: `taetpu tpu ssh --tpu {slice.stack}`"
                 raise NotSetUp(problem, remedy=remedy)
             if done.reached and done.rc != NOT_YET:
                 ssh.together([done], "say whether it is ready")
@@ -158,6 +164,7 @@ def _await(slice: "Slice", waits: "Waits", tell: Callable[[str], None]) -> None:
         if now != said:
             tell(now)
             said = now
+        check()
     if last[0].reached:
         problem = f"the startup-script of {last[0].place} is not done after {waits.ready:.0f} s"
         raise NotSetUp(problem, remedy="the same command waits again; `taetpu tpu ssh` looks at it")
@@ -172,7 +179,7 @@ def _state(rc: int | None) -> str:
 
 def _introduce(slice: "Slice") -> None:
     """Tell the hosts of a slice of each other, for their guards."""
-    from taetpu.cloud import jobs, ssh
+    from taetpu.cloud import agents, ssh
 
     if len(slice.workers) == 1:
         return
@@ -180,7 +187,7 @@ def _introduce(slice: "Slice") -> None:
     ask = f'a=$(curl -sf -H "Metadata-Flavor: Google" {url}) && echo "$a:$(cat "{PRIVATE}/port")"'
     told = ssh.together(slice.everywhere(["sh", "-c", ask], timeout=ANSWER), "tell its address")
     addresses = [done.out.strip() for done in told]
-    jobs.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
+    agents.ask(slice, "write", {"path": "neighbours.json", "text": json.dumps(addresses)})
 
 
 def _written(name: str, text: str) -> str:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from . import jobs, processes
@@ -60,17 +61,22 @@ def check() -> dict[str, Any]:
 
 
 def start(
-    name: str, id: str, commands: list[list[str]], folder: str, environment: dict[str, str], image: str = ""
-) -> dict[str, Any]:
+    name: str, id: str, commands: list[list[str]], folder: str, environment: dict[str, str], image: str,
+    secrets: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
     """Begin a job that runs commands one after the other, until one fails; once only, however often it is asked for.
 
     Args:
         id: of this very start; another of the same name is refused.
         folder: where it runs, in the home folder; made if it is not there.
-        image: of the container that the commands run in.
+        image: of the container that the commands run in; "": of none.
+        secrets: what they are called, by variable.
     """
     job, here = Job(HOME, name), os.path.join(HOME, folder)
-    asked = {"name": name, "id": id, "commands": commands, "folder": here, "environment": environment, "image": image}
+    asked = {
+        "name": name, "id": id, "commands": commands, "folder": here, "environment": environment, "image": image,
+        "secrets": secrets,
+    }  # fmt: skip
     try:
         os.makedirs(here, exist_ok=True)
         os.makedirs(job.path)
@@ -160,11 +166,26 @@ def stop(name: str, grace: float) -> dict[str, Any]:
     while job.members() and time.monotonic() < end:
         time.sleep(0.05)
     while job.members():
-        job.kill()
+        job.signal(signal.SIGKILL)
         time.sleep(0.05)
+    job.reclaim()
     if job.rc is None:
         job.write("rc", str(128 + signal.SIGKILL))
     return job.told()
+
+
+def cancel(name: str, id: str) -> None:
+    """See to it that a start does not run: what it has begun is ended, and if it is only on its way here yet, as on a
+    host that hung, it finds its place taken.
+    """
+    job = Job(HOME, name)
+    try:
+        os.makedirs(job.path)
+    except FileExistsError:
+        with suppress(Refusal):
+            _begun(job)
+        if job.asked.get("id") == id:
+            stop(name, 0.0)
 
 
 def clean(names: list[str]) -> list[str]:
@@ -188,7 +209,8 @@ def write(path: str, text: str) -> None:
 
 
 COMMANDS = {
-    "check": check, "start": start, "status": status, "tail": tail, "stop": stop, "clean": clean, "write": write,
+    "check": check, "start": start, "status": status, "tail": tail, "stop": stop, "cancel": cancel, "clean": clean,
+    "write": write,
 }  # fmt: skip
 
 
@@ -203,9 +225,9 @@ def _found(name: str) -> Job:
 def _holders() -> list[Any] | None:
     """Who holds the TPU; None where nothing can be told of some processes."""
     try:
-        if processes.ROOT or os.geteuid() == 0:
+        if processes.ROOT or not jobs.as_root():
             return processes.holders()
-        asked = ["sudo", "-n", *jobs.python("agent", "holders")]
+        asked = [*jobs.as_root(), *jobs.python("agent", "holders")]
         return json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
@@ -215,7 +237,7 @@ def _removed(path: str) -> str:
     try:
         os.unlink(path)
     except OSError:
-        done = subprocess.run(["sudo", "-n", "rm", "-f", "--", path], capture_output=True, check=False)
+        done = subprocess.run([*jobs.as_root(), "rm", "-f", "--", path], capture_output=True, check=False)
         return "unknown" if done.returncode else "removed"
     return "removed"
 

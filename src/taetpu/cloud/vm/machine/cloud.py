@@ -1,15 +1,19 @@
-"""What this machine says to Google: who it is (the metadata server), and that it wants to be deleted (the REST APIs).
+"""What this machine says to Google: who it is (the metadata server), that it wants to be deleted, and which secrets
+its jobs need (the REST APIs).
 
 The paths are those of https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys, of
-https://cloud.google.com/tpu/docs/reference/rest/v2 and of https://cloud.google.com/compute/docs/reference/rest/v1.
+https://cloud.google.com/tpu/docs/reference/rest/v2, of https://cloud.google.com/compute/docs/reference/rest/v1 and of
+https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets.versions/access.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 METADATA = "http://{0}/computeMetadata/v1/"
@@ -24,6 +28,37 @@ def metadata(path: str, timeout: float = 10.0, query: str = "") -> tuple[str, st
     request = urllib.request.Request(METADATA.format(host) + path + query, headers={"Metadata-Flavor": "Google"})
     with _open(request, timeout=timeout) as reply:
         return reply.read().decode().strip(), reply.headers.get("ETag", "")
+
+
+def secret(project: str, name: str) -> str:
+    """The newest version of a secret, read as the machine's service account. Raises OSError where it is not given."""
+    path = f"/v1/projects/{project}/secrets/{name}/versions/latest:access"
+    found = call("secretmanager", "GET", path)
+    if found is None:
+        raise OSError(f"there is no secret {name!r} in {project}")
+    return base64.b64decode(found["payload"]["data"]).decode()
+
+
+def call(api: str, method: str, path: str) -> dict[str, Any] | None:
+    """What an API answers; None where there is no such thing. Raises OSError where it refuses, or does not answer."""
+    token = json.loads(metadata("instance/service-accounts/default/token")[0])["access_token"]
+    address = os.environ.get("TAETPU_FAKE_CLOUD", f"https://{api}.googleapis.com")
+    request = urllib.request.Request(address + path, method=method)
+    request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with _open(request, timeout=60) as reply:
+            return json.loads(reply.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise OSError(f"{method} {path}: {error.code} {_words(error.read().decode(errors='replace'))}") from error
+
+
+def _words(answer: str) -> str:
+    """What a refusal says in a line."""
+    with suppress(ValueError, LookupError, TypeError):
+        answer = json.loads(answer)["error"]["message"]
+    return " ".join(answer.split())[:300]
 
 
 class Own:
@@ -90,16 +125,4 @@ class Own:
         return f"{self._place()}/instances/{metadata('instance/name')[0]}"
 
     def _call(self, method: str, path: str) -> dict[str, Any] | None:
-        """What the API answers; None where there is no such thing."""
-        real = "https://tpu.googleapis.com" if self._is_tpu_api else "https://compute.googleapis.com"
-        token = json.loads(metadata("instance/service-accounts/default/token")[0])["access_token"]
-        request = urllib.request.Request(os.environ.get("TAETPU_FAKE_CLOUD", real) + path, method=method)
-        request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with _open(request, timeout=60) as reply:
-                return json.loads(reply.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            said = error.read().decode(errors="replace")
-            raise OSError(f"{method} {path}: {error.code} {' '.join(said.split())[:300]}") from error
+        return call("tpu" if self._is_tpu_api else "compute", method, path)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from . import processes
@@ -76,18 +77,28 @@ class Job:
         return [*others, leader] if leader and all(p.pid != leader.pid for p in others) else others
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of it."""
-        for process in self.members():
+        """Send a signal to every process of it. What runs in a container, as root, hears it by docker and no second
+        time by its client; a container also outlives a client that is killed, so it goes first.
+        """
+        members = self.members()
+        if self.asked.get("image"):
+            words = [*docker(), "kill", f"--signal={number}", container(self.name)]
+            heard = subprocess.run(words, capture_output=True, check=False).returncode == 0
+            if heard and number != signal.SIGKILL:
+                leader = self.leader()
+                members = [leader] if leader else []
+        for process in members:
             try:
                 os.kill(process.pid, number)
             except ProcessLookupError:
                 continue
 
-    def kill(self) -> None:
-        """End every process of it at once. A container outlives the client that is killed, so it goes first."""
+    def reclaim(self) -> None:
+        """Make what a container wrote, as root, the login's own: a sync or a clean could not remove it otherwise."""
         if self.asked.get("image"):
-            subprocess.run([*docker(), "kill", container(self.name)], capture_output=True, check=False)
-        self.signal(signal.SIGKILL)
+            owner = f"{os.getuid()}:{os.getgid()}"
+            words = [*as_root(), "chown", "-R", owner, "--", self.asked["folder"], self.path]
+            subprocess.run(words, capture_output=True, check=False)
 
     def read(self, name: str) -> dict[str, Any]:
         try:
@@ -107,7 +118,8 @@ class Job:
 def of(home: str) -> list[Job]:
     """The jobs of a home folder, from the oldest on."""
     folder = os.path.join(home, BASE, "jobs")
-    found = [Job(home, name) for name in (os.listdir(folder) if os.path.isdir(folder) else [])]
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = [Job(home, name) for name in names if os.path.exists(os.path.join(folder, name, "job.json"))]
     return sorted(found, key=lambda job: (modified(os.path.join(job.path, "job.json")) or 0.0, job.name))
 
 
@@ -125,11 +137,18 @@ def python(module: str, *words: str) -> list[str]:
     return [sys.executable, "-I", "-c", LAUNCH.format(module), base, *words]
 
 
-def docker() -> list[str]:
-    """docker, by sudo where its socket is closed to this user."""
+def as_root() -> list[str]:
+    """What makes a command root's: nothing for root himself."""
+    return [] if os.geteuid() == 0 else ["sudo", "-n"]
+
+
+def docker(variables: Iterable[str] = ()) -> list[str]:
+    """docker, as root where its socket is closed to this user; it sees some variables of this process."""
     socket = "/var/run/docker.sock"
-    closed = processes.is_socket(socket) and not os.access(socket, os.W_OK)
-    return ["sudo", "-n", "docker"] if closed else ["docker"]
+    if not processes.is_socket(socket) or os.access(socket, os.W_OK):
+        return ["docker"]
+    kept = ",".join(variables)
+    return [*as_root(), *([f"--preserve-env={kept}"] if kept else []), "docker"]
 
 
 def container(name: str) -> str:

@@ -10,8 +10,11 @@ import signal
 import subprocess
 from typing import Any
 
-from . import processes
+from . import cloud, processes
 from .jobs import BASE, ROOM, Job, container, docker
+
+WITHOUT = 126
+"""A job's exit code where it was not begun for want of a secret."""
 
 
 def main(words: list[str]) -> int:
@@ -26,17 +29,32 @@ def main(words: list[str]) -> int:
     environment = _environment(asked, home, job.path)
     code = 0
     with open(job.log, "ab", buffering=0) as log:
+        try:
+            environment.update(_secrets(asked["secrets"]))
+        except (OSError, ValueError, LookupError) as error:
+            log.write(f"taetpu: cannot read the secrets of this job: {error}\n".encode())
+            code = WITHOUT
         for command in asked["commands"]:
             if stopped and not code:
                 code = 128 + signal.SIGTERM  # what is left of it is not begun
             if code:
                 break
             code = _run(_contained(command, asked, home, environment), asked["folder"], environment, log)
+    job.reclaim()
     code = 128 - code if code < 0 else code
     with open(os.path.join(job.path, ROOM), "r+") as file:
         file.write(f"{code:03d}")
     os.replace(os.path.join(job.path, ROOM), os.path.join(job.path, "rc"))
     return 0
+
+
+def _secrets(names: dict[str, str]) -> dict[str, str]:
+    """Variables with what is secret: in the processes' memory alone, in no file, no command line and no log."""
+    if not names:
+        return {}
+    with open(os.path.join(processes.ROOT or "/var/lib/taetpu", "facts.json")) as file:
+        project = json.load(file)["project"]
+    return {variable: cloud.secret(project, name) for variable, name in names.items()}
 
 
 def _run(words: list[str], folder: str, environment: dict[str, str], log: Any) -> int:
@@ -60,11 +78,33 @@ def _environment(asked: dict[str, Any], home: str, path: str) -> dict[str, str]:
 
 
 def _contained(command: list[str], asked: dict[str, Any], home: str, environment: dict[str, str]) -> list[str]:
-    """A command as it is, or in a container that sees the home folder under the same path, the TPU and the network."""
+    """A command as it is, or in a container that sees the home folder under the same path, the TPU and the network.
+
+    The image is there since the machine was set up: to fetch it now would keep a job that is stopped from ending.
+    """
     if not asked["image"]:
         return command
     given = ["PYTHONPATH", "PYTHONUNBUFFERED", "TAETPU_JOB", "TAETPU_JOB_FOLDER", *asked["environment"]]
     given += [key for key in environment if key.startswith("TPU_")]
     variables = [word for key in dict.fromkeys(given) for word in ("--env", f"{key}={environment[key]}")]
-    options = ["--rm", "--privileged", "--net=host", "--name", container(asked["name"]), "--volume", f"{home}:{home}"]
-    return [*docker(), "run", *options, "--workdir", asked["folder"], *variables, asked["image"], *command]
+    variables += [word for key in asked["secrets"] for word in ("--env", key)]  # docker takes it from its environment
+    options = [
+        "--rm",
+        "--pull=never",
+        "--privileged",
+        "--net=host",
+        "--name",
+        container(asked["name"]),
+        "--volume",
+        f"{home}:{home}",
+    ]
+    return [
+        *docker(asked["secrets"]),
+        "run",
+        *options,
+        "--workdir",
+        asked["folder"],
+        *variables,
+        asked["image"],
+        *command,
+    ]

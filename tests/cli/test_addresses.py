@@ -1,0 +1,130 @@
+"""Every command that takes a study or a root takes a bucket's: what it says, and what it stores, is the same."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Done
+
+import taetpu as package
+from taetpu.store.backend import open_store
+from taetpu.store.index import one_study
+
+CLAIMS = "claims: [low-lr is worse, low-lr is better]\n"
+
+
+@pytest.fixture
+def places(trained: tuple[Path, Done], here: Path, gs_root: str) -> dict[str, str]:
+    """The trained study on a disk and in a bucket: two roots."""
+    local, bucket = open_store(here / "root"), open_store(gs_root)
+    source = open_store(trained[0])
+    for key in source.list("small"):
+        for store in (local, bucket):
+            if key != "small/lock":  # a file that stays on a disk, and says who had the study last
+                store.write(key, source.read(key))
+    return {"disk": str(here / "root"), "bucket": gs_root}
+
+
+def masked(text: str, root: str) -> str:
+    """Without where it is, when it was changed, how long it took, and how often this process has drawn."""
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "WHEN", text.replace(root, "ROOT"))
+    return re.sub(r"\d+(\.\d+)? s\b", "TIME", re.sub(r" {2,}|─+|clip\d+", " ", text))
+
+
+Compare = Callable[..., Done]
+
+
+@pytest.fixture
+def both(taetpu: Callable[..., Done], here: Path, places: dict[str, str]) -> Compare:
+    """`both(*words, code=0)`: a command with ROOT in its words for either root; what it says, which is the same."""
+
+    def call(*words: str, code: int = 0) -> Done:
+        told: dict[str, Done] = {}
+        for place, root in places.items():
+            (here / "claims.yaml").write_text(f"study: {root}/small\n{CLAIMS}")
+            done = taetpu(*(word.replace("ROOT", root).replace("PLACE", place) for word in words))
+            told[place] = Done(done.code, masked(done.out, root).replace(place, "PLACE"), masked(done.err, root))
+        assert told["bucket"] == told["disk"]
+        assert told["disk"].code == code, told["disk"].err
+        return told["bucket"]
+
+    return call
+
+
+def test_what_looks_says_the_same(both: Compare, here: Path):
+    assert both("list", "--root", "ROOT").out.split()[-5:] == ["small", "2", "2", "4/4", "WHEN"]
+    assert json.loads(both("list", "--root", "ROOT", "--json").out)[0]["runs"] == "4/4"
+    assert "4/4" in both("list", "--root", "ROOT/small").out
+    for place in ("ROOT", "ROOT/small"):
+        assert both("status", place).out.startswith("small\n")
+        assert json.loads(both("status", place, "--json").out)["small"][0]["done"] == "2/2"
+        assert "4/4" in both("status", place, "--watch").out
+    assert "is what the raw metrics of 4 runs come to" in both("report", "ROOT/small", "--verify").out
+    assert json.loads(both("report", "ROOT", "--verify", "--json").out) == {"study": "small", "problems": []}
+    assert "of 2 claims do not hold" in both("check", "claims.yaml", code=3).err
+    assert len(json.loads(both("check", "claims.yaml", "--json", code=3).out)) == 2
+    both("plot", "ROOT/small", "--metric", "val/loss", "-o", "PLACE.svg")
+    both("plot", "ROOT", "--metric", "gradient-norm/all", "--x", "tokens", "--by", "run", "-o", "PLACE.json")
+    for kind in ("svg", "json"):
+        there, own = ((here / f"{place}.{kind}").read_text() for place in ("bucket", "disk"))
+        assert masked(there, "gs://") == masked(own, "gs://")
+
+
+def test_what_is_not_there_is_told_alike(both: Compare):
+    for words in (("status", "ROOT/none"), ("report", "ROOT/none"), ("plot", "ROOT/none", "--metric", "val/loss")):
+        assert both(*words, code=2).err.startswith("error: ")
+
+
+@pytest.mark.slow
+def test_a_plan_and_a_run_of_what_is_done(both: Compare):
+    assert "small" in both("plan", "s.yaml", "--root", "ROOT").out
+    assert "low-lr" in both("run", "s.yaml", "--root", "ROOT").out
+
+
+@pytest.mark.slow
+def test_runs_are_reused_from_a_bucket(both: Compare, places: dict[str, str]):
+    assert "low-lr" in both("run", "s.yaml", "--root", "PLACE", "--reuse", "ROOT", "--audit", "0").out
+    for place, root in places.items():
+        runs = one_study(place).runs()
+        assert {run.source() for run in runs} == {run.where for run in one_study(root).runs()}
+
+
+@pytest.mark.slow
+def test_a_report_is_written_the_same(both: Compare, places: dict[str, str]):
+    for words in (("report", "ROOT/small"), ("report", "ROOT", "--figures", "svg"), ("report", "ROOT/small", "--json")):
+        assert both(*words).out
+    disk, bucket = (open_store(root) for root in places.values())
+    assert bucket.list("small") == disk.list("small")
+    for key in bucket.list("small"):
+        there, here = (masked(store.read(key).decode("latin-1"), root) for store, root in
+                       ((bucket, places["bucket"]), (disk, places["disk"])))  # fmt: skip
+        assert there == here, key
+
+
+def test_the_live_page_and_python_read_the_same(places: dict[str, str]):
+    pytest.importorskip("uvicorn")
+    from tests.ui.served import TOKEN, serving
+
+    from taetpu.ui.server import COOKIE
+
+    def read(port: int, path: str) -> str:
+        cookie = {"Cookie": f"{COOKIE}-{port}={TOKEN}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=cookie)
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.read().decode()
+
+    told: list[list[str]] = []
+    for root in places.values():
+        run = one_study(root).runs()[0]
+        name = run.key.rpartition("/")[2]
+        with serving(root) as port:
+            paths = ("studies", "runs", "study/small", f"run/small/{run.arm}/{name}")
+            told_by = [masked(read(port, f"/data/{path}"), root) for path in paths]
+            pages = [re.sub(r'"id":"[0-9a-f]{8}-', "", page) for page in told_by]  # of the server that told it
+        saved = package.open_run(run.where)
+        told.append([*pages, package.read_metrics(f"{root}/small").to_csv(), repr(saved.config)])
+    for disk, bucket in zip(*told, strict=True):
+        assert disk == bucket
