@@ -36,11 +36,13 @@ ROWS = {
     "image delete": (("--all", "--yes"), "delete old: 3.00 GB"),
     "dev mount": (("--tpu", "t", "show.py"), "would copy 1 paths"),
     "dev scrap": (("--tpu", "t", "--all", "--yes"), "remove everything"),
+    "dev run": (("--tpu", "t", "show.py", "--lr", "1"), "copy show.py"),
+    "dev run-all": (("--tpu", "t", "show.py"), "copy show.py"),
     "dev sync": (("--tpu", "t"), "show.py"),
     "run": (("small.yaml", "--on", "tpu", "--root", f"gs://{BUCKET}/r", *WANTED), "at most $", "train small there"),
 }  # fmt: skip
 SPEC = Spec("mine", resolve("v6e-8"), "gce", owner="me", runtime="ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e")
-ON_HOSTS = ("tpu sync", "dev mount", "dev scrap", "dev sync")
+ON_HOSTS = ("tpu sync", *(name for name in ROWS if name.startswith("dev ")))
 
 
 def leaves(command, path=()):
@@ -140,7 +142,7 @@ def furnish(world, project, tmp_path, monkeypatch, ready) -> None:
 def test_it_tells_and_changes_nothing(taetpu, there, project, name):
     words, *said = ROWS[name]
     before, local = there.all(), files(project)
-    done = taetpu(*name.split(), *words, "--dry-run")
+    done = taetpu(*name.split(), "--dry-run", *words)
     assert done.code == 0, done.err
     told = " ".join((done.out + done.err).split())
     for text in said:

@@ -293,6 +293,18 @@ def test_what_no_zone_would_grant_stops_it_at_once_and_leaves_nothing(place, why
     assert (place.world.left(), place.record.zones, place.record.refusals) == ([], (), ())
 
 
+def test_a_sign_in_that_expires_on_the_way_leaves_the_machine_to_the_next_command(place):
+    """Nobody can ask what became of it, nor remove it."""
+    place.world.on[place.kind.create] = lambda: place.world.faults.append(Fault("*", SIGNED_OUT, times=ALWAYS))
+    with pytest.raises(Permission) as told:
+        place.up()
+    assert told.value.remedy == "`gcloud auth application-default login`"
+    assert (place.world.alive(), place.record.zones) == ([(NAME, ZONE)], (ZONE,))
+    place.world.faults.clear()
+    assert place.up().zone == ZONE
+    assert asked(place) == 1
+
+
 # On its way, and lost
 
 
