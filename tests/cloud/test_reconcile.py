@@ -102,6 +102,14 @@ def test_what_is_not_ours_is_neither_taken_over_nor_touched(place, owner):
     assert place.record.zones == ()
 
 
+def test_what_is_found_where_no_answer_came_may_be_anothers(place):
+    place.made(owner="bob")
+    place.world.faults.append(Fault(place.kind.create, BUSY, times=ALWAYS))
+    with pytest.raises(Conflict, match=r"already that is not yours \(bob's\)"):
+        place.up()
+    assert (place.world.alive("bob"), place.world.alive(), place.record.zones) == ([(NAME, ZONE)], [], ())
+
+
 def strip(place) -> None:
     """Take every label of ours away, as if somebody had made it by hand."""
     for one in place.world.table("tpu.nodes").values():
