@@ -102,6 +102,14 @@ def test_what_is_not_ours_is_neither_taken_over_nor_touched(place, owner):
     assert place.record.zones == ()
 
 
+def test_what_is_found_where_no_answer_came_may_be_anothers(place):
+    place.made(owner="bob")
+    place.world.faults.append(Fault(place.kind.create, BUSY, times=ALWAYS))
+    with pytest.raises(Conflict, match=r"already that is not yours \(bob's\)"):
+        place.up()
+    assert (place.world.alive("bob"), place.world.alive(), place.record.zones) == ([(NAME, ZONE)], [], ())
+
+
 def strip(place) -> None:
     """Take every label of ours away, as if somebody had made it by hand."""
     for one in place.world.table("tpu.nodes").values():
@@ -291,6 +299,18 @@ def test_what_no_zone_would_grant_stops_it_at_once_and_leaves_nothing(place, why
     assert words in told.value.problem
     assert not place.changes(zone=NEXT)
     assert (place.world.left(), place.record.zones, place.record.refusals) == ([], (), ())
+
+
+def test_a_sign_in_that_expires_on_the_way_leaves_the_machine_to_the_next_command(place):
+    """Nobody can ask what became of it, nor remove it."""
+    place.world.on[place.kind.create] = lambda: place.world.faults.append(Fault("*", SIGNED_OUT, times=ALWAYS))
+    with pytest.raises(Permission) as told:
+        place.up()
+    assert told.value.remedy == "`gcloud auth application-default login`"
+    assert (place.world.alive(), place.record.zones) == ([(NAME, ZONE)], (ZONE,))
+    place.world.faults.clear()
+    assert place.up().zone == ZONE
+    assert asked(place) == 1
 
 
 # On its way, and lost
