@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.cloud.reconciling import FAR, ME, NAME, NEXT, TPU_API, ZONE, vanish
+from tests.cloud.reconciling import FAR, GCE, ME, NAME, NEXT, SLICE, TPU_API, ZONE, vanish
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
@@ -311,6 +311,18 @@ def test_a_sign_in_that_expires_on_the_way_leaves_the_machine_to_the_next_comman
     place.world.faults.clear()
     assert place.up().zone == ZONE
     assert asked(place) == 1
+
+
+def test_an_api_that_is_off_is_in_nobodys_way_who_does_not_need_it(place):
+    off = [call for kind in (GCE, SLICE, TPU_API) if kind.backend != place.kind.backend for call in kind.lists]
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in off]
+    assert place.up().state is State.READY
+    assert place.up().state is State.READY
+    place.down()
+    assert place.world.left() == []
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in place.kind.lists]
+    with pytest.raises(Permission, match="is not enabled"):
+        place.up()
 
 
 # On its way, and lost
