@@ -11,6 +11,7 @@ from taetpu.cloud.backends.base import State
 from taetpu.cloud.errors import Conflict, Invalid, NotOffered, Permission, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.state import STALE
+from taetpu.core.errors import UserError
 
 BUSY = Refused(14, "The service is currently unavailable.")
 DENIED = Refused(7, "Required 'compute.instances.create' permission for 'projects/p'", "forbidden")
@@ -403,3 +404,17 @@ def test_a_lost_machine_is_removed_and_made_anew_and_what_it_cost_is_kept(place,
     place.down()
     assert place.record.spent == pytest.approx(4.0, abs=0.01)
     assert place.world.left() == []
+
+
+def test_a_damaged_record_stops_it_before_anything_is_asked_for(place, tmp_path):
+    place.up()
+    place.down()
+    [file] = tmp_path.rglob(f"{NAME}.json")
+    file.write_text('{"project": "fake-project", ')
+    changes = place.changes()
+    for command in (place.up, place.down):
+        with pytest.raises(UserError, match="this record of a TPU is damaged"):
+            command()
+    assert place.changes() == changes
+    file.unlink()
+    assert place.up().state is State.READY
