@@ -170,6 +170,7 @@ class Story:
 
     def check(self) -> None:
         """What must hold after every command, however it ended."""
+        self.place.settle()
         assert self.place.world.twice == [], "a machine was made twice"
         assert self.others() == self.neighbours, "a neighbour's machine was touched"
         there = {zone for stack, zone in self.place.world.alive() if stack == NAME}
@@ -193,6 +194,7 @@ class Story:
 
     def down(self) -> None:
         self.place.down()
+        self.place.settle()
         assert self.mine() == [], "down has said that it is done"
         assert self.place.record.zones == ()
 

@@ -4,13 +4,14 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.cloud.reconciling import FAR, ME, NAME, NEXT, TPU_API, ZONE, vanish
+from tests.cloud.reconciling import FAR, GCE, ME, NAME, NEXT, SLICE, TPU_API, ZONE, vanish
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
 from taetpu.cloud.errors import Conflict, Invalid, NotOffered, Permission, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.state import STALE
+from taetpu.core.errors import UserError
 
 BUSY = Refused(14, "The service is currently unavailable.")
 DENIED = Refused(7, "Required 'compute.instances.create' permission for 'projects/p'", "forbidden")
@@ -313,6 +314,18 @@ def test_a_sign_in_that_expires_on_the_way_leaves_the_machine_to_the_next_comman
     assert asked(place) == 1
 
 
+def test_an_api_that_is_off_is_in_nobodys_way_who_does_not_need_it(place):
+    off = [call for kind in (GCE, SLICE, TPU_API) if kind.backend != place.kind.backend for call in kind.lists]
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in off]
+    assert place.up().state is State.READY
+    assert place.up().state is State.READY
+    place.down()
+    assert place.world.left() == []
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in place.kind.lists]
+    with pytest.raises(Permission, match="is not enabled"):
+        place.up()
+
+
 # On its way, and lost
 
 
@@ -391,3 +404,17 @@ def test_a_lost_machine_is_removed_and_made_anew_and_what_it_cost_is_kept(place,
     place.down()
     assert place.record.spent == pytest.approx(4.0, abs=0.01)
     assert place.world.left() == []
+
+
+def test_a_damaged_record_stops_it_before_anything_is_asked_for(place, tmp_path):
+    place.up()
+    place.down()
+    [file] = tmp_path.rglob(f"{NAME}.json")
+    file.write_text('{"project": "fake-project", ')
+    changes = place.changes()
+    for command in (place.up, place.down):
+        with pytest.raises(UserError, match="this record of a TPU is damaged"):
+            command()
+    assert place.changes() == changes
+    file.unlink()
+    assert place.up().state is State.READY

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from taetpu.cloud.backends.base import OVER, Backend, Machine, State
 from taetpu.cloud.catalogue import region
 from taetpu.cloud.creation import made, other, ready
-from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
+from taetpu.cloud.errors import CloudError, Conflict, Disabled, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.removal import remove
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import STALE, Record, Records, Refusal
@@ -71,8 +71,16 @@ class Cloud:
         return next(backend for backend in self.backends if backend.name == name)
 
     def machines(self) -> list[Machine]:
-        """Every TPU machine of the project that can be seen, ours or not, by name."""
-        found = [machine for backend in self.backends for machine in backend.list()]
+        """Every TPU machine of the project that can be seen, ours or not, by name. An API that is off has none."""
+        found: list[Machine] = []
+        off: list[Disabled] = []
+        for backend in self.backends:
+            try:
+                found += backend.list()
+            except Disabled as error:
+                off.append(error)
+        if off and len(off) == len(self.backends):
+            raise off[0]
         return sorted(found, key=lambda machine: (machine.name, machine.zone))
 
     def unseen(self) -> dict[str, Sequence[str]]:
@@ -84,15 +92,15 @@ class Cloud:
 
         A list may lag behind what was just made, and a request in a queue may not be in it.
         """
-        found = {(m.backend, m.zone): m for m in self.machines() if m.stack == stack and m.owner == self.owner}
+        found = [m for m in self.machines() if m.stack == stack and m.owner == self.owner]
+        places = {(m.backend, m.zone) for m in found}
         record = self.records.read(stack)
         asked = record.identity.get("backend")  # a zone of one API may be none of the other
         for zone in record.zones:
             for backend in self.backends if asked is None else [self.backend(asked)]:
-                machine = None if (backend.name, zone) in found else self.look(backend, stack, zone)
-                if machine:
-                    found[backend.name, zone] = machine
-        return list(found.values())
+                machine = None if (backend.name, zone) in places else self.look(backend, stack, zone)
+                found += [machine] if machine else []
+        return found
 
     def look(self, backend: Backend, stack: str, zone: str) -> Machine | None:
         """What is ours of this name in a zone. A zone that there is not, or that is closed, has nothing."""
@@ -255,8 +263,7 @@ def _refuse(cloud: Cloud, spec: Spec, zone: str, error: CloudError) -> None:
     if error.elsewhere:
         cloud.tell(f"{zone}: {error.problem}")
     try:
-        if machine := cloud.look(cloud.backend(spec.backend), spec.stack, zone):
-            remove(cloud, [machine])
+        remove(cloud, [one for one in cloud.of(spec.stack) if (one.backend, one.zone) == (spec.backend, zone)])
     except CloudError as worse:
         if error.elsewhere:
             raise
