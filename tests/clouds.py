@@ -1,17 +1,16 @@
 """Fixtures of a cloud that is not there: one world, and one server for the services that a test needs."""
 
 import gc
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cloud.machines import skip_without_machines
 
 from taetpu.cloud import ssh
 from taetpu.cloud.clients import FAKE, Clients
 from taetpu.cloud.fakes import everything, storage
-from taetpu.cloud.fakes.hosts import executable
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import World
 from taetpu.core.scratch import scratch
@@ -72,8 +71,7 @@ def fake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[everything.FakeCloud]:
     """All of a cloud, with machines that really boot and an empty bucket; this process and those it starts go there."""
-    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
-        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+    skip_without_machines()
     unclosed(request)
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)

@@ -104,7 +104,7 @@ def test_a_dry_run_says_all_and_changes_nothing(taetpu, changes, monkeypatch, he
         f"train small there into gs://{BUCKET}/studies/small, then delete the TPU",
         "dry run: nothing was changed",
     ]
-    assert any(line.startswith("  us-west4-a: $") and "at most $" in line for line in lines)
+    assert any(line.startswith("  us-west4-a  $") and "at most $" in line for line in lines)
     assert changes() == []
     assert not (here / "cloud").exists()
 

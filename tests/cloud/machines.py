@@ -22,11 +22,16 @@ SETTINGS = Settings(project="fake-project", owner="me")
 ZONE = "us-central1-a"
 
 
+def skip_without_machines() -> None:
+    """Machines of the fake cloud cannot boot everywhere, see tests/SKIPPED.md."""
+    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
+        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+
+
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHosts]:
     """Machines that boot when they are asked to, and a fake cloud that tells where they are."""
-    if not (executable("sshd") and shutil.which("rsync") and Path("/proc/self/environ").exists()):
-        pytest.skip("no OpenSSH server or no rsync is installed, or this is not Linux")
+    skip_without_machines()
     found = LoopbackHosts(tmp_path / "hosts")
     with Server(World(hosts=found), found.routes()) as server:
         monkeypatch.setenv("TAETPU_FAKE_CLOUD", server.address)

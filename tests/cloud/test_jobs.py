@@ -99,6 +99,23 @@ def children(parent: int) -> list[int]:
 
 
 @pytest.mark.slow
+def test_who_reads_again_goes_on_behind_the_last_line(ready, hosts):
+    """As a supervisor does that had given a host up: what has been shown is not shown again, half a line is."""
+    slice = ready()
+    path = hosts.find("t-w0").home / "go on"
+    name = jobs.start(
+        slice, shell('echo one; printf tw; until [ -e "$HOME/go on" ]; do sleep 0.05; done; echo o; exit 3')
+    )
+    seen: dict[int, int] = {}
+    until(lambda: jobs.job(slice, name)[0]["bytes"] == 6)
+    assert read(slice, name, read=seen) == ["one", "tw"]
+    seen[0] -= 2
+    path.touch()
+    assert read(slice, name, follow=True, read=seen) == ["two"]
+    assert seen == {0: 8}
+    assert read(slice, name, follow=True, read=seen) == []
+
+
 def test_a_job_outlives_the_connection_that_began_it(ready, hosts):
     slice = ready()
     vm = hosts.find("t-w0")

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cloud.machines import skip_without_machines
 
 SCRIPT = Path(__file__).parents[2] / "examples/cloud_walkthrough.sh"
 
 
 @pytest.mark.slow
 def test_the_walkthrough_goes_from_zones_to_teardown(tmp_path):
+    skip_without_machines()
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "TAETPU_BUCKET": "somebody-elses"}
     words = [sys.executable, "-m", "taetpu", "dev", "fake-cloud", "--", "bash", str(SCRIPT)]
     done = subprocess.run(

@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission, Transie
 from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.cloud.storage import Address, address
 from taetpu.core.errors import UserError
-from taetpu.store.backend import NotStored, Store, open_store
-from taetpu.store.gcs import FILES, GcsStore
+from taetpu.store.backend import LocalStore, NotStored, Store, at_once, open_store
+from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.index import studies
 from taetpu.store.study import StudyFolder
 
@@ -361,3 +362,57 @@ def test_what_is_not_stored_is_not_a_conflict(store: GcsStore):
     with pytest.raises(UserError) as caught:
         store.write("s/../a", b"")
     assert not isinstance(caught.value, Conflict)
+
+
+def test_changes_are_made_side_by_side(store: GcsStore):
+    """Each waits until all are being made; and each again makes some."""
+    together = threading.Barrier(THREADS, timeout=20)
+
+    def change(number: int) -> None:
+        together.wait()
+        at_once(store, [lambda: store.write(f"s/{number}/a", b"1"), lambda: store.write(f"s/{number}/b", b"2")])
+
+    at_once(store, [lambda number=number: change(number) for number in range(THREADS)])
+    assert len(store.list("s")) == 2 * THREADS
+
+
+def test_no_more_changes_are_there_than_are_made(store: GcsStore):
+    """What they write need not be in memory at once."""
+    made: list[int] = []
+
+    def changes() -> Iterator[Callable[[], None]]:
+        for number in range(3 * THREADS):
+            assert number - len(made) <= THREADS
+            yield lambda number=number: (store.write(f"s/{number}", b""), made.append(number))[1]
+
+    at_once(store, changes())
+    assert sorted(made) == list(range(3 * THREADS))
+
+
+@pytest.mark.parametrize("error", [UserError("no"), KeyboardInterrupt()])
+def test_what_is_being_changed_is_changed_when_one_fails_or_is_interrupted(store: GcsStore, error: BaseException):
+    begun = threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        threading.Event().wait(0.2)
+        store.write("s/slow", b"")
+
+    def changes() -> Iterator[Callable[[], None]]:
+        yield slow
+        begun.wait(20)
+        raise error
+
+    with pytest.raises(type(error)):
+        at_once(store, changes())
+    assert store.list("s") == ["s/slow"], "it does not come later"
+
+
+def test_the_error_of_a_change_is_raised(store: GcsStore, tmp_path: Path):
+    def fails() -> None:
+        raise UserError("this one cannot")
+
+    for place in (store, LocalStore(tmp_path)):
+        with pytest.raises(UserError, match="this one cannot"):
+            at_once(place, [lambda place=place: place.write("s/a", b""), fails])
+        assert place.list("s") == ["s/a"]

@@ -83,6 +83,35 @@ def test_a_killed_holder_elsewhere_is_waited_for_by_the_server_s_clock(store: Gc
     assert not GcsStore(store.root).exists("s/lock")
 
 
+def test_who_is_patient_waits_for_a_holder_that_was_killed(
+    store: GcsStore, killed: None, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """As a job does on a machine that was made in place of one which was taken away with the claim in its hands."""
+    monkeypatch.setenv(lease.PATIENCE, "120")
+    monkeypatch.setattr(lease, "ASKED", 0.02)
+    asked = [call.name for call in world.calls].count("objects.patch")
+
+    def time_goes_by() -> None:
+        until(lambda: [call.name for call in world.calls].count("objects.patch") >= asked + 3)
+        world.skew = lease.LASTS + 1
+
+    passing = threading.Thread(target=time_goes_by)
+    passing.start()
+    with store.claim("s/lock"):
+        assert json.loads(store.read("s/lock"))["host"] != "tpu-vm"
+    passing.join()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1, "it is said once"
+    assert said[0].startswith("waiting for a claim: the study is held by pid ")
+
+
+def test_patience_has_an_end(store: GcsStore, killed: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(lease.PATIENCE, "0.1")
+    monkeypatch.setattr(lease, "ASKED", 0.02)
+    with pytest.raises(UserError, match="the study is held by pid "), store.claim("s/lock"):
+        pass
+
+
 def test_local_clocks_do_not_matter(store: GcsStore, killed: None, monkeypatch: pytest.MonkeyPatch):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 10 * lease.LASTS)  # the fake's too: both then agree

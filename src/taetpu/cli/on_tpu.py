@@ -71,9 +71,18 @@ def run_on_tpu(
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
+
+    def up(hours: float) -> "Machine":
+        job.name = ""  # what ran on the machine before is at its end
+        return offer.made(hours)
+
     try:
-        code = supervise(place.cloud, offer.made, job, lambda: kept(store, study.name), budget)
+        code = supervise(place.cloud, up, job, lambda: kept(store, study.name), budget)
     except KeyboardInterrupt:
+        if not job.name:
+            if place.cloud.records.read(spec.stack).since is not None:  # else `up` has told of it
+                tell(f"\n{remains(spec.stack)}")
+            raise
         tell(job.detached(store.where(study.name)))
         sys.exit(130)  # not as a study that was interrupted: this one goes on
     except UserError as error:
@@ -237,8 +246,6 @@ class StudyJob:
     def detached(self, where: str) -> str:
         """What a user who leaves is told."""
         stack, study = self.offer.spec.stack, self.study.name
-        if not self.name:
-            return f"\nleft before {study} began; {remains(stack)}"
         return (
             f"\ndetached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
             f"or `taetpu status {where}`; to end it: `taetpu tpu down {stack}`"

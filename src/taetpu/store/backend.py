@@ -9,7 +9,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +94,18 @@ def open_store(root: str | Path) -> "Store":
     from taetpu.store.gcs import open_bucket
 
     return open_bucket(place)
+
+
+def at_once(store: Store, changes: Iterable[Callable[[], None]]) -> None:
+    """Make changes that do not depend on each other: side by side where the store can, as a bucket can, whose every
+    answer takes a while; else one after the other. They are asked for as they are made.
+    """
+    side_by_side = getattr(store, "at_once", None)
+    if side_by_side is not None:
+        side_by_side(changes)
+        return
+    for change in changes:
+        change()
 
 
 def default_root(option: str | None = None) -> str:

@@ -8,10 +8,10 @@ import mimetypes
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +65,6 @@ class GcsStore:
     @cached_property
     def retry(self) -> Any:
         return patience()
-
-    @cached_property
-    def pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(THREADS, "taetpu-gcs")
 
     # Keys.
 
@@ -148,6 +144,21 @@ class GcsStore:
     def free_bytes(self) -> int:
         """A bucket has no size: the largest number there is."""
         return sys.maxsize
+
+    def at_once(self, changes: Iterable[Callable[[], None]]) -> None:
+        """Make changes side by side, and wait for all: an interrupted process, too, writes nothing once it has left.
+
+        At most so many are there at a time as there are threads, so that what they write need not be in memory at once.
+        A change may itself come here: each call has threads of its own.
+        """
+        running: set[Future[None]] = set()
+        with ThreadPoolExecutor(THREADS, "taetpu-gcs") as threads:
+            for change in changes:
+                if len(running) == THREADS:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    _raised(done)
+                running.add(threads.submit(change))
+        _raised(running)
 
     # Folders.
 
@@ -299,11 +310,8 @@ class GcsStore:
             self._downloaded(key)
 
     def _each(self, do: Callable[[str], None], names: Sequence[str]) -> None:
-        """Do something for each, side by side; what one raises is raised when all are through."""
-        started = [self.pool.submit(do, name) for name in names]
-        wait(started)
-        for one in started:
-            one.result()
+        """Do something for each, side by side."""
+        self.at_once(partial(do, name) for name in names)
 
     def _require_bucket(self) -> None:
         """Raise the library's error where not even the bucket is there, which single objects do not tell apart."""
@@ -326,6 +334,11 @@ class GcsStore:
 
     def _not_stored(self, key: str) -> NotStored:
         return NotStored("nothing is stored here", file=str(self._address(key)))
+
+
+def _raised(ended: Iterable[Future[None]]) -> None:
+    for one in ended:
+        one.result()
 
 
 def _entry_of(blob: "Blob") -> Entry:

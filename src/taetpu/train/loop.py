@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import jax
@@ -15,6 +16,7 @@ from taetpu.core.interrupt import ending, listening, noted
 from taetpu.core.traced import split
 from taetpu.data.batches import Source
 from taetpu.spec.design import RunSpec
+from taetpu.store.backend import at_once
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
@@ -211,9 +213,11 @@ class PackTrainer:
         """Write what was measured since the last time."""
         start, end, points = self.recorder.flush()
         times = {name: ([end], [value]) for name, value in self.times().items()}
-        for folder, series in zip(self.folders, points, strict=False):
-            if folder in self.open:
-                folder.append(start, end, series, times)
+        at_once(
+            self.study.store,
+            (partial(folder.append, start, end, series, times)
+             for folder, series in zip(self.folders, points, strict=False) if folder in self.open),
+        )  # fmt: skip
 
     def times(self) -> dict[str, float]:
         """Wall time so far, and what a step and an evaluated token of one run have taken; NaN before it is known."""
@@ -280,36 +284,47 @@ class PackTrainer:
         if "val" not in self.sequences:  # killed between the last evaluation and the result
             self.evaluation(state, "val")
         diverged = fetched(state.diverged_at)
-        for i, (run, folder) in enumerate(zip(self.runs, self.folders, strict=True)):
-            if folder not in self.open:
-                continue
-            folder.write_model(self.model_files(state, i))
-            folder.write_evaluation({
-                f"{name}/{sum_}": blocks(values[i])
-                for name, sums in self.sequences.items() for sum_, values in sums.items()
-            })  # fmt: skip
-            spent = self.spent(run, self.steps)
-            series = folder.metrics()
-            looked = {*spent, *(name for name in series if name.split("/")[0] in self.train.metrics)}
-            last = {name: float(s.value[-1]) for name, s in series.items() if name not in looked}
-            bad = int(diverged[i]) >= 0 or not all(math.isfinite(v) for v in last.values())
-            folder.finish(
-                {
-                    "outcome": "diverged" if bad else "finished",
-                    "diverged_at": int(diverged[i]) if int(diverged[i]) >= 0 else None,
-                    "steps": self.steps,
-                    "metrics": {**last, **test[i]},
-                    "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
-                    "memory": {
-                        "training": state_bytes(run.config, self.source)
-                        + step_bytes(run.config, self.source, self.plan.execution, self.plan.precision),
-                        "kv_cache": kv_bytes(run.config, self.source),
-                    },
-                    **spent,
-                    "pack": self.plan.facts,
-                    "environment": {**self.environment, "data": self.facts},
-                }
-            )
+        at_once(
+            self.study.store,
+            (partial(self.finish_run, i, self.model_files(state, i), test[i], int(diverged[i]))
+             for i, folder in enumerate(self.folders) if folder in self.open),
+        )  # fmt: skip
+
+    def finish_run(self, i: int, model: dict[str, bytes], test: dict[str, float], diverged: int) -> None:
+        """Write one run's model and result.
+
+        Args:
+            test: its metrics on the test split.
+            diverged: the step at which it did; below 0 if it did not.
+        """
+        run, folder = self.runs[i], self.folders[i]
+        folder.write_model(model)
+        folder.write_evaluation({
+            f"{name}/{sum_}": blocks(values[i])
+            for name, sums in self.sequences.items() for sum_, values in sums.items()
+        })  # fmt: skip
+        spent = self.spent(run, self.steps)
+        series = folder.metrics()
+        looked = {*spent, *(name for name in series if name.split("/")[0] in self.train.metrics)}
+        last = {name: float(s.value[-1]) for name, s in series.items() if name not in looked}
+        bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
+        folder.finish(
+            {
+                "outcome": "diverged" if bad else "finished",
+                "diverged_at": diverged if diverged >= 0 else None,
+                "steps": self.steps,
+                "metrics": {**last, **test},
+                "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
+                "memory": {
+                    "training": state_bytes(run.config, self.source)
+                    + step_bytes(run.config, self.source, self.plan.execution, self.plan.precision),
+                    "kv_cache": kv_bytes(run.config, self.source),
+                },
+                **spent,
+                "pack": self.plan.facts,
+                "environment": {**self.environment, "data": self.facts},
+            }
+        )
 
     def model_files(self, state: TrainState, i: int) -> dict[str, bytes]:
         """The model of one run as files."""

@@ -7,7 +7,7 @@ from tests.cloud.tpu_faces import FACES, KEY, ZONE, cloud, spec
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
-from taetpu.cloud.errors import Quota
+from taetpu.cloud.errors import Quota, Transient
 from taetpu.cloud.fakes.world import Fault, Refused, quota
 from taetpu.cloud.state import Records
 
@@ -102,3 +102,30 @@ def test_down_goes_on_where_an_answer_was_lost(place):
     place.world.faults += [Fault("DeleteQueuedResource", None, moment="after"), Fault("GetOperation", None)]
     reconcile.down(all_of(place), "lab")
     assert (place.world.left(), place.hosts.up) == ([], {})
+
+
+def test_hosts_that_tell_their_names_late_are_asked_again(place):
+    """READY comes before the hosts have told who they are; a tunnel needs that, an address of one's own does not."""
+    silent = Refused(5, "Guest attributes were not found.")
+    place.world.faults.append(Fault("GetGuestAttributes", silent, times=10**6))
+    machine = up(place)
+    assert [worker.instance for worker in machine.workers] == [""]
+    there = all_of(place)
+    assert reconcile.named(there, machine, spec(external_ip=True)) == machine
+    assert reconcile.named(there, machine, spec()) == machine, "after some time it is taken as it is"
+    place.world.faults[:] = [Fault("GetGuestAttributes", silent, times=3)]
+    assert [worker.instance for worker in reconcile.named(there, machine, spec()).workers] == list(place.hosts.up)
+
+
+def test_what_has_become_of_a_machine(place):
+    machine, there = up(place), all_of(place)
+    assert reconcile.lost(there, machine) == ""
+    place.tpu.preempt("lab")
+    assert reconcile.lost(there, machine) == "SUSPENDED by SERVICE"
+    reconcile.down(there, "lab")
+    assert reconcile.lost(there, machine) == "gone"
+    place.world.faults.append(
+        Fault("GetQueuedResource", Refused(14, "The service is currently unavailable."), times=10**6)
+    )
+    with pytest.raises(Transient):
+        reconcile.lost(there, machine)

@@ -60,6 +60,33 @@ def test_running_is_not_ready(boot, hosts):
     assert not preparing.is_alive()
 
 
+def test_a_key_that_comes_late_is_waited_for(boot, hosts):
+    """The image's own agent writes keys down when it has read them, which may be after sshd is up."""
+    slice, spec = boot_with(boot)
+    keys = hosts.find("t-w0").folder / "authorized_keys"
+    there = keys.read_text()
+    keys.write_text("")
+    said: list[str] = []
+    preparing = threading.Thread(target=vm.prepare, args=(slice, spec, said.append, QUICK))
+    preparing.start()
+    until(lambda: "waiting for worker 0 (does not answer)" in said)
+    keys.write_text(there)
+    preparing.join(30)
+    assert not preparing.is_alive()
+    assert "setting up the environment" in said
+
+
+def test_waiting_ends_where_it_is_in_vain(boot, hosts):
+    slice = boot()
+    hosts.halt("t-w0")
+
+    def check() -> None:
+        raise vm.NotSetUp("t was lost while it was set up: it is PREEMPTED")
+
+    with pytest.raises(vm.NotSetUp, match="it is PREEMPTED"):
+        vm.prepare(slice, SPEC, lambda line: None, QUICK, check=check)
+
+
 def test_a_startup_script_that_fails_is_told_though_the_machine_runs(boot, hosts):
     script = 'cd "$TAETPU_VM_ROOT"; echo "E: Unable to locate package rsync" >startup.log; echo no apt >failed'
     hosts.troubles["t-w1"] = Trouble(script=script)
