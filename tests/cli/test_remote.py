@@ -254,6 +254,8 @@ def test_a_command_and_a_terminal_instead_of_files(ready, hosts, project):
     taetpu("dev", "run", "--detach", "wait.py")
     assert "runs the job" in taetpu("dev", "run", "-i", "show.py", code=2).stderr
     assert taetpu("dev", "run", "-i", "--beside", "show.py", "1").stdout == "my work ['1']\n"
+    in_image = {**os.environ, "TAETPU_IMAGE": "r/i@sha256:0"}
+    assert "jobs run in a container" in taetpu("dev", "run", "-i", "show.py", code=2, env=in_image).stderr
     assert "-i and --detach exclude each other" in taetpu("dev", "run", "-i", "-d", "show.py", code=2).stderr
 
 

@@ -86,6 +86,7 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
         (("--zone", "nowhere"), "'nowhere' is no zone"),
         (("--max-usd", "-1"), "no TPU costs at most $-1"),
         (("--max-usd", "1"), "v6e-8 (spot) in us-central1-b may cost $17.28 in 4 h, more than max_usd 1"),
+        (("--type", "tpu7x-8", "--runtime", "x", "--max-usd", "900"), "no rate is known for tpu7x-8 (spot) in us-"),
     ],
 )
 def test_what_no_machine_can_be_is_refused_before_anything_is_asked_for(taetpu, place, options, words):

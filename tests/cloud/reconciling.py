@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import Backend, Machine, Operation, State
 from taetpu.cloud.backends.gce import Gce
@@ -56,6 +58,13 @@ class Kind:
         runtime = IMAGE if self.backend == "gce" else RUNTIME
         return Spec(name, resolve(more.pop("tpu", self.tpu)), self.backend, **{"owner": ME, "runtime": runtime} | more)
 
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The calls that list all machines."""
+        kinds = ("instances", GROUPS, "instanceTemplates", "resourcePolicies")
+        made = tuple(f"{kind}.aggregatedList" for kind in kinds)
+        return made if self.backend == "gce" else ("ListNodes", "ListQueuedResources")
+
     def stockout(self, zone: str = ZONE) -> Refused:
         return worlds.stockout(zone) if self.backend == "tpu-api" else gce_base.stockout("fake-project", zone)
 
@@ -75,6 +84,8 @@ TPU_API = Kind(
     "tpu-api", "tpu-api", "v6e-8", "CreateQueuedResource", "Provision", "GetQueuedResource", "DeleteQueuedResource"
 )
 KINDS = (GCE, SLICE, TPU_API)
+EACH = (GCE, pytest.param(SLICE, marks=pytest.mark.slow), TPU_API)
+"""For a fixture."""
 
 
 @dataclass
@@ -246,10 +257,12 @@ class Place:
         return [call.name for call in self.world.changes() if zone in ("", call.zone)]
 
     def settle(self) -> None:
-        """Let every operation come to its end, as time would."""
+        """Let every operation come to its end, as time would: the fakes' go on by being asked for."""
+        compute = gce_base.Compute(self.world)
         with self.world.lock:
             for operation in list(self.world.operations.values()):
-                operation.poll()
+                while not (compute.poll(operation) if "fail" in operation.about else operation.poll()):
+                    pass
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from taetpu.cloud.clients import FAKE
 from taetpu.cloud.errors import (
     CloudError,
     Conflict,
+    Disabled,
     Invalid,
     NotFound,
     NotOffered,
@@ -197,11 +198,11 @@ TABLE = {
         "the organisation's policy constraints/compute.vmExternalIpAccess forbids it",
     ),
     # the form quoted for compute.googleapis.com and others in public notes
-    "API disabled by its words": (rpc(7, UNUSED), Permission, "API tpu.googleapis.com is not enabled in project 12345"),
+    "API disabled by its words": (rpc(7, UNUSED), Disabled, "API tpu.googleapis.com is not enabled in project 12345"),
     # google/api/error_reason.proto
     "API disabled by its detail": (
         rest(403, UNUSED, "SERVICE_DISABLED", {"service": "tpu.googleapis.com", "consumer": "projects/12345"}),
-        Permission,
+        Disabled,
         "API tpu.googleapis.com is not enabled in project 12345",
     ),
     "billing": (rpc(7, "This API method requires billing to be enabled."), Permission, "no billing account"),

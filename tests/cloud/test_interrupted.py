@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.cloud.reconciling import GCE, NAME, NEXT, SLICE, TPU_API, ZONE, cloud
+from tests.cloud.reconciling import EACH, NAME, NEXT, ZONE, cloud
 
 from taetpu.cloud.fakes.world import Fault
 from taetpu.core.errors import UserError
@@ -21,7 +21,7 @@ with Records("fake-project").held(sys.argv[1]):
 """
 
 
-@pytest.fixture(params=[GCE, pytest.param(SLICE, marks=pytest.mark.slow), TPU_API], ids=lambda kind: kind.name)
+@pytest.fixture(params=EACH, ids=lambda kind: kind.name)
 def place(request, tmp_path):
     """By REST alone: Ctrl-C within a call of gRPC leaves a lock of its library taken, for whichever thread of this
     process collects the channel as garbage."""

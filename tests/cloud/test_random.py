@@ -9,13 +9,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.cloud.reconciling import FAR, GCE, KINDS, ME, NAME, NEXT, SLICE, TPU_API, ZONE, Place, cloud
 
 from taetpu.cli import tpu as commands
 from taetpu.cloud import reconcile
-from taetpu.cloud.backends.base import Machine, State
+from taetpu.cloud.backends.base import Backend, Machine, State
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.supervise import Budget, Lost, supervise
 from taetpu.core.errors import UserError
@@ -60,6 +61,23 @@ class Killed(BaseException):
     """The command's process is gone, from one line to the next."""
 
 
+class Mortal:
+    """A backend, before and after each of whose calls the process may be killed."""
+
+    def __init__(self, backend: Backend, may_die: Callable[[], None]):
+        self.backend, self.may_die = backend, may_die
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.backend, name)
+        return (lambda *asked: self.called(found, *asked)) if callable(found) else found
+
+    def called(self, method: Callable[..., Any], *asked: Any) -> Any:
+        self.may_die()
+        answer = method(*asked)
+        self.may_die()
+        return answer
+
+
 class Story:
     """What happens in one cloud. Everything is drawn from one seed."""
 
@@ -70,7 +88,8 @@ class Story:
         place.made(ZONE, name="other", hours=100.0)
         place.world.twice.clear()
         self.neighbours = self.others()
-        place.cloud = replace(place.cloud, tell=self.told)
+        backends = [Mortal(backend, self.may_die) for backend in place.cloud.backends]
+        place.cloud = replace(place.cloud, tell=self.told, backends=backends)
         place.patient(
             poll=0.0, settle=0.03, ready=0.4, queue=0.1, sleep=self.pause, now=lambda: time.time() + self.ahead
         )
@@ -98,15 +117,17 @@ class Story:
         kind, draw = self.place.kind, self.draw
         zone = draw.choice((ZONE, "*", "*", "*"))
         full = [kind.stockout(ZONE), kind.quota("TPUS_PER_FAMILY", "us-east5")]
-        what = draw.randrange(5)
+        what = draw.choices(("outage", "question", "delete", "making", "create"), (1, 3, 4, 4, 6))[0]
         moment, error = "before", None
-        if what == 0:
+        if what == "outage":
+            return Fault("*", draw.choice((None, BUSY)), times=draw.randrange(5, 40), skip=draw.randrange(20))
+        if what == "question":
             call, zone, error = draw.choice(QUESTIONS[kind]), "*", draw.choice((*SILENT, *SILENT, DENIED, SIGNED_OUT))
-        elif what == 1:
+        elif what == "delete":
             call, moment = draw.choice(DELETES[kind]), draw.choice(("before", "inside", "after"))
             refusals = {"before": (*SILENT, NOT_READY, DENIED), "inside": (BROKEN, NOT_READY), "after": (*SILENT, GONE)}
             error = draw.choice(refusals[moment])
-        elif what == 2:
+        elif what == "making":
             call, moment, error = kind.make, "inside", draw.choice((*full, BROKEN))
         else:
             call, moment = draw.choice(CREATES[kind]), draw.choice(("before", "inside", "after"))
@@ -149,14 +170,16 @@ class Story:
 
     def check(self) -> None:
         """What must hold after every command, however it ended."""
+        self.place.settle()
         assert self.place.world.twice == [], "a machine was made twice"
         assert self.others() == self.neighbours, "a neighbour's machine was touched"
         there = {zone for stack, zone in self.place.world.alive() if stack == NAME}
-        assert there <= {*self.place.record.zones}, "a machine that no record knows of"
+        there |= {zone_of(name) for name in self.mine()}
+        assert there <= {*self.place.record.zones}, f"what no record knows of is in {self.mine()}"
 
     def wanted(self) -> Machine:
         zones = self.draw.sample((ZONE, NEXT, OTHER), self.draw.randrange(1, 4))
-        zones += [FAR] if self.draw.random() < 0.1 else []
+        zones[:0] = [FAR] if self.draw.random() < 0.15 else []  # where somebody else has the name
         more = {"disk_gb": 300} if self.draw.random() < 0.15 else {}
         return self.place.up(*zones, provisioning="spot", **more)
 
@@ -171,6 +194,7 @@ class Story:
 
     def down(self) -> None:
         self.place.down()
+        self.place.settle()
         assert self.mine() == [], "down has said that it is done"
         assert self.place.record.zones == ()
 
@@ -210,6 +234,14 @@ class Story:
         code = supervise(self.place.cloud, lambda *_: self.wanted(), job, lambda: len(job.stored), budget)
         assert (code, job.stored) == (0, list(range(STEPS)))
         self.down()
+
+
+def zone_of(name: str) -> str:
+    """The zone that something is in, by the name of a fake's resource; of a region's part the one that it is for."""
+    if "/locations/" in name:
+        return name.split("/locations/")[1].split("/")[0]
+    place, _, own = name.partition(": ")[2].partition("/")
+    return f"{place}-{own.rpartition('-')[2]}" if name.startswith(("gce.policies", "gce.templates")) else place
 
 
 class Job:

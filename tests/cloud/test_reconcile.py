@@ -4,13 +4,14 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.cloud.reconciling import FAR, ME, NAME, NEXT, TPU_API, ZONE, vanish
+from tests.cloud.reconciling import FAR, GCE, ME, NAME, NEXT, SLICE, TPU_API, ZONE, vanish
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import State
 from taetpu.cloud.errors import Conflict, Invalid, NotOffered, Permission, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.state import STALE
+from taetpu.core.errors import UserError
 
 BUSY = Refused(14, "The service is currently unavailable.")
 DENIED = Refused(7, "Required 'compute.instances.create' permission for 'projects/p'", "forbidden")
@@ -100,6 +101,14 @@ def test_what_is_not_ours_is_neither_taken_over_nor_touched(place, owner):
     assert place.world.left() == there
     assert [name for name in place.changes() if name not in changes] == []
     assert place.record.zones == ()
+
+
+def test_what_is_found_where_no_answer_came_may_be_anothers(place):
+    place.made(owner="bob")
+    place.world.faults.append(Fault(place.kind.create, BUSY, times=ALWAYS))
+    with pytest.raises(Conflict, match=r"already that is not yours \(bob's\)"):
+        place.up()
+    assert (place.world.alive("bob"), place.world.alive(), place.record.zones) == ([(NAME, ZONE)], [], ())
 
 
 def strip(place) -> None:
@@ -293,6 +302,30 @@ def test_what_no_zone_would_grant_stops_it_at_once_and_leaves_nothing(place, why
     assert (place.world.left(), place.record.zones, place.record.refusals) == ([], (), ())
 
 
+def test_a_sign_in_that_expires_on_the_way_leaves_the_machine_to_the_next_command(place):
+    """Nobody can ask what became of it, nor remove it."""
+    place.world.on[place.kind.create] = lambda: place.world.faults.append(Fault("*", SIGNED_OUT, times=ALWAYS))
+    with pytest.raises(Permission) as told:
+        place.up()
+    assert told.value.remedy == "`gcloud auth application-default login`"
+    assert (place.world.alive(), place.record.zones) == ([(NAME, ZONE)], (ZONE,))
+    place.world.faults.clear()
+    assert place.up().zone == ZONE
+    assert asked(place) == 1
+
+
+def test_an_api_that_is_off_is_in_nobodys_way_who_does_not_need_it(place):
+    off = [call for kind in (GCE, SLICE, TPU_API) if kind.backend != place.kind.backend for call in kind.lists]
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in off]
+    assert place.up().state is State.READY
+    assert place.up().state is State.READY
+    place.down()
+    assert place.world.left() == []
+    place.world.faults += [Fault(call, DISABLED, times=ALWAYS) for call in place.kind.lists]
+    with pytest.raises(Permission, match="is not enabled"):
+        place.up()
+
+
 # On its way, and lost
 
 
@@ -371,3 +404,17 @@ def test_a_lost_machine_is_removed_and_made_anew_and_what_it_cost_is_kept(place,
     place.down()
     assert place.record.spent == pytest.approx(4.0, abs=0.01)
     assert place.world.left() == []
+
+
+def test_a_damaged_record_stops_it_before_anything_is_asked_for(place, tmp_path):
+    place.up()
+    place.down()
+    [file] = tmp_path.rglob(f"{NAME}.json")
+    file.write_text('{"project": "fake-project", ')
+    changes = place.changes()
+    for command in (place.up, place.down):
+        with pytest.raises(UserError, match="this record of a TPU is damaged"):
+            command()
+    assert place.changes() == changes
+    file.unlink()
+    assert place.up().state is State.READY

@@ -72,6 +72,9 @@ def run(
         problem = f"-i and --{'detach' if detach else 'debug'} exclude each other"
         raise UserError(problem, remedy="without -i it is a job, with a log of its own")
     place = here()
+    if enter and place.settings.image:
+        problem = "-i runs on the machine itself, and `image` of the settings says that jobs run in a container"
+        raise UserError(problem, remedy="without -i it is a job in the container")
     slice = slice_of(place, tpu)
     commands, files = _commands(context.args, command)
     chosen = workers(slice, worker)[: 1 if enter else None]

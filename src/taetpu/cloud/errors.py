@@ -41,6 +41,10 @@ class Permission(CloudError):
     """The caller may not do it, or the API is not enabled."""
 
 
+class Disabled(Permission):
+    """The API is not enabled in the project, so that nothing of it is there."""
+
+
 class NotFound(CloudError):
     """There is no such thing."""
 

@@ -13,6 +13,7 @@ from taetpu.cloud.clients import SIGN_IN
 from taetpu.cloud.errors import (
     CloudError,
     Conflict,
+    Disabled,
     Invalid,
     NotFound,
     NotOffered,
@@ -155,7 +156,7 @@ def _disabled(case: Case) -> CloudError | None:
     consumer = re.search(r"in project ([\w:.-]+)", message)
     project = facts.get("consumer", "").removeprefix("projects/") or (consumer.group(1) if consumer else "PROJECT")
     remedy = f"`gcloud services enable {api} --project={project}`, and wait a minute"
-    return case.error(Permission, f"the API {api} is not enabled in project {project}", remedy)
+    return case.error(Disabled, f"the API {api} is not enabled in project {project}", remedy)
 
 
 def _elsewhere(case: Case) -> CloudError | None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from taetpu.cloud.backends.base import OVER, Backend, Machine, Operation, State
+from taetpu.cloud.backends.base import OVER, Backend, Machine, State
 from taetpu.cloud.catalogue import region
-from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
-from taetpu.cloud.pace import wait_turn
+from taetpu.cloud.creation import made, other, ready
+from taetpu.cloud.errors import CloudError, Conflict, Disabled, Invalid, NotOffered, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.removal import remove
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import STALE, Record, Records, Refusal
@@ -71,8 +71,16 @@ class Cloud:
         return next(backend for backend in self.backends if backend.name == name)
 
     def machines(self) -> list[Machine]:
-        """Every TPU machine of the project that can be seen, ours or not, by name."""
-        found = [machine for backend in self.backends for machine in backend.list()]
+        """Every TPU machine of the project that can be seen, ours or not, by name. An API that is off has none."""
+        found: list[Machine] = []
+        off: list[Disabled] = []
+        for backend in self.backends:
+            try:
+                found += backend.list()
+            except Disabled as error:
+                off.append(error)
+        if off and len(off) == len(self.backends):
+            raise off[0]
         return sorted(found, key=lambda machine: (machine.name, machine.zone))
 
     def unseen(self) -> dict[str, Sequence[str]]:
@@ -84,15 +92,15 @@ class Cloud:
 
         A list may lag behind what was just made, and a request in a queue may not be in it.
         """
-        found = {(m.backend, m.zone): m for m in self.machines() if m.stack == stack and m.owner == self.owner}
+        found = [m for m in self.machines() if m.stack == stack and m.owner == self.owner]
+        places = {(m.backend, m.zone) for m in found}
         record = self.records.read(stack)
         asked = record.identity.get("backend")  # a zone of one API may be none of the other
         for zone in record.zones:
             for backend in self.backends if asked is None else [self.backend(asked)]:
-                machine = None if (backend.name, zone) in found else self.look(backend, stack, zone)
-                if machine:
-                    found[backend.name, zone] = machine
-        return list(found.values())
+                machine = None if (backend.name, zone) in places else self.look(backend, stack, zone)
+                found += [machine] if machine else []
+        return found
 
     def look(self, backend: Backend, stack: str, zone: str) -> Machine | None:
         """What is ours of this name in a zone. A zone that there is not, or that is closed, has nothing."""
@@ -137,8 +145,8 @@ def _brought(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startu
         last = place == len(order) - 1 or spec.provisioning == "flex-start"
         queue = None if last else cloud.waits.queue
         try:
-            machine, there = there or _made(cloud, spec, zone, startup, ssh_key, queue), None
-            return _ready(cloud, spec, machine, zones.get(zone), queue)
+            machine, there = there or made(cloud, spec, zone, startup, ssh_key, queue), None
+            return ready(cloud, spec, machine, zones.get(zone), queue)
         except (Transient, Unknown, Conflict):  # it may be there, or be another's
             raise
         except CloudError as error:
@@ -235,7 +243,7 @@ def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
         cloud.records.write(record)
     for machine in alive:
         if machine.spec != fingerprint(spec.identity()):
-            raise _other(machine, spec, record)
+            raise other(machine, spec, record)
     if len(alive) > 1:  # asked for from two computers at once
         cloud.tell(f"{spec.stack} is there more than once: removing it in {', '.join(m.zone for m in alive[1:])}")
         remove(cloud, alive[1:])
@@ -248,102 +256,6 @@ def _progress(machine: Machine) -> int:
     return order.index(machine.state) if machine.state in order else len(order)
 
 
-def _made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str, queue: float | None) -> Machine:
-    """Ask for the machine in a zone, after writing down that it is asked for.
-
-    Where no answer comes it is looked for, and asked for again if it is not there: a zone gives a name but once.
-    """
-    backend, record = cloud.backend(spec.backend), cloud.records.read(spec.stack)
-    cloud.records.write(record.asking(zone, dict(spec.identity())))
-    cloud.tell(f"asking for {spec.tpu.name} ({spec.provisioning}) in {zone}")
-    operation: Operation | None = None
-    problem: CloudError | None = None
-    for _ in cloud.waits.until(cloud.waits.settle):
-        wait_turn(cloud.records.folder)
-        try:
-            operation = backend.create(spec, zone, startup, ssh_key)
-            break
-        except Conflict as error:
-            if not (machine := backend.get(spec.stack, zone)):
-                raise
-            if machine.owner == cloud.owner and machine.spec == fingerprint(spec.identity()):
-                break
-            cloud.records.write(record)
-            raise _taken(machine, spec, record, cloud.owner) from error
-        except (Transient, Unknown) as error:
-            if problem is None:
-                cloud.tell(f"no clear answer from {zone} ({error.problem}): looking whether it is there")
-            problem = error
-            with suppress(Transient):
-                if backend.get(spec.stack, zone):
-                    break
-    else:
-        raise problem or AssertionError
-    return _waited(cloud, backend, spec, zone, operation, queue)
-
-
-def _waited(
-    cloud: Cloud, backend: Backend, spec: Spec, zone: str, operation: Operation | None, queue: float | None
-) -> Machine:
-    """The machine once it is ready.
-
-    Args:
-        queue: seconds for which it may wait in a queue; None: for ever.
-
-    Raises:
-        Stockout: it was lost, or it did not become ready in time; what is left of it is the caller's to remove.
-        Unknown: nothing of it is to be seen.
-        CloudError: the operation ended so.
-    """
-    waits, said, started, seen = cloud.waits, "", time.monotonic(), None
-    while True:
-        asked, machine, answered = False, None, False
-        with suppress(Transient):  # a question that was not answered says nothing of the machine
-            asked = operation is None or operation.done()
-            machine = backend.get(spec.stack, zone)
-            answered = True
-        now = time.monotonic()
-        if machine is None:
-            if now - (seen or started) > (waits.settle if asked else waits.ready):
-                raise _vanished(spec, zone, seen is not None and answered)
-            waits.sleep(waits.poll)
-            continue
-        seen = now
-        if machine.state is State.READY:
-            return machine
-        if machine.detail != said:
-            said = machine.detail
-            cloud.tell(f"{zone}: {said}")
-        if machine.state in OVER:
-            raise Stockout(f"{zone} took {spec.stack} back before it was ready: {said}")
-        queued = machine.state is State.WAITING
-        patience = queue if queued else waits.ready
-        if patience is not None and now - started > patience:
-            what = "waited in the queue" if queued else "was not ready"
-            raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s: {said}")
-        waits.sleep(waits.poll)
-
-
-def _vanished(spec: Spec, zone: str, seen: bool) -> CloudError:
-    if seen:
-        return Stockout(f"{zone} took {spec.stack} back before it was ready: it is gone")
-    problem = f"{spec.stack} was asked for in {zone} and is not to be seen there; it may come yet"
-    return Unknown(problem, remedy="the same command looks for it again; `taetpu tpu down` removes it")
-
-
-def _ready(cloud: Cloud, spec: Spec, machine: Machine, rate: float | None, queue: float | None) -> Machine:
-    """Wait for a machine that is there; note that it is."""
-    identity = dict(spec.identity())
-    if machine.state is not State.READY:
-        record = cloud.records.read(spec.stack)
-        if record.zones[-1:] != (machine.zone,):
-            cloud.records.write(record.asking(machine.zone, identity))
-        machine = _waited(cloud, cloud.backend(machine.backend), spec, machine.zone, None, queue)
-    record = cloud.records.read(spec.stack)
-    cloud.records.write(record.ready(machine.zone, identity, rate, cloud.waits.now(), machine.expires))
-    return machine
-
-
 def _refuse(cloud: Cloud, spec: Spec, zone: str, error: CloudError) -> None:
     """Leave nothing in a zone that would not make it: a failed request keeps its name and its quota. Remember it."""
     error.facts.setdefault("region", region(zone))
@@ -351,8 +263,7 @@ def _refuse(cloud: Cloud, spec: Spec, zone: str, error: CloudError) -> None:
     if error.elsewhere:
         cloud.tell(f"{zone}: {error.problem}")
     try:
-        if machine := cloud.look(cloud.backend(spec.backend), spec.stack, zone):
-            remove(cloud, [machine])
+        remove(cloud, [one for one in cloud.of(spec.stack) if (one.backend, one.zone) == (spec.backend, zone)])
     except CloudError as worse:
         if error.elsewhere:
             raise
@@ -374,28 +285,6 @@ def _order(record: Record, spec: Spec, zones: Iterable[str], now: float) -> list
         if (r.type, r.provisioning) == (spec.tpu.name, spec.provisioning) and abs(now - r.at) < STALE
     }
     return sorted(zones, key=lambda zone: zone in fresh)
-
-
-def _taken(machine: Machine, spec: Spec, record: Record, owner: str) -> Conflict:
-    """The name is in use in the zone: by another's machine, or by another one of ours."""
-    if machine.owner == owner:
-        return _other(machine, spec, record)
-    whose = f"{machine.owner}'s" if machine.owner else "it has no owner that taetpu knows"
-    problem = f"there is a {spec.stack!r} in {machine.zone} already that is not yours ({whose})"
-    return Conflict(problem, remedy="choose another name for the TPU")
-
-
-def _other(machine: Machine, spec: Spec, record: Record) -> Conflict:
-    """A stack of this name is there, and is another machine: in what they differ."""
-    wanted = spec.identity()
-    if record.identity:
-        pairs = [(key, record.identity.get(key), wanted[key]) for key in wanted]
-    else:
-        pairs = [("type", machine.type, spec.tpu.name), ("backend", machine.backend, spec.backend)]
-    differ = [f"{key} is {there!r}, not {asked!r}" for key, there, asked in pairs if there != asked]
-    told = "; ".join(differ) or "it was made with other settings, on another machine"
-    remedy = f"`taetpu tpu down {spec.stack}` removes it; or choose another name"
-    return Conflict(f"{spec.stack!r} in {machine.zone} is there already and differs: {told}", remedy=remedy)
 
 
 def _nowhere(spec: Spec, refused: Sequence[CloudError]) -> CloudError:

@@ -154,6 +154,16 @@ def test_parts_of_others_are_left_alone(compute):
     assert compute.gce.list() == []
 
 
+def test_parts_that_a_neighbour_is_just_making_are_left_alone(compute):
+    """A stack of the same name, of somebody else, whose group is not there yet."""
+    abandoned(compute, replace(SLICE, owner="bob"), 2)
+    theirs = compute.world.left()
+    with pytest.raises(Conflict) as told:
+        compute.create(SLICE)
+    assert "that is not of my-tpu of yours, but bob's" in told.value.problem
+    assert compute.world.left() == theirs
+
+
 def test_the_same_slice_twice(compute):
     compute.ready(SLICE)
     with pytest.raises(Conflict) as told:

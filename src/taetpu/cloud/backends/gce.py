@@ -54,9 +54,9 @@ class Gce:
         if self._group(spec.stack, zone) is not None:
             raise Conflict(f"{doing}: a group of this name is there", remedy="`taetpu tpu list` shows what is there")
         there, change = region(zone), self.calls.change
-        gce_parts.refuse_others(self.calls, spec.stack, zone, doing)
+        gce_parts.refuse_others(self.calls, spec.stack, zone, doing, spec.owner)
         starts: list[Start] = [
-            *gce_parts.removal(self.calls, spec.stack, zone, doing),
+            *gce_parts.removal(self.calls, spec.stack, zone, doing, spec.owner),
             lambda: change("ResourcePolicies", "insert", doing, region=there, resource_policy_resource=policy),
             lambda: change(
                 "RegionInstanceTemplates", "insert", doing, region=there, instance_template_resource=template

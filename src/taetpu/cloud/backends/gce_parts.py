@@ -61,28 +61,36 @@ def every(calls: Calls) -> list[Part]:
     return found
 
 
-def removal(calls: Calls, stack: str, zone: str, doing: str) -> Iterator[Start]:
-    """What removes the parts of a stack. One that is not the stack's by its description is left alone."""
-    for kind, _ in _there(calls, stack, zone, doing, mine=True):
+def removal(calls: Calls, stack: str, zone: str, doing: str, owner: str = "") -> Iterator[Start]:
+    """What removes the parts of a stack. One that is not the stack's by its description is left alone.
+
+    Args:
+        owner: whose they must be; "": anybody's.
+    """
+    for kind, _ in _there(calls, stack, zone, doing, owner, mine=True):
         yield lambda kind=kind: calls.remove(
             kind.service, doing, **{"region": region(zone), kind.field: part(stack, zone)}
         )
 
 
-def refuse_others(calls: Calls, stack: str, zone: str, doing: str) -> None:
-    """Refuse to make parts where others of their names are that taetpu did not make for the stack.
+def refuse_others(calls: Calls, stack: str, zone: str, doing: str, owner: str) -> None:
+    """Refuse to make parts where others of their names are that were not made for the owner's stack.
 
     Raises:
         Conflict: there is one.
     """
-    for kind, one in _there(calls, stack, zone, doing, mine=False):
+    for kind, one in _there(calls, stack, zone, doing, owner, mine=False):
         problem = f"{doing}: there is a {kind.words} {one.name} in {region(zone)} that is not of {stack}"
-        raise Conflict(problem, remedy="choose another name for the TPU, or delete it if it is yours")
+        theirs = labels_in(one.description).get(OWNER)
+        whose = f" of yours, but {theirs}'s" if theirs else ""
+        raise Conflict(problem + whose, remedy="choose another name for the TPU, or delete it if it is yours")
 
 
-def _there(calls: Calls, stack: str, zone: str, doing: str, mine: bool) -> Iterator[tuple[Kind, Any]]:
+def _there(calls: Calls, stack: str, zone: str, doing: str, owner: str, mine: bool) -> Iterator[tuple[Kind, Any]]:
     for kind in KINDS:
         fields = {"region": region(zone), kind.field: part(stack, zone)}
         one = calls.found(kind.service, doing, **fields)
-        if one is not None and (labels_in(one.description).get(STACK) == stack) == mine:
-            yield kind, one
+        if one is not None:
+            labels = labels_in(one.description)
+            if (labels.get(STACK) == stack and owner in ("", labels.get(OWNER))) == mine:
+                yield kind, one

@@ -97,7 +97,7 @@ def guarded(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
 
 
 def _clock(date: str) -> Check:
-    """This machine's clock against the API's: labels say when a machine expires by this one."""
+    """This machine's clock against the API's, which labels of expiry go by (`Clients.now`)."""
     try:
         skew = time.time() - parsedate_to_datetime(date).timestamp()
     except ValueError:
@@ -105,5 +105,5 @@ def _clock(date: str) -> Check:
     if abs(skew) <= LATE:
         return ok("clock", f"within {LATE:.0f} s of Google's")
     way = "ahead of" if skew > 0 else "behind"
-    found = f"{abs(skew):.0f} s {way} Google's: machines would be taken to expire at another time than they do"
+    found = f"{abs(skew):.0f} s {way} Google's: signing in and secure connections may fail"
     return (fails if abs(skew) > WRONG else warning)("clock", found, "set it by NTP", "timedatectl set-ntp true")

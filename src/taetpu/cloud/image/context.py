@@ -179,8 +179,9 @@ def _wheel(package: Path, lock: bytes) -> tuple[str, bytes, str]:
     for file in package.rglob("*"):
         if file.is_file() and "__pycache__" not in file.parts:
             files[file.relative_to(package.parent).as_posix()] = file.read_bytes()
-    for name in ("METADATA", "entry_points.txt"):
-        files[f"{info}/{name}"] = (installed.read_text(name) or "").encode()
+    about = (installed.read_text("METADATA") or "").partition("\n\n")[0]  # what follows is the README
+    files[f"{info}/METADATA"] = f"{about}\n".encode()
+    files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
     head = "Wheel-Version: 1.0\nGenerator: taetpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/WHEEL"] = head.encode()
     rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in sorted(files.items())]

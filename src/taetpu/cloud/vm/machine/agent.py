@@ -100,6 +100,7 @@ def start(
 def _launch(job: Job) -> None:
     """Start a job's process, and wait until it has written down who it is."""
     environment = {key: text for key, text in os.environ.items() if key not in SESSION}
+    environment["TAETPU_JOB"] = job.name  # it counts as the job from its beginning on
     with open(os.path.join(job.path, "supervisor"), "w+", errors="replace") as said:
         supervisor = subprocess.Popen(
             jobs.python("supervisor", job.name), start_new_session=True, env=environment,
