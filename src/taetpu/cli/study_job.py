@@ -71,8 +71,13 @@ class StudyJob:
             environment |= {"PYTHONUNBUFFERED": "1", **meeting(self.slice.workers)}
             secrets = self.place.settings.secret_names
             asked = jobs.Asked([command], self.folder, environment, self.offer.spec.image, secrets)
-            self.read = {}
-            self.name = jobs.start(self.slice, asked, name=f"{self.study.name}-{jobs.new_name()}")
+            try:
+                name = jobs.start(self.slice, asked, name=f"{self.study.name}-{jobs.new_name()}")
+            except jobs.Running:  # maybe this study, begun a moment ago from another terminal
+                if not self._runs(jobs.status(self.slice), command):
+                    raise
+            else:
+                self.name, self.read = name, {}
 
     def _runs(self, told: "Mapping[int, dict[str, Any] | CloudError]", command: list[str]) -> bool:
         """Whether this very study is what runs there; it is followed then.
