@@ -109,6 +109,14 @@ def test_a_dry_run_says_all_and_changes_nothing(taetpu, changes, monkeypatch, he
     assert not (here / "cloud").exists()
 
 
+@pytest.mark.parametrize(("named", "meant"), [(f"gs://{BUCKET}/mine", "mine"), ("elsewhere", "studies")])
+def test_a_root_of_the_environment_counts_if_it_is_in_a_bucket(taetpu, fake, monkeypatch, named, meant):
+    monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
+    monkeypatch.setenv("TAETPU_ROOT", named)
+    told = taetpu(*TPU, "--zone", "us-west4-a", "--dry-run")
+    assert f"train small there into gs://{BUCKET}/{meant}/small, then delete the TPU" in told.err
+
+
 def test_files_that_are_named_by_where_they_lie_here(taetpu, changes, here, monkeypatch):
     monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
     text = (here / "s.yaml").read_text()
