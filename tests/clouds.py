@@ -35,6 +35,7 @@ def let_go() -> None:
     scratch.cache_clear()
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
+    gc.freeze()  # what is left stays: looking through it again takes longer than most tests
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ ARGUMENTS = [
     ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "YAML files there: s.yaml"),
     ("run .", "this is a folder", "where:  .", "name the YAML file"),
     ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
-    ("run s.yaml --root gs://b/r", "'gs://b/r' yet", "local folder"),
+    ("run s.yaml --root gs://b/r", "'b' cannot be the name of a bucket", "3 to 63 lower-case letters"),
     ("run s.yaml --root s.yaml", "is not a folder", "where:  s.yaml/small/lock", "choose another folder with --root"),
     ("list --root s.yaml", "is a file, not a study's folder", "where:  s.yaml", "e.g. ./runs/s"),
     ("status s.yaml", "is a file, not a study's folder", "where:  s.yaml", "the folder is where the study was run"),
