@@ -103,6 +103,7 @@ def test_a_run_that_is_refused_has_touched_nothing_of_the_job_that_runs(ready, h
     assert there(hosts, "t-w1") == sorted([*ALL, "checkpoint", "new.py"])
 
 
+@pytest.mark.slow
 def test_two_projects_of_one_name_leave_each_other_alone(ready, hosts, project, tmp_path):
     ready()
     other = tmp_path / "elsewhere" / "my work"
@@ -135,6 +136,7 @@ def taetpu_job(done) -> str:
     return done.stderr.split("job ")[1].split()[0]
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_run_a_stop_and_a_clean_changes_nothing(ready, hosts, project):
     slice = ready()
     taetpu("tpu", "run", "true")
