@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import pytest
 import typer
 from tests.cloud.looking import programs
+from tests.cloud.machines import until
 from tests.clouds import BUCKET
 from tests.images import PACKAGE
 from tests.small import STUDY
 
 from taetpu.cli.main import app
+from taetpu.cloud import jobs
 from taetpu.cloud.backends.gce import Gce
 from taetpu.cloud.clients import FAKE, Clients
 from taetpu.cloud.fakes import gce, images, networks, prices, projects, quotas, storage, tpu_rest
@@ -29,6 +31,9 @@ ROWS = {
     "tpu gc": (("--yes",), "delete mine: v6e-8 in us-east5-b, expired"),
     "tpu zones": (("--type", "v6e-8", "--probe", "--write", "--yes"), "make a spot v6e-8 in each of these"),
     "tpu sync": (("--tpu", "t"), "would change 5 paths"),
+    "tpu run": (("--tpu", "t", "python", "show.py"), "copy show.py", "run python show.py"),
+    "tpu stop": (("--tpu", "t"), "would end running"),
+    "tpu clean": (("--tpu", "t"), "would remove over"),
     "bucket create": (("new-one", "--region", "us-east5", "--yes"), "bucket gs://new-one in us-east5"),
     "bucket delete": ((BUCKET, "--yes", "--force"), f"delete gs://{BUCKET} with 1 objects"),
     "image build": (("--write",), "build us-east5-docker.pkg.dev/fake-project/taetpu/taetpu:"),
@@ -42,7 +47,7 @@ ROWS = {
     "run": (("small.yaml", "--on", "tpu", "--root", f"gs://{BUCKET}/r", *WANTED), "at most $", "train small there"),
 }  # fmt: skip
 SPEC = Spec("mine", resolve("v6e-8"), "gce", owner="me", runtime="ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e")
-ON_HOSTS = ("tpu sync", *(name for name in ROWS if name.startswith("dev ")))
+ON_HOSTS = ("tpu sync", "tpu run", "tpu stop", "tpu clean", *(name for name in ROWS if name.startswith("dev ")))
 
 
 def leaves(command, path=()):
@@ -75,7 +80,9 @@ class There:
         """Whatever a dry run must leave as it is."""
         tables = {kind: sorted(found) for kind, found in self.world.resources.items() if found}
         homes = [vm.home for vm in self.hosts.vms.values()] if self.hosts else []
-        return tables, len(self.world.changes()), [files(home / "work") for home in homes]
+        begun = [path.parent for home in homes for path in home.glob(".taetpu/jobs/*/pid")]
+        ended = sorted((job.name, (job / "rc").exists()) for job in begun)
+        return tables, len(self.world.changes()), [files(home / "work") for home in homes], ended
 
 
 def files(folder):
@@ -107,10 +114,17 @@ def there(request, project, tmp_path, monkeypatch):
         furnish(world, project, tmp_path, monkeypatch, ready)
         if ready:
             monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # where that machine's key is
-            ready()
+            with_jobs(ready())
         world.calls.clear()
         monkeypatch.chdir(project)
         yield There(world, hosts)
+
+
+def with_jobs(slice) -> None:
+    """One that has ended, and one that runs."""
+    jobs.start(slice, jobs.Asked([["true"]]), name="over")
+    until(lambda: jobs.job(slice, "over")[0]["state"] == "ended")
+    jobs.start(slice, jobs.Asked([["sleep", "600"]]), name="running")
 
 
 def furnish(world, project, tmp_path, monkeypatch, ready) -> None:

@@ -1,19 +1,21 @@
 """`taetpu tpu ssh | sync | run | logs | stop | clean` and `taetpu dev`, as a user gives them, on real hosts."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cloud.machines import until
 from tests.cloud.test_jobs import children
 
-from taetpu.cloud import jobs
+from taetpu.cloud import jobs, transfer
 from taetpu.cloud.fakes.hosts import listen
 
-SHOW = "import os, sys\nprint(os.getcwd().split('/work/')[1], sys.argv[1:], flush=True)\n"
+SHOW = "import os, sys\nprint(os.getcwd().split('/work/')[1].rpartition('-')[0], sys.argv[1:], flush=True)\n"
 TOML = '[cloud]\nproject = "fake-project"\nowner = "me"\nstack = "t"\n'
 
 
@@ -46,8 +48,13 @@ def taetpu(*words: str, code: int = 0, **how) -> subprocess.CompletedProcess[str
     return done
 
 
+def place(hosts, project, instance="t-w0"):
+    """Where a project is on a host."""
+    return hosts.find(instance).home / transfer.work(project)
+
+
 def there(hosts, instance="t-w0"):
-    base = hosts.find(instance).home / "work/my work"
+    base = place(hosts, Path.cwd(), instance)
     return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.is_file())
 
 
@@ -66,6 +73,95 @@ def test_a_run_brings_the_project_and_says_how_it_went(ready, hosts, project):
     assert not list(project.parent.rglob("pwned"))
     failed = taetpu("tpu", "run", "--worker", "1", "--", "python", "sub/fail.py", code=3)
     assert "did not end well: worker 1: ended with 5" in failed.stderr
+
+
+WAIT = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+def test_a_run_that_is_refused_has_touched_nothing_of_the_job_that_runs(ready, hosts, project):
+    slice = ready(2)
+    (project / "wait.py").write_text(WAIT)
+    taetpu("tpu", "run", "--detach", "--worker", "1", "python", "wait.py")
+    (name,) = jobs.running(slice)
+    (place(hosts, project, "t-w1") / "checkpoint").write_text("of the job")
+    (place(hosts, project, "t-w1") / "show.py").write_text("of the job, where one of the project's lies")
+    (project / "wait.py").unlink()
+    (project / "new.py").touch()
+    before = there(hosts, "t-w1")
+    for words in (["tpu", "run", "python", "show.py"], ["dev", "run", "show.py"], ["dev", "run-all", "show.py"]):
+        refused = taetpu(*words, code=2)
+        assert refused.stderr.startswith(f"error: worker 1 of t runs the job {name} already")
+        assert f"`taetpu tpu stop {name} --tpu t` ends it" in refused.stderr
+    assert there(hosts, "t-w1") == before
+    assert (place(hosts, project, "t-w1") / "show.py").read_text().startswith("of the job")
+    assert there(hosts) == [], "nor is anything sent to a host that is free"
+    beside = taetpu("tpu", "run", "--beside", "true")
+    assert f"{name} runs there: what is gone here is not removed there before it has ended" in beside.stderr
+    assert there(hosts, "t-w1") == sorted([*before, "new.py"])
+    assert name in taetpu("tpu", "stop", *refused.stderr.split("taetpu tpu stop ")[1].split("`")[0].split()).stderr
+    taetpu("tpu", "sync")
+    assert there(hosts, "t-w1") == sorted([*ALL, "checkpoint", "new.py"])
+
+
+@pytest.mark.slow
+def test_two_projects_of_one_name_leave_each_other_alone(ready, hosts, project, tmp_path):
+    ready()
+    other = tmp_path / "elsewhere" / "my work"
+    other.mkdir(parents=True)
+    (other / "taetpu.toml").write_text(TOML)
+    (other / "only.py").write_text(SHOW)
+    taetpu("tpu", "sync")
+    began = taetpu("dev", "run", "only.py", cwd=other)
+    assert began.stdout == "my work []\n"
+    assert f"in ~/{transfer.work(other)}\n" in began.stderr
+    taetpu("tpu", "sync", cwd=other)
+    taetpu("dev", "scrap", "--all", "--yes", cwd=other)
+    assert there(hosts) == ALL
+
+
+def test_what_stands_before_a_command_is_an_option_or_refused(ready, hosts, project):
+    slice = ready()
+    for words in (["tpu", "run"], ["tpu", "ssh"], ["dev", "run"], ["dev", "run-all"]):
+        wrong = taetpu(*words, "--dry-rnu", "show.py", code=2)
+        assert wrong.stderr.startswith("error: no such option: --dry-rnu")
+        assert "what is to be run begins with a word that is no option, or after --\n" in wrong.stderr
+    assert there(hosts) == []
+    would = taetpu("tpu", "run", "--dry-run", "python", "show.py", "--dry-run")
+    assert would.stdout.splitlines()[-1] == "run  python show.py --dry-run"
+    assert jobs.job(slice, taetpu_job(taetpu("tpu", "run", "--detach", "--", "--none"))) != {}
+
+
+def taetpu_job(done) -> str:
+    """The job that a command has begun."""
+    return done.stderr.split("job ")[1].split()[0]
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_run_a_stop_and_a_clean_changes_nothing(ready, hosts, project):
+    slice = ready()
+    taetpu("tpu", "run", "true")
+    (project / "wait.py").write_text(WAIT)
+    name = taetpu_job(taetpu("tpu", "run", "--detach", "python", "wait.py"))
+    before = there(hosts), [job["state"] for job in jobs.status(slice)[0]["jobs"]]
+    (project / "data/x").unlink()
+    (project / "new.py").touch()
+    would = taetpu("tpu", "run", "--dry-run", "python", "new.py")
+    assert would.stdout.splitlines()[-1] == "run  python new.py"
+    assert "copy new.py" in would.stdout.splitlines()
+    assert f"on t; {name} runs there; dry run: nothing was changed" in would.stderr
+    told = taetpu("tpu", "stop", "--dry-run").stderr
+    assert told == f"would end {name} on t: SIGTERM, and SIGKILL after 30 s; dry run: nothing was changed\n"
+    assert json.loads(taetpu("tpu", "stop", "--dry-run", "--json").stdout) == {"job": name, "codes": {"0": None}}
+    (over,) = json.loads(taetpu("tpu", "clean", "--dry-run", "--json").stdout)["would remove"]
+    assert (there(hosts), [job["state"] for job in jobs.status(slice)[0]["jobs"]]) == before == (before[0], [*ENDS])
+    assert json.loads(taetpu("tpu", "clean", "--json").stdout) == {"removed": [over]}
+    stopped = json.loads(taetpu("tpu", "stop", "--json", "--grace", "5").stdout)
+    assert stopped == {"job": name, "codes": {"0": 128 + signal.SIGTERM}}
+    assert "remove data/x" in taetpu("tpu", "run", "--dry-run", "true").stdout.splitlines()
+    assert taetpu("tpu", "stop").stderr == "no job runs on t\n"
+
+
+ENDS = ("ended", "running")
 
 
 @pytest.mark.slow
@@ -139,6 +235,8 @@ def test_mount_keeps_folders_and_scrap_removes_what_is_named(ready, hosts, proje
     ready(2)
     taetpu("dev", "mount", "sub/other.py", "data")
     assert there(hosts) == there(hosts, "t-w1") == ["data/x", "sub/other.py"]
+    again = taetpu("dev", "mount", "sub/other.py", "data")
+    assert (again.stdout, again.stderr) == ("", "nothing to copy: it is there already, as it is here\n")
     taetpu("dev", "mount", "../show.py", cwd=project / "sub")
     assert there(hosts) == ["data/x", "show.py", "sub/other.py"]
     taetpu("dev", "scrap", "sub", "show.py", "--worker", "0")
@@ -201,7 +299,8 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(ready, hosts, project
         done = taetpu("dev", command, "--dry-run", "sub/other.py", "a b", "+", "show.py")
         assert "copy sub/other.py" in done.stdout.splitlines()
         assert done.stdout.splitlines()[-2:] == ["run  python sub/other.py 'a b'", "run  python show.py"]
-        assert done.stderr == "in ~/work/my work on worker 0 of t, worker 1 of t; dry run: nothing was changed\n"
+        where = f"in ~/{transfer.work(project)} on worker 0 of t, worker 1 of t"
+        assert done.stderr == f"{where}; dry run: nothing was changed\n"
     assert not (hosts.find("t-w0").home / "work").exists()
     assert [host["jobs"] for host in jobs.status(slice).values()] == [[], []]
 
@@ -290,7 +389,7 @@ def test_what_a_detached_job_left_is_fetched_later_from_every_worker(ready, host
 def test_watch_sends_what_changes(ready, hosts, project):
     ready()
     with subprocess.Popen(command("dev", "sync", "--watch"), stdout=subprocess.DEVNULL) as watching:
-        home = hosts.find("t-w0").home / "work/my work"
+        home = place(hosts, project)
         until((home / "show.py").exists)
         (project / "new.py").write_text("new")
         until((home / "new.py").exists)
@@ -305,7 +404,7 @@ def test_watching_outlives_a_connection_that_is_lost(ready, hosts, project):
     ready()
     machine = hosts.find("t-w0")
     with subprocess.Popen(command("dev", "sync", "--watch"), stderr=subprocess.PIPE, text=True) as watching:
-        home = machine.home / "work/my work"
+        home = place(hosts, project)
         until((home / "show.py").exists)
         for pid in [*children(machine.sshd.pid), machine.sshd.pid]:
             os.kill(pid, signal.SIGKILL)
@@ -322,5 +421,5 @@ def test_a_machine_that_went_away_is_unreachable_and_not_a_trace(ready, hosts, p
     ready()
     hosts.halt("t-w0")
     done = taetpu("tpu", "logs", code=3)
-    assert done.stderr.startswith("error: t does not answer, so that nothing can answer `status` there")
+    assert done.stderr.startswith("error: t does not answer, so that nothing can answer `jobs` there")
     assert "remedy: `taetpu tpu status` looks it up anew" in done.stderr

@@ -1,6 +1,7 @@
 """From `taetpu tpu up` to a job's log and to the machine's own end, over both backends' fakes and real hosts."""
 
 import json
+import re
 
 import pytest
 from tests.cli.test_remote import project, taetpu  # noqa: F401 (fixture)
@@ -31,11 +32,14 @@ def machines(world) -> list[str]:
 
 
 SINGLE, SEVERAL = ("v6e-8", "gce", 1), ("v4-16", "tpu-api", 2)
+CHIPS = {"v6e-8": 8, "v4-16": 4}
+"""On each host, of 32 GiB each."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "backend", "workers"), [SINGLE, SEVERAL])
 def test_a_machine_is_made_used_and_removed(world, hosts, project, kind, backend, workers):  # noqa: F811
+    chips = CHIPS[kind]
     made = taetpu("tpu", "up", "--type", kind, "--backend", backend, "--yes", "--json")
     assert json.loads(made.stdout)["state"] == "ready"
     out = taetpu("tpu", "run", "python", "show.py", "x").stdout.splitlines()
@@ -45,8 +49,13 @@ def test_a_machine_is_made_used_and_removed(world, hosts, project, kind, backend
     assert [host["jobs"][0]["rc"] for host in told["hosts"]] == [0] * workers
     shown = taetpu("tpu", "status").stdout
     assert shown.startswith(f"t: {kind} in ")
-    assert "not known" in shown  # no chip tells how it is used here
+    assert re.search(rf"\b{chips}\b.* nobody +not known +not known", shown), "no chip tells of itself: nothing runs"
     assert "ended with 0" in shown
+    taetpu("tpu", "run", "--detach", "sleep", "600")
+    shown = taetpu("tpu", "status").stdout
+    use = rf"\b{chips}\b.* nobody +{chips * 16}.0 of {chips * 32} GiB +\d\d %"
+    assert len(re.findall(use, shown)) == workers, "as the fake's simulated chips tell"
+    taetpu("tpu", "stop", "--grace", "5")
     again = taetpu("tpu", "up", "--type", kind, "--backend", backend, "--yes")
     assert "setting up the environment" in again.stderr
     assert "asking for" not in again.stderr

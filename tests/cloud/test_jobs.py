@@ -67,6 +67,21 @@ def test_a_job_is_nobodys_session(ready):
     assert jobs.stop(slice, "", grace=5) == (name, {0: 128 + signal.SIGTERM})
 
 
+def test_to_stop_without_a_name_is_to_stop_the_newest_that_runs(ready):
+    """Not the newest of all, which may have ended; on whatever host it is."""
+    slice = ready(2)
+    assert jobs.stop(slice, "") == ("", {})
+    older = jobs.start(slice, shell("sleep 60"), workers=[0])
+    newer = jobs.start(slice, shell("sleep 60"), workers=[1])
+    over = jobs.start(slice, shell("true"), beside=True)
+    assert ended(slice, over) == {0: ("ended", 0), 1: ("ended", 0)}
+    assert jobs.stop(slice, "", dry_run=True) == (newer, {1: None})
+    assert jobs.running(slice) == [older, newer]
+    assert jobs.stop(slice, "", grace=5) == (newer, {1: 128 + signal.SIGTERM})
+    assert jobs.stop(slice, "", grace=5) == (older, {0: 128 + signal.SIGTERM})
+    assert jobs.stop(slice, "") == ("", {})
+
+
 COUNT = (
     "i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i + 1)); [ $((i % 100)) -ne 0 ] || sleep 0.3; done; printf end"
 )
@@ -170,7 +185,7 @@ def test_one_job_at_a_time_unless_it_shall_run_beside(ready):
     with pytest.raises(jobs.Running, match=f"worker 1 of t runs the job {name} already") as error:
         jobs.start(slice, shell("echo no"))
     assert not isinstance(error.value, jobs.Busy), "for which a machine would be given up"
-    assert error.value.remedy.startswith("`taetpu tpu stop`")
+    assert error.value.remedy.startswith(f"`taetpu tpu stop {name} --tpu t` ends it; ")
     assert [list(jobs.job(slice, "")), len(jobs.status(slice)[0]["jobs"])] == [[1], 0]
     beside = jobs.start(slice, shell("echo beside"), beside=True)
     assert sorted(read(slice, beside, follow=True)) == ["0 beside", "1 beside"]

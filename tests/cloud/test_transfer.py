@@ -1,6 +1,7 @@
 """Files to hosts and back by the real rsync."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,20 +55,99 @@ def test_a_sync_makes_every_host_the_same_and_leaves_what_git_ignores(boot, host
     assert transfer.sync(slice, project, "work/my project") == []
 
 
-def test_what_is_gone_here_goes_there_but_results_stay(boot, hosts, project):
+def test_what_was_sent_and_is_gone_here_goes_there_and_nothing_else(boot, hosts, project):
+    slice = boot(2)
+    transfer.sync(slice, project, "work/p")
+    written = {"runs/two/result.json": "ignored by git", "stray.npz": "by nobody", "sub/late.key": "by sub/.gitignore"}
+    written |= {"sub/deep/checkpoint": "in a folder that goes"}
+    homes = [hosts.find(f"t-w{worker}").home / "work/p" for worker in range(2)]
+    for home in homes:
+        for name, text in written.items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text)
+    (homes[0] / "train.py").write_text("by a job, where a file of the project lies")
+    shutil.rmtree(project / "sub/deep")
+    (project / "naïve.py").unlink()
+    would = transfer.sync(slice, project, "work/p", dry_run=True)
+    assert {line for line in would if line.startswith("deleting ")} == {"deleting sub/deep/x.py", "deleting naïve.py"}
+    assert there(hosts, "work/p") == sorted([*SENT, *written])
+    transfer.sync(slice, project, "work/p")
+    left = [name for name in SENT if name not in ("sub/deep/x.py", "naïve.py")]
+    for instance in ("t-w0", "t-w1"):
+        assert there(hosts, "work/p", instance) == sorted([*left, *written])
+    assert (homes[0] / "train.py").read_text() == "1"
+    transfer.sync(slice, project, "work/p")
+    assert there(hosts, "work/p") == sorted([*left, *written]), "nor by a later one"
+
+
+def test_every_awkward_name_that_is_gone_here_goes_there(boot, hosts, project):
     slice = boot()
     transfer.sync(slice, project, "work/p")
     home = hosts.find("t-w0").home / "work/p"
-    (home / "runs/two").mkdir(parents=True)  # written there, ignored by git, not here
-    (home / "runs/two/result.json").write_text("precious")
-    (home / "sub/late.key").write_text("ignored by the folder's own file")
-    (home / "stray.py").write_text("neither here nor ignored")
-    (project / "train.py").unlink()
-    assert "deleting stray.py" in transfer.sync(slice, project, "work/p", dry_run=True)
-    assert (home / "stray.py").exists()
+    (home / "sub/it's (a) [b] $c x.py").write_text("which a pattern would match")
+    rules = [".gitignore", "sub/.gitignore"]
+    for name in SENT:
+        if name not in rules:
+            (project / name).unlink()
     transfer.sync(slice, project, "work/p")
-    left = [name for name in SENT if name != "train.py"]
-    assert there(hosts, "work/p") == sorted([*left, "runs/two/result.json", "sub/late.key"])
+    assert there(hosts, "work/p") == sorted([*rules, "sub/it's (a) [b] $c x.py"])
+
+
+def test_what_is_kept_goes_with_a_later_sync_also_after_one_that_was_cut_off(boot, hosts, project):
+    slice = boot()
+    transfer.sync(slice, project, "work/p")
+    (project / "train.py").unlink()
+    transfer.sync(slice, project, "work/p", keep=True)
+    assert there(hosts, "work/p") == SENT
+    with (hosts.find("t-w0").home / transfer.SENT / "work/p").open("a") as noted:
+        noted.write('["half a li')
+    (project / "a:b.py").unlink()
+    transfer.sync(slice, project, "work/p")
+    assert there(hosts, "work/p") == [name for name in SENT if name not in ("train.py", "a:b.py")]
+
+
+def test_a_host_that_was_left_out_is_brought_up_to_date_by_its_own_list(boot, hosts, project):
+    slice = boot(2)
+    transfer.sync(slice, project, "work/p")
+    (project / "train.py").unlink()
+    transfer.sync(slice, project, "work/p", workers=[0])
+    assert "train.py" in there(hosts, "work/p", "t-w1")
+    assert "deleting train.py" in transfer.sync(slice, project, "work/p")
+    assert there(hosts, "work/p", "t-w1") == there(hosts, "work/p")
+
+
+def test_a_file_becomes_a_folder_and_a_folder_a_file(boot, hosts, project):
+    slice = boot()
+    transfer.sync(slice, project, "work/p")
+    shutil.rmtree(project / "sub/deep")
+    (project / "sub/deep").write_text("a file")
+    (project / "train.py").unlink()
+    (project / "train.py").mkdir()
+    (project / "train.py/x").touch()
+    transfer.sync(slice, project, "work/p")
+    names = {"sub/deep", "train.py/x", *SENT} - {"sub/deep/x.py", "train.py"}
+    assert there(hosts, "work/p") == sorted(names)
+
+
+def test_what_was_named_goes_with_a_sync_once_it_is_gone_here(boot, hosts, project):
+    slice = boot()
+    transfer.send(slice, project, [project / "train.py", project / "big.csv"], "work/p")
+    transfer.sync(slice, project, "work/p")
+    assert "big.csv" in there(hosts, "work/p"), "git ignores it, and it is here"
+    (project / "train.py").unlink()
+    transfer.sync(slice, project, "work/p")
+    assert there(hosts, "work/p") == sorted([*(name for name in SENT if name != "train.py"), "big.csv"])
+
+
+def test_two_folders_of_one_name_and_two_computers_have_places_of_their_own(tmp_path, monkeypatch):
+    def place(home: str, folder: str) -> str:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
+        return transfer.work(tmp_path / folder)
+
+    places = [place(home, folder) for home in ("mine", "yours") for folder in ("a/hello", "b/hello")]
+    assert len({*places}) == 4
+    assert all(re.fullmatch("work/hello-[0-9a-f]{6}", one) for one in places)
+    assert place("mine", "a/../a/hello") == places[0], "and it stays"
 
 
 def test_a_dry_run_makes_nothing(boot, hosts, project):

@@ -11,7 +11,20 @@ import typer
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
-from taetpu.cli.hosts import COMMAND, Beside, Debug, On, Stack, begin, finish, folder_of, slice_of, workers
+from taetpu.cli.hosts import (
+    COMMAND,
+    Beside,
+    Debug,
+    On,
+    Stack,
+    begin,
+    bring,
+    finish,
+    folder_of,
+    slice_of,
+    workers,
+    would_run,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from taetpu.cloud.ssh import Slice
@@ -45,7 +58,8 @@ def mount(
     sent = _sent(slice, _chosen(paths, everything), workers(slice, worker), dry_run)
     for name in sent:
         typer.echo(name)
-    tell(f"{'would copy' if dry_run else 'copied'} {len(sent)} paths")
+    many = f"{'would copy' if dry_run else 'copied'} {len(sent)} paths"
+    tell(many if sent else "nothing to copy: it is there already, as it is here")
 
 
 @app.command(context_settings=COMMAND)
@@ -62,10 +76,11 @@ def run(
 ) -> None:
     """Copy Python files to the hosts and run them. Each has its own arguments; + begins the next.
 
-    A folder with a `__main__.py` is run as Python runs it.
+    A folder with a `__main__.py` is run as Python runs it. Where a job runs or the TPU is in use nothing is copied.
 
     Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
     """
+    from taetpu.cloud import jobs
     from taetpu.core.errors import UserError
 
     if enter and (detach or debug):
@@ -80,8 +95,11 @@ def run(
     chosen = workers(slice, worker)[: 1 if enter else None]
     if dry_run:
         _would_run(slice, commands, files, chosen)
-    elif enter:
-        _enter(slice, commands, files, chosen, beside)
+        return
+    if not beside:
+        jobs.check(slice, chosen)  # before a file of a job that runs is touched
+    if enter:
+        _enter(slice, commands, files, chosen)
     else:
         _run(place, slice, commands, files, chosen, detach=detach, debug=debug, beside=beside)
 
@@ -99,7 +117,7 @@ def run_all(
 
     Example: taetpu dev run-all train.py --steps 10
     """
-    from taetpu.cloud import transfer
+    from taetpu.cloud import jobs, transfer
     from taetpu.core.errors import Failed
 
     place = here()
@@ -109,6 +127,8 @@ def run_all(
     if dry_run:
         _would_run(slice, commands, files, chosen)
         return
+    if not beside:
+        jobs.check(slice, chosen)
     root = transfer.project(Path.cwd())
     try:
         _run(place, slice, commands, files, chosen, detach=False, debug=debug, beside=beside)
@@ -155,7 +175,7 @@ def sync(
     watch: Annotated[bool, typer.Option("--watch", help="Go on: whatever changes here goes there.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the hosts' copy of this project the same as here. Once, or for as long as this runs.
+    """Bring this project to the hosts, as `taetpu tpu sync` does. Once, or for as long as this runs.
 
     Example: taetpu dev sync --watch
     """
@@ -170,7 +190,7 @@ def sync(
         now = _seen(root)
         try:
             if now != before:
-                for line in transfer.sync(slice, root, transfer.work(root), dry_run=dry_run, workers=chosen):
+                for line in bring(slice, chosen, dry_run=dry_run)[0]:
                     typer.echo(line)
             before, said = now, ""
         except Transient as error:
@@ -203,12 +223,8 @@ def _run(
         finish(slice, name, chosen, debug=debug)
 
 
-def _enter(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int], beside: bool) -> None:
+def _enter(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:
     """Copy files and run commands in this terminal, on one host; never returns."""
-    from taetpu.cloud import jobs
-
-    if not beside:
-        jobs.check(slice, chosen)
     if files:
         _sent(slice, files, chosen, dry_run=False)
     script = " && ".join(shlex.join(one) for one in commands)
@@ -218,12 +234,7 @@ def _enter(slice: "Slice", commands: list[list[str]], files: list[str], chosen: 
 
 def _would_run(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:
     """What would be copied and run, and where."""
-    for name in _sent(slice, files, chosen, dry_run=True) if files else []:
-        typer.echo(f"copy {name}")
-    for one in commands:
-        typer.echo(f"run  {shlex.join(one)}")
-    on = ", ".join(slice.place(worker) for worker in chosen)
-    tell(f"in ~/{folder_of(Path.cwd())} on {on}; dry run: nothing was changed")
+    would_run(slice, _sent(slice, files, chosen, dry_run=True) if files else [], commands, chosen)
 
 
 def _commands(words: list[str], command: bool) -> tuple[list[list[str]], list[str]]:
@@ -270,11 +281,10 @@ def _chosen(paths: list[str] | None, everything: bool) -> list[str]:
 def _sent(slice: "Slice", paths: list[str], chosen: list[int], dry_run: bool) -> list[str]:
     from taetpu.cloud import transfer
 
-    root = transfer.project(Path.cwd())
-    target = transfer.work(root)
     if not paths:
-        return transfer.sync(slice, root, target, dry_run=dry_run, workers=chosen)
-    return transfer.send(slice, root, [Path(path) for path in paths], target, dry_run=dry_run, workers=chosen)
+        return bring(slice, chosen, dry_run=dry_run)[0]
+    root, named = transfer.project(Path.cwd()), [Path(path) for path in paths]
+    return transfer.send(slice, root, named, transfer.work(root), dry_run=dry_run, workers=chosen)
 
 
 def _names(root: Path, paths: list[str]) -> list[str]:

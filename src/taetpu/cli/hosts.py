@@ -24,8 +24,9 @@ DEBUG = {
 }
 """What a job is given with --debug; `{job}` is its folder on the host."""
 
-# What follows the options is a command of its own, and keeps its own options.
-COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+# What follows the options is a command of its own, and keeps its own options. It begins with a word that is none, or
+# after `--`: an option that is misspelt must not be taken for it.
+COMMAND = {"allow_extra_args": True, "allow_interspersed_args": False}
 
 Stack = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The TPU; else `stack` of the settings.")]
 On = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of several, by its number from 0.")]
@@ -92,6 +93,37 @@ def workers(slice: "Slice", chosen: str) -> list[int]:
     return [slice.check(int(chosen))]
 
 
+def bring(slice: "Slice", chosen: list[int], *, dry_run: bool = False) -> tuple[list[str], str]:
+    """Sync the project of this folder: what changed, or would, and in which folder of the hosts' home folders.
+
+    While a job runs there nothing is removed; the next sync after it does.
+    """
+    from taetpu.cloud import jobs, transfer
+
+    root = transfer.project(Path.cwd())
+    target = transfer.work(root)
+    if running := jobs.below(slice, target, chosen):
+        tell(f"{running} runs there: what is gone here is not removed there before it has ended")
+    changed = transfer.sync(slice, root, target, dry_run=dry_run, workers=chosen, keep=bool(running))
+    return changed, target
+
+
+def would_run(slice: "Slice", changed: list[str], commands: list[list[str]], chosen: list[int]) -> None:
+    """Say what would be copied (see `transfer.sync`), removed and run, and where."""
+    import shlex
+
+    from taetpu.cloud import jobs, transfer
+
+    for name in changed:
+        gone = name.removeprefix(transfer.DELETING)
+        typer.echo(f"copy {name}" if gone == name else f"remove {gone}")
+    for one in commands:
+        typer.echo(f"run  {shlex.join(one)}")
+    running = "".join(f"{name} runs there; " for name in jobs.running(slice, chosen))
+    on = ", ".join(slice.place(worker) for worker in chosen)
+    tell(f"in ~/{folder_of(Path.cwd())} on {on}; {running}dry run: nothing was changed")
+
+
 def begin(
     place: Here,
     slice: "Slice",
@@ -108,7 +140,8 @@ def begin(
     given = (DEBUG if debug else {}) | dict(environment or {})
     asked = jobs.Asked(commands, folder_of(Path.cwd()), given, place.settings.image, place.settings.secret_names)
     name = jobs.start(slice, asked, workers=chosen, beside=beside)
-    tell(f"job {name} runs on {slice.stack}: `taetpu tpu logs -f {name}` reads it, `taetpu tpu stop {name}` ends it")
+    tell(f"job {name} runs on {slice.stack} in ~/{asked.folder}")
+    tell(f"`taetpu tpu logs -f {name}` reads it, `taetpu tpu stop {name}` ends it")
     return name
 
 

@@ -136,7 +136,10 @@ def _misused(error: typer.TyperException) -> "UserError":
     problem = error.format_message().rstrip(".")
     if getattr(error, "option_name", None) == "--device":
         return UserError("--device stands before the command", remedy="taetpu --device N COMMAND ...")
-    return UserError(problem[:1].lower() + problem[1:], remedy=f"`{command} --help` shows how it is written")
+    remedy = f"`{command} --help` shows how it is written"
+    if context and not context.command.context_settings.get("allow_interspersed_args", True):
+        remedy += "; what is to be run begins with a word that is no option, or after --"
+    return UserError(problem[:1].lower() + problem[1:], remedy=remedy)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """`taetpu tpu ssh`, `sync`, `run`, `logs`, `stop`, `clean` and `status`: what happens on a TPU's hosts."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from taetpu.cli.hosts import (
     On,
     Stack,
     begin,
+    bring,
     ended,
     fetch,
     finish,
@@ -22,6 +22,7 @@ from taetpu.cli.hosts import (
     read,
     slice_of,
     workers,
+    would_run,
 )  # fmt: skip
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
@@ -37,7 +38,7 @@ def ssh(
         list[str] | None, typer.Option("-L", metavar="PORT:HOST:PORT", help="Bring a port of the host here.")
     ] = None,
 ) -> None:
-    """Log into a host, or run a command there.
+    """Log into a host, or run a command there. Of ssh's own options it takes -L.
 
     Example: taetpu tpu ssh --worker 1 -L 6006:localhost:6006
     """
@@ -46,18 +47,18 @@ def ssh(
 
 
 def sync(tpu: Stack = None, worker: On = "all", dry_run: DryRun = False) -> None:
-    """Make the hosts' copy of this project the same as here. What git ignores is neither sent nor deleted there.
+    """Bring this project to the hosts, without what git ignores. What was sent and is gone here is removed there.
+
+    Whatever jobs wrote stays, except where a file of the project has its name. While a job runs nothing is removed.
 
     Example: taetpu tpu sync --dry-run
     """
-    from taetpu.cloud import transfer
-
     slice = slice_of(here(), tpu)
-    root = transfer.project(Path.cwd())
-    changed = transfer.sync(slice, root, transfer.work(root), dry_run=dry_run, workers=workers(slice, worker))
+    changed, target = bring(slice, workers(slice, worker), dry_run=dry_run)
     for line in changed:
         typer.echo(line)
-    tell(f"{'would change' if dry_run else 'changed'} {len(changed)} paths of ~/{transfer.work(root)}")
+    many = f"{'would change' if dry_run else 'changed'} {len(changed)} paths of ~/{target}"
+    tell(many if changed else f"~/{target} is as it is here already")
 
 
 def run(
@@ -68,12 +69,15 @@ def run(
     clean: Annotated[bool, typer.Option("--clean", help="Remove the job's folder once it has ended well.")] = False,
     debug: Debug = False,
     beside: Beside = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Sync this project and run a command in it on every host. It goes on when the connection is lost, or at Ctrl-C.
 
+    Where a job runs or the TPU is in use nothing is sent.
+
     Example: taetpu tpu run --detach python train.py --lr 3e-4
     """
-    from taetpu.cloud import transfer
+    from taetpu.cloud import jobs
     from taetpu.core.errors import UserError
 
     words = _words(context)
@@ -82,8 +86,12 @@ def run(
     place = here()
     slice = slice_of(place, tpu)
     chosen = workers(slice, worker)
-    root = transfer.project(Path.cwd())
-    transfer.sync(slice, root, transfer.work(root), workers=chosen)
+    if dry_run:
+        would_run(slice, bring(slice, chosen, dry_run=True)[0], [words], chosen)
+        return
+    if not beside:
+        jobs.check(slice, chosen)  # before a file of a job that runs is touched
+    bring(slice, chosen)
     name = begin(place, slice, [words], chosen, debug=debug, beside=beside)
     if not detach:
         finish(slice, name, chosen, clean=clean, debug=debug)
@@ -111,36 +119,52 @@ def logs(
 
 
 def stop(
-    job: Job = "",
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest that runs.")] = "",
     tpu: Stack = None,
     worker: On = "all",
     grace: Annotated[float, typer.Option(help="Seconds that it has to end by itself.")] = 30.0,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while.
+    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while. None that runs is fine.
 
     Example: taetpu tpu stop
     """
     from taetpu.cloud import jobs
 
     slice = slice_of(here(), tpu)
-    name, codes = jobs.stop(slice, job, grace=grace, workers=workers(slice, worker))
-    tell(f"{name} has ended: {_codes(codes)}")
+    name, codes = jobs.stop(slice, job, grace=grace, workers=workers(slice, worker), dry_run=dry_run)
+    if as_json:
+        show_json({"job": name or None, "codes": codes})
+    elif not name:
+        tell(f"no job runs on {slice.stack}")
+    elif dry_run and None in codes.values():
+        hosts = ", ".join(slice.place(worker) for worker, code in codes.items() if code is None)
+        tell(f"would end {name} on {hosts}: SIGTERM, and SIGKILL after {grace:g} s; dry run: nothing was changed")
+    else:
+        tell(f"{name} has ended: {_codes(codes)}")
 
 
 def clean(
     job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
     tpu: Stack = None,
     worker: On = "all",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Remove the folders of jobs that have ended, with their logs.
+    """Remove the folders of jobs that have ended, with their logs. What they wrote elsewhere stays.
 
     Example: taetpu tpu clean
     """
     from taetpu.cloud import jobs
 
     slice = slice_of(here(), tpu)
-    gone = jobs.clean(slice, job or [], workers(slice, worker))
-    tell(f"removed {', '.join(gone)}" if gone else "no job has ended that could be removed")
+    gone = jobs.clean(slice, job or [], workers(slice, worker), dry_run=dry_run)
+    if as_json:
+        show_json({"would remove" if dry_run else "removed": gone})
+    else:
+        does = "dry run: would remove" if dry_run else "removed"
+        tell(f"{does} {', '.join(gone)}" if gone else "no job has ended that could be removed")
 
 
 def status(
@@ -210,5 +234,5 @@ def _command(job: Mapping[str, Any]) -> str:
     return "; ".join(shlex.join(command) for command in job["commands"])
 
 
-def _codes(codes: Mapping[int, int]) -> str:
+def _codes(codes: Mapping[int, int | None]) -> str:
     return ", ".join(f"worker {worker} with {code}" for worker, code in codes.items())

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from taetpu.cloud.agents import REFUSED, NoJob, ask, send, told
@@ -109,8 +110,10 @@ def check(slice: Slice, workers: Sequence[int] | None = None) -> None:
     for worker, found in ask(slice, "check", {}, workers).items():
         place = slice.place(worker)
         if found["running"]:
-            remedy = "`taetpu tpu stop` ends it; --beside starts another that does not use the TPU"
-            raise Running(f"{place} runs the job {found['running'][0]} already", remedy=remedy)
+            name = found["running"][0]
+            ends = f"`taetpu tpu stop {name} --tpu {slice.stack}` ends it"
+            remedy = f"{ends}; --beside starts another that does not use the TPU"
+            raise Running(f"{place} runs the job {name} already", remedy=remedy)
         if found["holders"]:
             pid, name, path = found["holders"][0]
             problem = f"the TPU of {place} is in use: process {pid} ({name}) holds {path}"
@@ -130,6 +133,26 @@ def status(slice: Slice, workers: Sequence[int] | None = None) -> dict[int, dict
     return found
 
 
+def running(slice: Slice, workers: Sequence[int] | None = None) -> list[str]:
+    """Names of the jobs that run on any host, the newest last.
+
+    Raises:
+        Unreachable: a host does not answer.
+    """
+    return _by_age(ask(slice, "jobs", {}, workers), "running")
+
+
+def below(slice: Slice, folder: str, workers: Sequence[int] | None = None) -> str:
+    """A job that runs in a folder of the hosts' home folders, or below it; "" if none does.
+
+    Raises:
+        Unreachable: a host does not answer.
+    """
+    everywhere = [one for host in ask(slice, "jobs", {}, workers).values() for one in host]
+    inside = [one for one in everywhere if PurePosixPath(one["folder"]).is_relative_to(folder)]
+    return next((one["name"] for one in inside if one["state"] == "running"), "")
+
+
 def job(slice: Slice, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
     """A job on each host that has it: `state`, `rc`, `bytes` of log and more. With "" the newest.
 
@@ -137,35 +160,53 @@ def job(slice: Slice, name: str, workers: Sequence[int] | None = None) -> dict[i
         NoJob: no host has it.
         Unreachable: a host does not answer.
     """
-    hosts = ask(slice, "status", {}, workers)
-    everywhere = [one for host in hosts.values() for one in host["jobs"]]
-    known = list(dict.fromkeys(one["name"] for one in sorted(everywhere, key=lambda one: one["began"] or 0.0)))
+    return _named(slice, name, ask(slice, "jobs", {}, workers))
+
+
+def _named(slice: Slice, name: str, hosts: Mapping[int, list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """A job among those that hosts tell of; with "" the newest."""
+    known = _by_age(hosts)
     name = name or (known[-1] if known else "")
-    found = {worker: one for worker, host in hosts.items() for one in host["jobs"] if one["name"] == name}
+    found = {worker: one for worker, host in hosts.items() for one in host if one["name"] == name}
     if not found:
         what = f"there is no job {name!r} on {slice.stack}" if name else f"{slice.stack} has had no job yet"
         raise NoJob(what, remedy=f"known: {', '.join(known[-5:])}" if known else "`taetpu tpu run` begins one")
     return found
 
 
+def _by_age(hosts: Mapping[int, list[dict[str, Any]]], state: str = "") -> list[str]:
+    """Names of jobs, or of those in a state, the newest last."""
+    everywhere = [one for host in hosts.values() for one in host if state in ("", one["state"])]
+    return list(dict.fromkeys(one["name"] for one in sorted(everywhere, key=lambda one: one["began"] or 0.0)))
+
+
 def stop(
-    slice: Slice, name: str, *, grace: float = 30.0, workers: Sequence[int] | None = None
-) -> tuple[str, dict[int, int]]:
+    slice: Slice, name: str, *, grace: float = 30.0, workers: Sequence[int] | None = None, dry_run: bool = False
+) -> tuple[str, dict[int, int | None]]:
     """End a job wherever it is: SIGTERM, and SIGKILL after so many seconds. Its name, and its exit code on each host.
 
-    With "" the newest. Hosts that do not answer keep none of the others from being asked.
+    With "" the newest that runs on any; where none does, its name is "". Hosts that do not answer keep none of the
+    others from being asked.
+
+    Args:
+        dry_run: only say which it is; the code of one that runs is None.
 
     Raises:
         NoJob: no host has it.
         Unreachable: a host did not answer; the job has ended on the others.
     """
-    found = status(slice, workers)
-    away = [one for one in found.values() if isinstance(one, CloudError)]
-    near = [worker for worker, one in found.items() if not isinstance(one, CloudError)]
-    if not near:
+    asked = send(slice, "jobs", {}, slice.all if workers is None else workers)
+    away = [problem for done in asked if (problem := refusal(done, "tell of its jobs"))]
+    near = {done.worker: json.loads(done.out) for done in asked if done.ok}
+    alive = _by_age(near, "running")
+    if away and not (name in _by_age(near) if name else alive):
         raise away[0]
-    there = job(slice, name, near)
+    if not name and not alive:
+        return "", {}
+    there = _named(slice, name or alive[-1], near)
     name = next(iter(there.values()))["name"]
+    if dry_run:
+        return name, {worker: one["rc"] for worker, one in there.items()}
     ended = ask(slice, "stop", {"name": name, "grace": grace}, sorted(there), timeout=grace + ANSWER)
     if away:
         away[0].problem += f"; {name} was ended wherever a host answered"
@@ -173,13 +214,15 @@ def stop(
     return name, {worker: one["rc"] for worker, one in ended.items()}
 
 
-def clean(slice: Slice, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
-    """Remove the folders of jobs that have ended, of all or of some. Those that were removed on any host.
+def clean(
+    slice: Slice, names: Sequence[str] = (), workers: Sequence[int] | None = None, *, dry_run: bool = False
+) -> list[str]:
+    """Remove the folders of jobs that have ended, of all or of some. Those that were, or would be, on any host.
 
     Raises:
         NoJob: one runs, or is not there.
     """
-    removed = ask(slice, "clean", {"names": list(names)}, workers)
+    removed = ask(slice, "clean", {"names": list(names), "dry_run": dry_run}, workers)
     return sorted({name for gone in removed.values() for name in gone})
 
 

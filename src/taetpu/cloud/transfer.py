@@ -1,17 +1,23 @@
 """Files to the hosts of a TPU and back, by rsync over the stack's own ssh_config.
 
-What git ignores stays here, and what the hosts have that is ignored stays there: a sync does not delete results.
+What git ignores stays here. What came to a host in another way than from here stays there: each host has a list of what
+it was sent (`~/.taetpu/sent`), and a sync deletes only what stands in it and is gone here.
 """
 
+import hashlib
+import json
+import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
+from taetpu.cloud import ssh_config
 from taetpu.cloud.errors import CloudError
 from taetpu.cloud.ssh import Slice, together
 from taetpu.cloud.ssh_errors import NO_CONNECTION, DiskFull, Done, Unreachable, unreachable
@@ -28,11 +34,22 @@ CUT = (12, 20, 30, 35, NO_CONNECTION)
 """rsync's codes for a connection that broke off: the stream, a signal, time-outs, and ssh's own."""
 VANISHED = 24
 """Files went away while they were being read: what is there now has been sent."""
+SENT = ".taetpu/sent"
+"""In the home of each host: what each of its folders was sent, as lines of JSON, each a list of paths."""
+READ = f'! [ -f "{SENT}/$1" ] || cat "{SENT}/$1"'
+ADD = f'set -e; f="{SENT}/$1"; mkdir -p "${{f%/*}}"; ! [ -f "$f" ] || cat "$f" </dev/null; cat >>"$f"'
+REPLACE = f'set -e; f="{SENT}/$1"; cat >"$f.new"; mv "$f.new" "$f"'
 
 
 def work(root: Path) -> str:
-    """The folder, in the home of each host, where a local folder's files go."""
-    return f"work/{root.resolve().name or 'root'}"
+    """The folder, in the home of each host, where a local folder's files go: `work/NAME-3f9a1c`.
+
+    The digits are of where it lies and of the key that this computer logs in with, so that two projects of one name, or
+    two people's, have nothing to do with each other.
+    """
+    here = root.resolve()
+    own = hashlib.sha256(os.fsencode(f"{ssh_config.public_key()}\0{here}")).hexdigest()[:6]
+    return f"work/{here.name or 'root'}-{own}"
 
 
 def project(folder: Path) -> Path:
@@ -51,26 +68,42 @@ def project(folder: Path) -> Path:
 
 
 def sync(
-    slice: Slice, source: Path, target: str, *, dry_run: bool = False, workers: Sequence[int] | None = None
-) -> list[str]:
-    """Make a folder of each host the same as a local one; what changed, or would, on the first of them.
+    slice: Slice, source: Path, target: str, *, dry_run: bool = False, workers: Sequence[int] | None = None,
+    keep: bool = False,
+) -> list[str]:  # fmt: skip
+    """Bring a local folder to each host, and remove there what was sent from here and is gone here. What changed, or
+    would, on any of them.
 
-    What git ignores is not sent, and what `.gitignore` names is not deleted there.
+    What git ignores is neither sent nor deleted there. What jobs wrote stays, unless a file that is sent lies in the
+    same place.
+
+    Args:
+        keep: remove nothing; a later call does.
 
     Raises:
         Cut: the connection broke off; the next call goes on where it did.
         DiskFull: a host has no room left.
     """
-    return mirror(slice, source, target, _ignored(source), dry_run, workers)
+    chosen = list(slice.all if workers is None else workers)
+    with _filtered(_ignored(source)) as filters:
+        words = [*NEVER, *filters, f"{source}/"]
+        here = _listed(words)
+        sent = _noted(slice, target, chosen, None if dry_run else here)  # before: it may be cut off in the middle
+        # What is hidden from rsync, as git ignores it, may be here all the same.
+        gone = {name for name in set().union(*sent.values()) - {*here} if not os.path.lexists(source / name)}
+        gone -= _of_no_concern(source, gone)
+        left = {worker: sorted(sent[worker] & gone) for worker in chosen}
+        changed = _everywhere(slice, words, target, dry_run, chosen, {} if keep else left)
+    if not dry_run:
+        lines = {worker: _line([*here, *(left[worker] if keep else ())]) for worker in chosen}
+        noted = slice.everywhere(["sh", "-c", REPLACE, "note", target], input=lines.__getitem__, workers=chosen)
+        together(noted, "note what was sent")
+    return changed
 
 
-def mirror(
-    slice: Slice, source: Path, target: str, rules: Sequence[str] = (), dry_run: bool = False,
-    workers: Sequence[int] | None = None,
-) -> list[str]:  # fmt: skip
-    """Make a folder of each host the same as a local one, whatever git says of it, see `sync`."""
-    with _filtered(rules) as filters:
-        return _everywhere(slice, ["--delete-after", *NEVER, *filters, f"{source}/"], target, dry_run, workers)
+def mirror(slice: Slice, source: Path, target: str) -> None:
+    """Make a folder of each host the same as a local one: whatever is not here is deleted there."""
+    _everywhere(slice, ["--delete-after", *NEVER, f"{source}/"], target, False, None)
 
 
 def send(
@@ -90,7 +123,10 @@ def send(
     named = [f"{root}/./{_below(root, path)}" for path in paths]
     rules = [rule for path in paths if path.is_dir() for rule in _ignored(path, root)]
     with _filtered(rules) as filters:
-        return _everywhere(slice, ["--relative", *NEVER, *filters, *named], target, dry_run, workers)
+        words = ["--relative", *NEVER, *filters, *named]
+        if not dry_run:
+            _noted(slice, target, workers, _listed(words))
+        return _everywhere(slice, words, target, dry_run, workers)
 
 
 def fetch(slice: Slice, worker: int, source: str, target: Path) -> None:
@@ -107,22 +143,74 @@ def scrap(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int
         UserError: a path leads out of the folder.
     """
     doomed = [inside(path) for path in paths]
-    names = [f"{target}/{path}" for path in doomed] or [target]
+    names = [f"{target}/{path}" for path in doomed] or [target, f"{SENT}/{target}"]
     together(slice.everywhere(["rm", "-rf", "--", *names], workers=workers), "remove files")
 
 
-def _everywhere(slice: Slice, words: list[str], target: str, dry_run: bool, workers: Sequence[int] | None) -> list[str]:
+def _everywhere(
+    slice: Slice, words: list[str], target: str, dry_run: bool, workers: Sequence[int] | None,
+    doomed: Mapping[int, Sequence[str]] | None = None,
+) -> list[str]:  # fmt: skip
+    """What rsync says that it has changed on any host.
+
+    Args:
+        doomed: what is removed from each host if it is not here; anything else stays.
+    """
     chosen = list(slice.all if workers is None else workers)
     options = ["--dry-run"] if dry_run else []
     # Not rsync's own --mkpath, which macOS's does not know. A dry run makes nothing.
     options += [] if dry_run else [f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"]
 
     def one(worker: int) -> Done:
-        return _rsync(slice, worker, [*options, *words, f"w{worker}:{target}/"])
+        names = (doomed or {}).get(worker, ())
+        with _filtered([f"risk {_literal(f'/{name}')}" for name in names]) as rules:
+            removing = ["--delete-after", *rules, "--filter=protect *"] if names else []
+            return _rsync(slice, worker, [*options, *words, *removing, f"w{worker}:{target}/"])
 
     with ThreadPoolExecutor(len(chosen)) as threads:
         done = _ended(list(threads.map(one, chosen)), "receive files")
-    return [line for line in done[0].out.splitlines() if line and line != "./"]
+    lines = dict.fromkeys(line for one in done for line in one.out.splitlines())
+    return [line for line in lines if line and line != "./" and not line.startswith(STAYS)]
+
+
+DELETING = "deleting "
+"""What rsync says before the name of what it removes, or would."""
+STAYS = "cannot delete non-empty directory"
+"""What rsync says of a folder that is gone here and has something of a job's in it: it is not deleted there."""
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """The paths that rsync would send, by its own rules; a folder's ends with a slash."""
+    with TemporaryDirectory(prefix="taetpu-") as empty:
+        asked = [rsync(), "--archive", "--dry-run", "--out-format=%n", *words, f"{empty}/"]
+        ended = subprocess.run(asked, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    rc = 0 if ended.returncode == VANISHED else ended.returncode
+    _ended([Done(0, "this computer", rc, "", ended.stderr.decode(errors="replace"))], "read the project")
+    # What cannot be printed is written `\#012`, and so is a backslash where it could be taken for that.
+    names = (re.sub(rb"\\#(\d{3})", lambda found: bytes([int(found[1], 8)]), n) for n in ended.stdout.split(b"\n"))
+    return [os.fsdecode(name) for name in names if name not in (b"", b"./")]
+
+
+def _noted(
+    slice: Slice, target: str, workers: Sequence[int] | None, more: Sequence[str] | None
+) -> dict[int, set[str]]:  # fmt: skip
+    """What a folder of each host was sent until now; more, which it is about to be sent, is added to the list."""
+    script = READ if more is None else ADD
+    asked = ["sh", "-c", script, "note", target]
+    done = together(slice.everywhere(asked, input=_line(more or ()), workers=workers), "note what is sent")
+    return {one.worker: {name for line in one.out.splitlines() for name in _names(line)} for one in done}
+
+
+def _line(names: Sequence[str]) -> str:
+    return f"\n{json.dumps(names)}\n"  # a line that was cut off ends before it
+
+
+def _names(line: str) -> list[str]:
+    """The paths of a line; none of one that was cut off: they are not deleted then."""
+    try:
+        return json.loads(line or "[]")
+    except ValueError:
+        return []
 
 
 def rsync() -> str:
@@ -184,9 +272,9 @@ def _filtered(rules: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _ignored(source: Path, root: Path | None = None) -> list[str]:
-    """Rules that keep what git ignores from being sent, and what `.gitignore` names from being deleted there.
+    """Rules that keep what git ignores from being sent.
 
-    Without git they are read as rsync reads patterns, which knows no `!`.
+    Without git, `.gitignore` is read as rsync reads patterns, which knows no `!`, and what it names is not deleted.
     """
     root = root or source
     asked = ["git", "-C", str(source), "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"]
@@ -196,8 +284,16 @@ def _ignored(source: Path, root: Path | None = None) -> list[str]:
         return [":- .gitignore"]
     below = source.resolve().relative_to(root.resolve()).as_posix()
     prefix = "/" if below == "." else f"/{below}/"
-    hidden = [f"hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
-    return [":-r .gitignore", *hidden]
+    return [f"hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
+
+
+def _of_no_concern(source: Path, names: Collection[str]) -> set[str]:
+    """Those of some paths that git ignores, though they are not here."""
+    asked = ["git", "-C", str(source), "check-ignore", "--stdin", "-z"]
+    with suppress(OSError):  # no git
+        told = subprocess.run(asked, input=os.fsencode("\0".join(names)), capture_output=True, check=False)
+        return {os.fsdecode(name) for name in told.stdout.split(b"\0")}
+    return set()
 
 
 def _literal(path: str) -> str:

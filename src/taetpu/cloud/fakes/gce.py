@@ -122,6 +122,7 @@ class Instances:
             return
         metadata = {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", [])}
         metadata |= {"zone": key.partition("/")[0], "project": self.world.project}
+        metadata |= {"machine-type": instance["machineType"].rpartition("/")[2]}
         address, _ = self.world.hosts.boot(instance["name"], instance["_worker"], metadata)
         for interface in instance["networkInterfaces"]:
             interface["networkIP"] = address

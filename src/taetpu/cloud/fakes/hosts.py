@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from taetpu.cloud.fakes import simulated
 from taetpu.cloud.fakes.metadata import Metadata
 from taetpu.cloud.fakes.server import Request, Route
 from taetpu.cloud.fakes.world import Refused
@@ -57,7 +58,7 @@ exec /bin/bash --noprofile
 """
 PYTHON = """\
 #!/bin/sh
-exec {python} "$@"
+PYTHONPATH={simulated}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} "$@"
 """
 
 
@@ -196,7 +197,8 @@ class LoopbackHosts:
         (folder / "authorized_keys").write_text("".join(f"{key}\n" for key in keys))
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")]
         subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
-        _preinstalled(vm.home)
+        _preinstalled(vm)
+        simulated.install(vm.private, metadata)
         return vm
 
 
@@ -212,14 +214,15 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def _preinstalled(home: Path) -> None:
+def _preinstalled(vm: Vm) -> None:
     """The environment that a real machine has to install: this interpreter, under the name of that one."""
-    python = home / ".taetpu" / "venv" / "bin" / "python"
+    python = vm.home / ".taetpu" / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(python=shlex.quote(sys.executable)))
+    where = shlex.quote(str(vm.private / simulated.FOLDER))
+    python.write_text(PYTHON.format(python=shlex.quote(sys.executable), simulated=where))
     python.chmod(0o755)
     (python.parent / "python3").symlink_to("python")
-    (home / ".taetpu" / "environment").write_text("preinstalled\n")
+    (vm.home / ".taetpu" / "environment").write_text("preinstalled\n")
 
 
 def listen(vm: Vm, begin: threading.Event | None = None) -> None:

@@ -129,13 +129,18 @@ def status() -> dict[str, Any]:
     """
     free = os.statvfs(OWN)
     return {
-        "jobs": [job.told() for job in jobs.of(HOME)],
+        "jobs": told(),
         "chips": processes.chips(),
         "holders": _holders(),
         "usage": _usage(),
         "free": free.f_bavail * free.f_frsize,
         "guard": _last_line(os.path.join(processes.ROOT or "/var/lib/taetpu", "guard.log")),
     }
+
+
+def told() -> list[dict[str, Any]]:
+    """All that is known of the jobs, from the oldest on."""
+    return [job.told() for job in jobs.of(HOME)]
 
 
 def tail(name: str, offset: int, follow: bool) -> None:
@@ -189,14 +194,14 @@ def cancel(name: str, id: str) -> None:
             stop(name, 0.0)
 
 
-def clean(names: list[str]) -> list[str]:
-    """Remove the folders of jobs that have ended; of all that have if none is named."""
+def clean(names: list[str], dry_run: bool) -> list[str]:
+    """Remove the folders of jobs that have ended; of all that have if none is named. Their names."""
     chosen = [_found(name) for name in names]
     for job in chosen:
         if job.members():
             raise Refusal(f"the job {job.name!r} is running")
     gone = chosen or [job for job in jobs.of(HOME) if not job.members()]
-    for job in gone:
+    for job in () if dry_run else gone:
         shutil.rmtree(job.path)
     return [job.name for job in gone]
 
@@ -210,8 +215,8 @@ def write(path: str, text: str) -> None:
 
 
 COMMANDS = {
-    "check": check, "start": start, "status": status, "tail": tail, "stop": stop, "cancel": cancel, "clean": clean,
-    "write": write,
+    "check": check, "start": start, "status": status, "jobs": told, "tail": tail, "stop": stop, "cancel": cancel,
+    "clean": clean, "write": write,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ class Job:
     """A job of a home folder, whether it is there or not."""
 
     def __init__(self, home: str, name: str):
-        self.name, self.path = name, os.path.join(home, BASE, "jobs", name)
+        self.home, self.name, self.path = home, name, os.path.join(home, BASE, "jobs", name)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -52,12 +52,13 @@ class Job:
         return os.path.join(self.path, "log")
 
     def told(self) -> dict[str, Any]:
-        """All that is known of it. Times are seconds since 1970."""
+        """All that is known of it. Times are seconds since 1970, `folder` is as seen from the home folder."""
         return {
             "name": self.name,
             "state": self.state,
             "rc": self.rc,
             "commands": self.asked.get("commands", []),
+            "folder": os.path.relpath(self.asked.get("folder", self.home), self.home),
             "preempted": os.path.exists(os.path.join(self.path, "preempted")),
             "began": modified(os.path.join(self.path, "job.json")),
             "wrote": modified(self.log),
