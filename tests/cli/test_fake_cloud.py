@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.cloud.machines import skip_without_machines, until
@@ -47,19 +49,30 @@ def begun(tmp_path, monkeypatch):
 
 
 def folders(tmp_path):
-    return [path.name for path in (tmp_path / "tmp").glob("taetpu-*")]
+    return list((tmp_path / "tmp").glob("taetpu-*"))
+
+
+def naming(folder):
+    """Processes with a folder in their words: the fake's own watcher, and every sshd."""
+    own = os.fsencode(folder)
+    words = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words[int(path.parent.name)] = path.read_bytes()
+    return [pid for pid, found in words.items() if own in found]
 
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda number: number.name)
 def test_a_signal_ends_the_command_too(begun, tmp_path, number):
     fake, address = begun("trap '' TERM; sleep 1000 & setsid sleep 1000 & echo begun; wait; sleep 1000")
     next(line for line in fake.stdout if line == "begun\n")
-    assert len(belonging(address)) >= 3
-    assert len(folders(tmp_path)) == 1
+    (folder,) = folders(tmp_path)
+    assert len(belonging(address, folder)) >= 3
     fake.send_signal(number)
     fake.communicate(timeout=30)
     assert fake.returncode == ENDS[number]
-    until(lambda: not belonging(address) and not folders(tmp_path), seconds=20)
+    until(lambda: not folders(tmp_path) and not naming(folder), seconds=20)
+    assert belonging(address, folder) == []
 
 
 @pytest.mark.slow
@@ -75,12 +88,16 @@ def test_a_signal_ends_machines_too(begun, tmp_path, number):
             break
     else:
         pytest.fail("".join(said))
-    before = [process for process in belonging(address) if process not in belonging(address, machines=False)]
+    (folder,) = folders(tmp_path)
+    command = belonging(address, folder, machines=False)
+    before = [pid for pid in belonging(address, folder) if pid not in command]
     assert len(before) >= 3, "sshd, the guard and the job"
+    assert len(naming(folder)) >= 2, "sshd and the watcher"
     fake.send_signal(number)
     fake.communicate(timeout=30)
     assert fake.returncode == ENDS[number]
-    until(lambda: not belonging(address) and not folders(tmp_path), seconds=20)
+    until(lambda: not folders(tmp_path) and not naming(folder), seconds=20)
+    assert belonging(address, folder) == []
     assert [pid for pid in before if find(pid)] == []
 
 
@@ -100,7 +117,7 @@ def test_what_cannot_be_run_is_said(process, tmp_path, words, problem):
 def test_the_commands_exit_code_is_handed_on(begun, tmp_path):
     for script, code in (("exit 7", 7), ("kill -9 $$", 137)):
         fake, _ = begun(script)
-        out, _ = fake.communicate(timeout=30)
-        assert fake.returncode == code
+        out = fake.stdout.read()
+        assert fake.wait(timeout=30) == code
         assert "nothing is left in the fake cloud" in out
     assert folders(tmp_path) == []

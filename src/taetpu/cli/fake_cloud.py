@@ -36,13 +36,13 @@ def fake_cloud(
     ):
         os.environ |= cloud.environment()  # machines that boot are given it
         tell(f"a fake cloud listens at {cloud.address}; its answers are our reading of Google's documentation")
-        code = _run(command, cloud.address)
+        code = _run(command, cloud.address, cloud.folder)
         for line in _told(cloud.left()):
             tell(line)
     sys.exit(code)
 
 
-def _run(command: list[str], address: str) -> int:
+def _run(command: list[str], address: str, folder: Path) -> int:
     """The exit code of a command; 128 and the signal's number where one ended it. It ends with this process.
 
     Raises:
@@ -62,7 +62,7 @@ def _run(command: list[str], address: str) -> int:
         if isinstance(stopped, KeyboardInterrupt):  # a terminal sends it to the command as well
             with suppress(subprocess.TimeoutExpired):
                 begun.wait(GRACE)
-        end_command(address)
+        end_command(address, folder)
         begun.wait()
         raise
     return code if code >= 0 else 128 - code

@@ -1,6 +1,7 @@
 """The end of a fake cloud that does not come by itself: of the command that it runs, its machines and its folder.
 
-Whatever belongs to a fake has its address in its environment, or descends from what has. Linux alone tells.
+Whatever belongs to a fake has its address in its environment, or is a machine's sshd, or descends from one of these.
+Linux alone tells.
 """
 
 import os
@@ -21,25 +22,34 @@ GRACE = 5.0
 """Seconds that a command has to end after SIGTERM."""
 
 
-def belonging(address: str, machines: bool = True) -> list[int]:
+def belonging(address: str, folder: Path, machines: bool = True) -> list[int]:
     """Every process that lives of the command that a fake runs and, if they are wanted, of its machines; not this one.
 
-    Sessions of sshd write over their environment: they belong where what they descend from does.
+    An sshd and its sessions write over their environment: it is known by where its settings are, they by it.
     """
     tree = parents()
     alive = {pid: process.environment for pid in tree if (process := find(pid))}
-    found = below({pid for pid, environment in alive.items() if environment.get(FAKE) == address}, tree)
+    served = {pid for pid in alive if _is_sshd(pid, folder)}
+    found = below({pid for pid, environment in alive.items() if environment.get(FAKE) == address} | served, tree)
     if not machines:
-        found -= below({pid for pid in found if MARK in alive.get(pid, {})}, tree)
+        found -= below({pid for pid in found if MARK in alive.get(pid, {})} | served, tree)
     return sorted(found & alive.keys() - {os.getpid()})
 
 
-def end_command(address: str) -> None:
+def _is_sshd(pid: int, folder: Path) -> bool:
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"sshd" in words.split(b" ")[0] and os.fsencode(folder) in words
+
+
+def end_command(address: str, folder: Path) -> None:
     """End what is no machine's: asked first, and killed after a while."""
-    for pid in belonging(address, machines=False):
+    for pid in belonging(address, folder, machines=False):
         send(pid, signal.SIGTERM)
     until = time.monotonic() + GRACE
-    while alive := belonging(address, machines=False):
+    while alive := belonging(address, folder, machines=False):
         if time.monotonic() > until:
             _kill(alive)
         time.sleep(0.02)
@@ -47,10 +57,10 @@ def end_command(address: str) -> None:
 
 def end(address: str, folder: Path) -> None:
     """End everything, and remove the folder."""
-    end_command(address)
-    for pid in belonging(address):
+    end_command(address, folder)
+    for pid in belonging(address, folder):
         send(pid, signal.SIGSTOP)  # no guard gets to see that others are killed
-    while alive := belonging(address):
+    while alive := belonging(address, folder):
         _kill(alive)
         time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
