@@ -39,7 +39,7 @@ tpu bucket create walkthrough-studies --write --yes
 tpu bucket status
 
 step "4. An image of this package, by Cloud Build. Without one, jobs run in an environment on the machine, as here."
-tpu image build --type v6e-8 --torch auto
+tpu image build --type v6e-8 --torch auto --yes
 tpu image list
 
 step "5. A machine: first what it would be and cost, then the machine. The same command again finds it."

@@ -12,6 +12,7 @@ from taetpu.cli.main import main
 from taetpu.cloud.clients import Clients
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import World
+from taetpu.store.backend import open_store
 
 CREATE = ("bucket", "create", "mine", "--region", "us-east5")
 
@@ -35,6 +36,7 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     code, _, err = taetpu(*CREATE, "--yes")
     assert code == 0
     assert "access by IAM alone (uniform), never public" in err
+    assert "empty it costs nothing; then $0.020 a GB and month" in " ".join(err.split())
     assert "made gs://mine; studies go there with --root gs://mine/studies" in err
     code, out, err = taetpu(*CREATE, "--json")
     assert (code, json.loads(out)["region"]) == (0, "us-east5")
@@ -52,6 +54,30 @@ def test_made_once_seen_and_deleted(taetpu, world: World):
     code, _, err = taetpu("bucket", "delete", "mine", "--yes", "--force")
     assert code == 0
     assert "deleted 1 objects" in err
+    assert world.left() == []
+
+
+def test_a_bucket_that_a_study_is_at_work_in_stays(taetpu, world: World):
+    taetpu(*CREATE, "--yes")
+    root = "gs://mine/runs"
+    with open_store(root).claim("s/lock"):
+        for force in ([], ["--force"]):
+            code, _, err = taetpu("bucket", "delete", "mine", "--yes", *force)
+            told = " ".join(err.split())
+            assert code == 2
+            assert "at work in it, or killed within the last minute: gs://mine/runs/s/lock" in told
+            assert f"`taetpu status {root}` shows what it does" in told
+        code, _, err = taetpu("bucket", "delete", "mine", "--dry-run")
+        assert (code, "a study is at work in it" in err) == (0, True)
+        assert world.left() == ["storage.buckets: mine", "storage.objects: mine/runs/s/lock"]
+    world.skew = -61
+    Clients(world.project).storage.bucket("mine").blob("runs/s/lock").upload_from_string(b"{}")  # its holder died
+    world.skew = 0
+    code, _, err = taetpu("bucket", "delete", "mine", "--yes", "--force")
+    assert code == 0, err
+    taetpu(*CREATE, "--yes")
+    Clients(world.project).storage.bucket("mine").blob("runs/s/lock").upload_from_string(b"{}")
+    assert taetpu("bucket", "delete", "mine", "--yes", "--force", "--at-work")[0] == 0
     assert world.left() == []
 
 
@@ -76,6 +102,13 @@ def test_dry_runs_change_nothing(taetpu, world: World):
     assert code == 0
     assert "delete gs://mine with 1 objects, 1 B" in err
     assert world.changes() == []
+
+
+def test_a_region_whose_price_is_not_known_is_told(taetpu):
+    _, _, err = taetpu("bucket", "create", "mine", "--region", "asia-east9", "--dry-run")
+    told = " ".join(err.split())
+    assert "no rate is known for storage in asia-east9: https://cloud.google.com/storage/pricing" in told
+    assert "$" not in told
 
 
 def test_nobody_is_there_to_agree(taetpu, world: World):

@@ -98,6 +98,7 @@ class Memory:
     press_at: int = 0
     count: int = 0
     specs: list[Spec] = field(default_factory=list)
+    startups: list[str] = field(default_factory=list)
 
     def zones(self, tpu: Slice) -> list[str]:
         return self._call("zones", "", False, lambda: sorted(self.listed))
@@ -107,6 +108,7 @@ class Memory:
             if self._key(spec.stack, zone) in self._there:
                 raise Conflict(f"{spec.stack} is there")
             self.specs.append(spec)
+            self.startups.append(startup)
             kept = Machine(spec.stack, zone, self.name, spec.tpu.name, State.CREATING, labels=spec.labels(), spot=True)
             self._there[self._key(spec.stack, zone)] = kept
             become = replace(kept, state=self.fate, detail=self.fate.name)

@@ -122,7 +122,7 @@ def test_nobody_is_signed_in_any_more(clients: Clients, world: World):
     assert caught.value.remedy == "gcloud auth application-default login"
 
 
-def test_status_counts_and_names_who_is_at_work(clients: Clients):
+def test_status_counts_and_names_who_is_at_work(clients: Clients, world: World):
     bucket.create(clients, WANT)
     for number in range(25):
         clients.storage.bucket("mine").blob(f"runs/s/{number}").upload_from_string(b"x" * number)
@@ -130,6 +130,12 @@ def test_status_counts_and_names_who_is_at_work(clients: Clients):
     found = bucket.status(clients, "mine")
     assert (found.objects, found.bytes, found.held) == (26, 300, ("gs://mine/runs/s/lock",))
     assert (found.location, found.public, found.uniform, found.soft_delete_days) == ("us-east5", False, True, 7)
+    world.skew = 61
+    clients.storage.bucket("mine").blob("runs/s/lock").upload_from_string(b"")
+    assert bucket.status(clients, "mine").held, "a claim of now, whose clock is ahead"
+    world.skew = -61
+    clients.storage.bucket("mine").blob("runs/s/lock").upload_from_string(b"")
+    assert bucket.status(clients, "mine").held == (), "nobody has renewed it"
     with pytest.raises(NotFound, match="there is no bucket gs://none-such") as caught:
         bucket.status(clients, "none-such")
     assert "taetpu bucket create none-such" in str(caught.value)

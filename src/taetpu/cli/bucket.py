@@ -84,7 +84,7 @@ def status(name: Name = "", as_json: AsJson = False) -> None:
     for label, text in sorted(found.labels.items()):
         typer.echo(f"label {label}={text}")
     for lock in found.held:
-        typer.echo(f"at work, or killed a moment ago: {lock}")
+        typer.echo(f"at work, or killed within the last minute: {lock}")
     if found.public or not found.uniform:
         tell("warning: it can be opened to the public, or has access rules for single objects (ACLs)")
     if warning := bucket.apart(found.location, place.settings.zones):
@@ -95,6 +95,7 @@ def status(name: Name = "", as_json: AsJson = False) -> None:
 def delete(
     name: Name = "",
     force: Annotated[bool, typer.Option("--force", help="With --yes: also if there is something in it.")] = False,
+    at_work: Annotated[bool, typer.Option("--at-work", help="Also while a study is at work in it.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -110,9 +111,11 @@ def delete(
     found = bucket.status(place.clients, bucket.named(place.settings, name))
     bucket.check_ours(found, label(place.settings.owner))
     lines = [f"delete gs://{found.name} with {found.objects:,} objects, {size(found.bytes)}"]
-    lines += [f"a study is at work in it, or was killed a moment ago: {lock}" for lock in found.held]
+    lines += [f"a study is at work in it, or was killed within the last minute: {lock}" for lock in found.held]
     if found.soft_delete_days:
         lines.append(f"Google keeps what is deleted, and bills it, for {found.soft_delete_days:g} days more")
+    if not at_work and not dry_run:
+        bucket.check_idle(found)
     if yes and found.objects and not force and not dry_run:
         problem = f"gs://{found.name} is not empty: {found.objects:,} objects, {size(found.bytes)}"
         raise UserError(problem, remedy="--yes --force deletes them, too; without --yes its name has to be typed")

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,15 +25,47 @@ def fake_cloud(
     from taetpu.cloud.clients import imported
 
     imported("google.cloud.tpu_v2")  # says what to install
+    from taetpu.cloud.fakes.ending import signalled, watched
     from taetpu.cloud.fakes.everything import running
 
-    with tempfile.TemporaryDirectory(prefix="taetpu-") as folder, running(Path(folder)) as cloud:
+    with (
+        signalled(),
+        tempfile.TemporaryDirectory(prefix="taetpu-") as folder,
+        running(Path(folder)) as cloud,
+        watched(cloud.address, Path(folder)),
+    ):
         os.environ |= cloud.environment()  # machines that boot are given it
         tell(f"a fake cloud listens at {cloud.address}; its answers are our reading of Google's documentation")
-        code = subprocess.run(command, check=False).returncode
+        code = _run(command, cloud.address, cloud.folder)
         for line in _told(cloud.left()):
             tell(line)
     sys.exit(code)
+
+
+def _run(command: list[str], address: str, folder: Path) -> int:
+    """The exit code of a command; 128 and the signal's number where one ended it. It ends with this process.
+
+    Raises:
+        UserError: it cannot be begun.
+    """
+    from taetpu.cloud.fakes.ending import GRACE, end_command
+    from taetpu.core.errors import UserError
+
+    try:
+        begun = subprocess.Popen(command)
+    except OSError as error:
+        remedy = "a program and its arguments, as in `taetpu dev fake-cloud -- bash`"
+        raise UserError(f"{command[0]!r} cannot be run: {error.strerror}", remedy=remedy) from error
+    try:
+        code = begun.wait()
+    except BaseException as stopped:
+        if isinstance(stopped, KeyboardInterrupt):  # a terminal sends it to the command as well
+            with suppress(subprocess.TimeoutExpired):
+                begun.wait(GRACE)
+        end_command(address, folder)
+        begun.wait()
+        raise
+    return code if code >= 0 else 128 - code
 
 
 def left(as_json: AsJson = False) -> None:

@@ -7,10 +7,10 @@ import typer
 
 from taetpu.cli import images
 from taetpu.cli.cloud import Here, here, tell
-from taetpu.cli.consent import DryRun
+from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.images import Region, registry_of
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import fitting, show_json
+from taetpu.cli.tables import show_json
 
 if TYPE_CHECKING:
     from taetpu.cloud.image.context import Context
@@ -43,6 +43,7 @@ def build(
     timeout: Annotated[int, typer.Option(min=1, max=1440, help="Minutes after which Cloud Build ends it.")] = 60,
     write: Write = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Build the image of the package that runs here. One that is there already is not; docker's is then to be pushed.
@@ -61,15 +62,15 @@ def build(
         _show(registry, context.tag, digest, built=False, write=write and not dry_run, as_json=as_json)
         return
     if engine == "cloud-build":
-        _by_cloud_build(place, registry, context, timeout, write, dry_run, as_json)
+        if digest := _by_cloud_build(place, registry, context, timeout, yes, dry_run):
+            _show(registry, context.tag, digest, built=True, write=write, as_json=as_json)
         return
     local = engines.engine(engine, tell)
     if local.has(image):
         tell(f"{image} is here already: nothing is built")
     else:
-        tell(fitting(_plan(image, context, f"by {engine} on this machine")))
-        if dry_run:
-            tell("dry run: nothing was changed")
+        plan = _plan(image, context, f"by {engine} on this machine, where it costs nothing")
+        if not agreed(plan, "Build it?", yes=yes, dry_run=dry_run):
             return
         local.build(context, image)
     tell("`taetpu image push` with the same options puts it into the registry")
@@ -87,12 +88,14 @@ def push(
     region: Region = "",
     write: Write = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Put what `build --engine docker` made into the registry. Give it the same options; it never builds.
 
     Example: taetpu image push --engine podman --write
     """
+    from taetpu.cloud import charges
     from taetpu.cloud.errors import NotFound, Unknown
     from taetpu.cloud.image import engine as engines
     from taetpu.core.errors import UserError
@@ -112,10 +115,8 @@ def push(
         if not local.has(image):
             problem = f"{engine} has no {image}"
             raise NotFound(problem, remedy=f"`taetpu image build --engine {engine}` with the same options makes it")
-        missing = "" if registry.there() else f"make the repository {registry.repository.path}\n"
-        tell(f"{missing}push {image}")
-        if dry_run:
-            tell("dry run: nothing was changed")
+        plan = f"{_missing(registry)}push {image}\n  {charges.images()}"
+        if not agreed(plan, "Push it?", yes=yes, dry_run=dry_run):
             return
         registry.ensure(place.settings.owner)
         local.push(image, place.clients)
@@ -126,23 +127,25 @@ def push(
 
 
 def _by_cloud_build(
-    place: Here, registry: "Registry", context: "Context", minutes: int, write: bool, dry_run: bool, as_json: bool
-) -> None:
+    place: Here, registry: "Registry", context: "Context", minutes: int, yes: bool, dry_run: bool
+) -> str:
+    """The digest of what was built; "" where that was not agreed to."""
+    from taetpu.cloud import charges
     from taetpu.cloud.image.cloudbuild import FOLDER, CloudBuild, needs_bucket
     from taetpu.cloud.reconcile import Waits
 
     bucket = needs_bucket(place.settings.bucket)
-    if not registry.there():
-        tell(f"make the repository {registry.repository.path}")
     plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")
-    billed = "  Google bills build minutes and the registry's storage past what is free; no rate is looked up"
-    tell(fitting(f"{plan}\n{billed}"))
-    if dry_run:
-        tell("dry run: nothing was changed")
-        return
+    plan = f"{_missing(registry)}{plan}\n  {charges.build(minutes)}\n  {charges.images()}"
+    if not agreed(plan, "Build it?", yes=yes, dry_run=dry_run):
+        return ""
     registry.ensure(place.settings.owner)
-    builder = CloudBuild(place.clients, registry, bucket, minutes, Waits.here(), tell)
-    _show(registry, context.tag, builder.build(context), built=True, write=write, as_json=as_json)
+    return CloudBuild(place.clients, registry, bucket, minutes, Waits.here(), tell).build(context)
+
+
+def _missing(registry: "Registry") -> str:
+    """The line of a plan that makes the repository; "" where it is there."""
+    return "" if registry.there() else f"make the repository {registry.repository.path}\n"
 
 
 def _context(kind: str, torch: str, index: str, python: str, digest: str) -> "Context":

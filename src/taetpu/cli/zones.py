@@ -1,5 +1,6 @@
 """`taetpu tpu zones`: where a TPU is published, what the project may have of it, and what it costs."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,6 +80,7 @@ def _price(place: Here, tpu: "Slice", way: "Provisioning") -> Any:
 
 def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: bool) -> "list[Probed]":
     """What came of asking for a machine in each row, if it is agreed to."""
+    from taetpu.cloud import vm
     from taetpu.cloud.catalogue import runtime_of
     from taetpu.cloud.spec import Spec, label
     from taetpu.cloud.zones import PROBE_HOURS
@@ -89,8 +91,8 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     for row in table:
         cost = "no rate is known" if row.usd is None else f"${row.usd * tpu.chips:.2f} an hour while it is there"
         lines.append(f"  {row.zone} by {row.backend}: {cost}")
-    lines.append(f"should this be killed, Compute Engine deletes its own after {PROBE_HOURS * 60:.0f} min by itself;")
-    lines.append("the Cloud TPU API does not: `taetpu tpu gc` does")
+    lines.append(f"should this be killed: after {PROBE_HOURS * 60:.0f} min Compute Engine's server deletes its own,")
+    lines.append("and the guard on the machine that of the Cloud TPU API, if its account may; else `taetpu tpu gc`")
     if not agreed("\n".join(lines), "Ask for them?", yes=yes, dry_run=dry_run):
         return []
     found = []
@@ -100,7 +102,8 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
             network=own.network, subnetwork=own.subnetwork, external_ip=own.external_ip,
             service_account=own.service_account,
         )  # fmt: skip
-        found.append(ask(place.cloud.backend(row.backend), spec, row.zone, place.cloud.waits, tell))
+        backend, startup = place.cloud.backend(row.backend), partial(vm.startup, settings=own)
+        found.append(ask(backend, spec, row.zone, place.cloud.waits, startup, tell))
     return found
 
 

@@ -9,15 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from taetpu.cloud import charges
 from taetpu.cloud.catalogue import region as region_of
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import OWNER, label
-from taetpu.cloud.storage import ADMIN, Address, check_bucket, explained, message, patience
+from taetpu.cloud.storage import ADMIN, LASTS, Address, check_bucket, explained, message, patience
 
 if TYPE_CHECKING:
-    from google.cloud.storage import Bucket
+    from google.cloud.storage import Blob, Bucket
 
 TEMPORARY, TEMPORARY_DAYS = "tmp/", 7
 DAY = 86400
@@ -47,6 +48,7 @@ class Wanted:
             "access by IAM alone (uniform), never public",
             f"what lies below {TEMPORARY} is deleted after {TEMPORARY_DAYS} days, and nothing else",
             f"what is deleted or replaced, as checkpoints are, can be restored for {kept} (--soft-delete-days)",
+            charges.bucket(self.region),
         ]
 
 
@@ -56,7 +58,7 @@ class Status:
 
     Attributes:
         objects, bytes: of what is there now; what was deleted softly is not in them.
-        held: claims of studies that are at work, or were killed a moment ago.
+        held: claims of studies that are at work, or were killed within the last minute.
     """
 
     name: str
@@ -207,9 +209,9 @@ def status(clients: Clients, name: str) -> Status:
         raise NotFound(f"there is no bucket gs://{name}", remedy=remedy)
     count, size, held = 0, 0, []
     with explained("list", Address(name)):
-        for blob in bucket.list_blobs(fields="items(name,size),nextPageToken", retry=patience()):
+        for blob in bucket.list_blobs(fields="items(name,size,timeCreated),nextPageToken", retry=patience()):
             count, size = count + 1, size + int(blob.size or 0)
-            if str(blob.name).endswith("/lock"):
+            if str(blob.name).endswith("/lock") and _renewed(blob, clients.now()):
                 held.append(f"gs://{name}/{blob.name}")
     access = bucket.iam_configuration
     return Status(
@@ -223,6 +225,23 @@ def status(clients: Clients, name: str) -> Status:
         bytes=size,
         held=tuple(held),
     )
+
+
+def _renewed(lock: "Blob", now: float) -> bool:
+    """Whether a claim still holds: who has it writes it anew, and one that is older is free (`store.lease`)."""
+    return lock.time_created is None or now - lock.time_created.timestamp() < LASTS
+
+
+def check_idle(found: Status) -> None:
+    """Raise `Conflict` where a study is at work in the bucket."""
+    if found.held:
+        roots = sorted({lock.rsplit("/", 2)[0] for lock in found.held})
+        problem = f"gs://{found.name} is not deleted: at work in it, or killed within the last minute: "
+        remedy = (
+            f"`taetpu status {roots[0]}` shows what it does; stop it, or wait until {LASTS} s after it was killed; "
+            "--at-work deletes the bucket all the same"
+        )
+        raise Conflict(problem + ", ".join(found.held), remedy=remedy)
 
 
 def check_ours(found: Status, owner: str) -> None:

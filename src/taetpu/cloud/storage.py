@@ -16,6 +16,8 @@ WRITER, READER, ADMIN = "roles/storage.objectUser", "roles/storage.objectViewer"
 https://cloud.google.com/storage/docs/access-control/iam-roles."""
 PATIENCE = 120.0
 """Seconds for which a request is repeated that a service does not answer well."""
+LASTS = 60
+"""Seconds after which a study's claim (its object `lock`) that was not renewed is free, by the server's clock."""
 
 
 @dataclass(frozen=True)

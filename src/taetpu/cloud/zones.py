@@ -23,8 +23,8 @@ from taetpu.core.interrupt import noted
 Published = Literal["by the API", "in Google's table", "in a price list only"]
 
 PROBE_HOURS = 0.5
-"""After which a probe's machine has expired, should this program be killed: Compute Engine then deletes it by itself,
-what the Cloud TPU API made waits for `taetpu tpu gc`."""
+"""After which a probe's machine has expired, should this program be killed: Compute Engine's server then deletes it,
+the guard on the machine that of the Cloud TPU API; where neither does, `taetpu tpu gc`."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,14 @@ class Probed:
     said: str
 
 
-def probe(backend: Backend, spec: Spec, zone: str, waits: Waits, tell: Tell = lambda line: None) -> Probed:
+def probe(
+    backend: Backend, spec: Spec, zone: str, waits: Waits, startup: Callable[[Spec], str],
+    tell: Tell = lambda line: None,
+) -> Probed:  # fmt: skip
     """Ask for a spot machine in a zone and delete it, whatever comes of it, Ctrl-C too.
+
+    Args:
+        startup: what a machine of a spec runs when it boots; its guard ends it, should this program be killed.
 
     Raises:
         Unknown: it may still be there: nothing said that it is gone.
@@ -111,7 +117,7 @@ def probe(backend: Backend, spec: Spec, zone: str, waits: Waits, tell: Tell = la
     tell(f"asking for {spec.tpu.name} (spot) in {zone}")
     sure = False
     try:
-        made, said = _asked(backend, spec, zone, waits)
+        made, said = _asked(backend, spec, zone, waits, startup(spec))
         sure = True
     except CloudError as error:
         made, said = False, f"{type(error).__name__.lower()}: {error.problem}"
@@ -121,9 +127,9 @@ def probe(backend: Backend, spec: Spec, zone: str, waits: Waits, tell: Tell = la
     return Probed(zone, backend.name, made, said)
 
 
-def _asked(backend: Backend, spec: Spec, zone: str, waits: Waits) -> tuple[bool, str]:
+def _asked(backend: Backend, spec: Spec, zone: str, waits: Waits, startup: str) -> tuple[bool, str]:
     """Whether a machine is given, and the last word on it. A request that only waits in a queue is given nothing."""
-    operation, said = backend.create(spec, zone, "", ""), "nothing was heard of it"
+    operation, said = backend.create(spec, zone, startup, ""), "nothing was heard of it"
     for _ in waits.until(waits.ready):
         machine: Machine | None = None
         with suppress(Transient):

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.cloud.clients import imported
-from taetpu.cloud.storage import Address, explained
+from taetpu.cloud.storage import LASTS, Address, explained
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import dead, lock_file, sweep
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-LASTS = 60
-"""Seconds after which a lease that was not renewed is free, by the server's clock."""
 RENEWED = 15
 """Seconds between two renewals."""
 ASKED = 5

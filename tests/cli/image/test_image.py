@@ -65,7 +65,7 @@ def built(world):
 
 
 def test_build_prints_the_address_by_its_digest_and_writes_it_into_the_settings(image, world):
-    done = image("build", "--write")
+    done = image("build", "--write", "--yes")
     assert done.code == 0, done.err
     (version,) = world.table(VERSIONS).values()
     assert done.out == f"{ADDRESS}@{version.digest}\n"
@@ -75,12 +75,12 @@ def test_build_prints_the_address_by_its_digest_and_writes_it_into_the_settings(
 
 
 def test_the_same_content_is_built_once(image, world):
-    first = image("build", "--json").json()
-    again = image("build", "--json").json()
+    first = image("build", "--json", "--yes").json()
+    again = image("build", "--json", "--yes").json()
     assert (first["built"], again["built"]) == (True, False)
     assert (first["image"], first["tag"]) == (again["image"], again["tag"])
     assert built(world) == 1
-    other = image("build", "--torch", "auto", "--type", "v4-8", "--json").json()
+    other = image("build", "--torch", "auto", "--type", "v4-8", "--json", "--yes").json()
     assert other["tag"] != first["tag"]
     assert built(world) == 2
 
@@ -100,11 +100,39 @@ def test_a_dry_build_changes_nothing(image, world, there):
     assert not Path("taetpu.toml").exists()
 
 
+def test_build_and_push_tell_the_price_and_ask(image, world, docker):
+    done = image("build", "--timeout", "100")
+    assert (done.code, done.out) == (2, "")
+    told = " ".join(done.err.split())
+    for words in (
+        "$0.006 a minute once a month's 2,500 free ones are used up, so at most $0.60 in 100 min",
+        "$0.10 a GB and month past 0.5 GB", "copy of Google's page", "nobody is here to agree to this",
+        "give --yes to do it",
+    ):  # fmt: skip
+        assert words in told
+    done = image("build", "--engine", "docker")
+    assert done.code == 2
+    assert "by docker on this machine, where it costs nothing" in done.err
+    assert docker.images() == []
+    assert image("build", "--engine", "docker", "--yes").code == 0
+    done = image("push")
+    assert done.code == 2
+    assert "$0.10 a GB and month past 0.5 GB" in " ".join(done.err.split())
+    assert docker.calls("push") == []
+    assert world.changes() == []
+
+
+def test_what_is_there_already_is_not_asked_about(image, docker):
+    assert image("build", "--yes").code == 0
+    for command in (("build",), ("push",)):
+        assert image(*command).code == 0
+
+
 def test_a_failed_build_is_a_message_with_the_log_and_exit_code_3(image, world):
     world.faults.append(
         Fault("builds.create", Refused(9, "ERROR: no space left on device", "FAILURE"), moment="inside")
     )
-    done = image("build", "--write")
+    done = image("build", "--write", "--yes")
     assert done.code == 3
     assert done.err.count("error: ") == 1
     assert 'Step #0 - "build": ERROR: no space left on device' in done.err
@@ -125,7 +153,7 @@ def test_a_failed_build_is_a_message_with_the_log_and_exit_code_3(image, world):
     ],
 )
 def test_a_mistake_is_one_message_before_anything_is_asked_for(image, world, arguments, words):
-    done = image("build", *arguments)
+    done = image("build", *arguments, "--yes")
     assert done.code == 2
     assert done.err.startswith(f"error: {words}")
     assert "remedy:" in done.err
@@ -139,7 +167,7 @@ def test_a_doubtful_pytorch_is_told(image):
 
 def test_gcr_io_is_refused(image, world, monkeypatch):
     monkeypatch.setenv("TAETPU_REPOSITORY", "gcr.io/fake-project")
-    done = image("build")
+    done = image("build", "--yes")
     assert done.code == 2
     assert "Container Registry, which was shut down on 2025-03-18" in done.err
     assert world.calls == []
@@ -147,59 +175,59 @@ def test_gcr_io_is_refused(image, world, monkeypatch):
 
 def test_no_bucket_is_no_obstacle_for_docker(image, world, docker, monkeypatch):
     monkeypatch.delenv("TAETPU_BUCKET")
-    done = image("build")
+    done = image("build", "--yes")
     assert done.code == 2
     assert "--engine docker" in done.err
-    assert image("build", "--engine", "docker").code == 0
+    assert image("build", "--engine", "docker", "--yes").code == 0
     assert world.changes() == []
 
 
 def test_a_local_build_is_pushed_by_a_command_of_its_own(image, world, docker):
-    done = image("build", "--engine", "docker")
+    done = image("build", "--engine", "docker", "--yes")
     (local,) = docker.images()
     assert done.out == f"{local}\n"
     assert world.changes() == []
-    pushed = image("push", "--write")
+    pushed = image("push", "--write", "--yes")
     assert pushed.code == 0, pushed.err
     (version,) = world.table(VERSIONS).values()
     assert pushed.out == f"{ADDRESS}@{version.digest}\n"
     assert f"@{version.digest}" in Path("taetpu.toml").read_text()
-    again = image("push")
+    again = image("push", "--yes")
     assert "in the registry already: nothing is pushed" in again.err
     assert len(docker.calls("push")) == 1
 
 
 def test_a_local_build_is_not_repeated(image, docker):
-    image("build", "--engine", "podman")
-    done = image("build", "--engine", "podman")
+    image("build", "--engine", "podman", "--yes")
+    done = image("build", "--engine", "podman", "--yes")
     assert "is here already: nothing is built" in done.err
     assert len(docker.calls("build")) == 1
 
 
 def test_a_push_that_was_interrupted_is_repeated_without_building(image, world, docker):
-    image("build", "--engine", "docker")
+    image("build", "--engine", "docker", "--yes")
     docker.fails("cut")
-    cut = image("push")
+    cut = image("push", "--yes")
     assert cut.code == 3
     assert "connection reset by peer" in cut.err
     assert world.table(VERSIONS) == {}
-    assert image("push").code == 0
+    assert image("push", "--yes").code == 0
     assert len(world.table(VERSIONS)) == 1
     assert (len(docker.calls("build")), len(docker.calls("push"))) == (1, 2)
 
 
 def test_what_was_not_built_is_not_pushed(image, world, docker):
-    done = image("push")
+    done = image("push", "--yes")
     assert done.code == 2
     assert "`taetpu image build --engine docker` with the same options makes it" in done.err
-    assert image("push", "--engine", "cloud-build").code == 2
+    assert image("push", "--engine", "cloud-build", "--yes").code == 2
     assert world.changes() == []
 
 
 def test_dry_runs_of_local_commands_change_nothing(image, world, docker):
     assert "dry run" in image("build", "--engine", "docker", "--dry-run").err
     assert docker.images() == []
-    image("build", "--engine", "docker")
+    image("build", "--engine", "docker", "--yes")
     done = image("push", "--dry-run")
     assert f"make the repository {PATH}" in done.err
     assert world.changes() == []
@@ -282,7 +310,7 @@ def test_machines_that_cannot_be_asked_may_use_it(image, world, made, put, machi
 
 
 def test_local_copies_are_told_of_and_removed_if_asked_for(image, world, made, put, docker):
-    image("build", "--engine", "docker")
+    image("build", "--engine", "docker", "--yes")
     (local,) = docker.images()
     put(local.rpartition(":")[2])
     (docker.home / "podman").unlink()
@@ -351,4 +379,4 @@ def test_every_command_has_help_with_an_example(image):
 
 
 def test_the_json_of_build_is_what_a_script_needs(image):
-    assert set(json.loads(image("build", "--json").out)) == {"image", "tag", "digest", "built"}
+    assert set(json.loads(image("build", "--json", "--yes").out)) == {"image", "tag", "digest", "built"}

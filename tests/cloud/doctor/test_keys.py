@@ -1,13 +1,15 @@
 """Keys of service accounts are found by what stands in files, wherever they are, and what to do is told."""
 
+import base64
 import json
 import os
 import shutil
 import subprocess
+import textwrap
 
 import pytest
 
-from taetpu.cloud.doctor import keys
+from taetpu.cloud.doctor import history, keys
 
 ACCOUNT = "bot@p.iam.gserviceaccount.com"
 GIT = pytest.mark.skipif(shutil.which("git") is None, reason="no git is on the path")
@@ -60,27 +62,74 @@ def test_a_key_in_one_line_or_inside_other_text_is_found(tmp_path, key):
     (tmp_path / "one").write_text(json.dumps(json.loads(key)))
     (tmp_path / "inside.yaml").write_text(f"secret: {json.dumps(key)}\n")
     (tmp_path / "vars").write_text(f"KEY='{json.dumps(json.loads(key))}'\n")
-    assert [one.path.name for one in keys.search(tmp_path)[0]] == ["inside.yaml", "one", "vars"]
-    assert {(one.number, one.account) for one in keys.search(tmp_path)[0]} == {("abc123", ACCOUNT)}
+    assert [one.path.name for one in keys.search(tmp_path).found] == ["inside.yaml", "one", "vars"]
+    assert {(one.number, one.account) for one in keys.search(tmp_path).found} == {("abc123", ACCOUNT)}
 
 
-def test_virtual_environments_large_files_and_links_are_left_out(tmp_path, key):
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("width", [None, 76, 64, 10])
+def test_a_key_in_base64_is_found_at_every_alignment_and_however_it_is_wrapped(tmp_path, key, before, width):
+    text = base64.b64encode(f"{before}{key}".encode()).decode()
+    lines = [text] if width is None else textwrap.wrap(text, width)
+    (tmp_path / "secret.yaml").write_text("data:\n  key.json: |\n" + "".join(f"    {line}\n" for line in lines))
+    (tmp_path / "vars").write_text(f"A=1\nKEY={text}\nB=2\n")
+    (tmp_path / "url-safe").write_text(base64.urlsafe_b64encode(key.encode()).decode())
+    found = keys.search(tmp_path).found
+    assert [(one.path.name, one.number, one.account) for one in found] == [
+        (name, "abc123", ACCOUNT) for name in ("secret.yaml", "url-safe", "vars")
+    ]
+
+
+def test_base64_of_another_private_key_is_none_of_a_service_account(tmp_path, key):
+    secret = json.loads(key)["private_key"].encode()
+    (tmp_path / "tls.yaml").write_text(f"tls.key: {base64.b64encode(secret).decode()}\n")
+    assert keys.search(tmp_path).found == []
+    with (tmp_path / "tls.yaml").open("a") as file:
+        file.write(f"more: {base64.b64encode(key.encode()).decode()}\n")
+    assert [one.number for one in keys.search(tmp_path).found] == ["abc123"], "the second one in a file is"
+
+
+def test_a_large_file_is_read_and_one_that_is_not_is_told(tmp_path, key, monkeypatch):
+    (tmp_path / "notebook.ipynb").write_text(" " * 300_000 + json.dumps({"cell": key}))
+    assert [one.path.name for one in keys.search(tmp_path).found] == ["notebook.ipynb"]
+    (tmp_path / "notebook.ipynb").unlink()
+    (tmp_path / "folder").symlink_to("/")
+    (tmp_path / "large").write_bytes(b" " * (keys.LARGEST + 1))
+    os.mkfifo(tmp_path / "pipe")
+    (check,) = keys.checks(tmp_path)
+    told = "not looked at: 1 larger than 8 MB, 1 links to folders"
+    assert (check.status, check.found) == ("ok", f"no key of a service account in {tmp_path}; {told}")
+
+
+def test_a_link_that_leads_to_a_key_is_followed_and_the_key_told_once(tmp_path, key):
+    (tmp_path / "elsewhere").write_text(key)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.json").symlink_to(tmp_path / "elsewhere")
+    (project / "b.json").symlink_to("a.json")
+    (project / "nowhere").symlink_to("none")
+    (check,) = keys.checks(project)
+    told = f"{project / 'a.json'}, a link to {tmp_path / 'elsewhere'}, is the key of the service account {ACCOUNT}"
+    assert (check.status, check.found, check.command) == ("fails", told, REVOKE)
+
+
+def test_virtual_environments_are_left_out(tmp_path, key):
     for folder in (".venv", "env", "node_modules", ".git"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "key.json").write_text(key)
     (tmp_path / "env" / "pyvenv.cfg").touch()
-    (tmp_path / "large").write_text(key + " " * keys.LARGEST)
-    (tmp_path / "link").symlink_to(tmp_path / "env" / "key.json")
-    os.mkfifo(tmp_path / "pipe")
-    assert keys.search(tmp_path) == ([], True)
+    assert keys.search(tmp_path).found == []
 
 
-def test_too_many_files_are_not_all_looked_at(tmp_path, key, monkeypatch):
-    monkeypatch.setattr(keys, "MOST", 3)
-    for name in "abcz":
-        (tmp_path / name).write_text("" if name != "z" else key)
+@pytest.mark.parametrize(("name", "value"), [("MOST", 3), ("PATIENCE", -1.0)])
+def test_where_not_all_files_were_looked_at_it_is_a_warning(tmp_path, key, monkeypatch, name, value):
+    monkeypatch.setattr(keys, name, value)
+    for file in "abcz":
+        (tmp_path / file).write_text("" if file != "z" else key)
     (check,) = keys.checks(tmp_path)
-    assert check.found.endswith("among the first 3 files")
+    assert check.status == "warning"
+    assert check.found == f"only the first {max(int(value), 0)} files of {tmp_path} were looked at"
+    assert "what was not looked at may hold a key" in check.remedy
 
 
 @GIT
@@ -108,9 +157,102 @@ def test_a_key_that_was_only_committed_is_found(tmp_path, key, repository):
     assert [one.status for one in keys.checks(tmp_path)] == ["ok", "warning"], "looking changes nothing"
 
 
+def committed(repository, tmp_path, text, name="old.json"):
+    """A file that was committed and is gone again."""
+    (tmp_path / name).write_text(text)
+    repository("add", ".")
+    repository("commit", "-qm", "oh")
+    repository("rm", "-q", name)
+    repository("commit", "-qm", "gone")
+
+
+FORMS = {
+    "compact": lambda key: json.dumps(json.loads(key), separators=(",", ":")),
+    "escaped": lambda key: json.dumps({"secret": key}),
+    "base64": lambda key: base64.encodebytes(b"x" + key.encode()).decode(),
+    "binary": lambda key: "\0" + key,
+}
+
+
+@GIT
+@pytest.mark.parametrize("form", FORMS)
+def test_git_is_looked_through_as_files_are(tmp_path, key, repository, form):
+    committed(repository, tmp_path, FORMS[form](key))
+    here, past = keys.checks(tmp_path)
+    assert (here.status, past.name, past.status, past.command) == ("ok", "keys in git", "warning", REVOKE)
+
+
+@GIT
+def test_a_key_that_only_a_merge_or_a_branch_brought_is_found(tmp_path, key, repository):
+    repository("commit", "-q", "--allow-empty", "-m", "first")
+    repository("checkout", "-qb", "side")
+    (tmp_path / "a").write_text("a")
+    repository("add", ".")
+    repository("commit", "-qm", "side")
+    repository("checkout", "-q", "-")
+    repository("commit", "-q", "--allow-empty", "-m", "main")
+    repository("merge", "-q", "--no-commit", "side")
+    (tmp_path / "in-merge").write_text(key)
+    repository("add", ".")
+    repository("commit", "-qm", "merged")
+    repository("rm", "-q", "in-merge")
+    repository("commit", "-qm", "gone")
+    _, past = keys.checks(tmp_path)
+    words = ["git", "-C", str(tmp_path), "rev-parse", "--short", "HEAD~"]
+    merge = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert past.found == f"commit {merge} holds a key in in-merge"
+    repository("checkout", "-qb", "other", "side")
+    committed(repository, tmp_path, key.replace("abc123", "def456"), "on-branch")
+    repository("checkout", "-q", "-")
+    assert {check.found.rpartition(" ")[2] for check in keys.checks(tmp_path)[1:]} == {"in-merge", "on-branch"}
+
+
+@GIT
+def test_an_older_key_under_the_same_name_is_told_too(tmp_path, key, repository):
+    (tmp_path / "key.json").write_text(key.replace("abc123", "older1"))
+    repository("add", ".")
+    repository("commit", "-qm", "first")
+    (tmp_path / "key.json").write_text(key)
+    repository("commit", "-qam", "rotated")
+    here, past = keys.checks(tmp_path)
+    assert (here.status, here.command) == ("fails", REVOKE)
+    assert past.command == REVOKE.replace("abc123", "older1")
+
+
+@GIT
+def test_a_history_that_was_not_looked_at_whole_is_told(tmp_path, key, repository, monkeypatch):
+    committed(repository, tmp_path, key)
+    (tmp_path / "a").write_text("x")
+    repository("add", ".")
+    repository("commit", "-qm", "a")
+    monkeypatch.setattr(keys, "LARGEST", 100)
+    _, past = keys.checks(tmp_path)
+    assert (past.name, past.status, past.command) == ("keys in git", "warning", keys.SEARCH)
+    assert past.found == "git's history was not looked at whole: 1 files are larger than 0 MB"
+    shell = subprocess.run(["sh", "-c", past.command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "old.json" in shell.stdout, "the command that is shown finds it"
+    monkeypatch.undo()
+    clock = iter(range(100))
+    monkeypatch.setattr(history.time, "monotonic", lambda: next(clock))
+    past = history.Past(tmp_path, 2, keys.LARGEST)
+    assert len(list(past.files())) == 1
+    assert past.left == "only 1 of 2 files were, for lack of time"
+    past = history.Past(tmp_path, 0, keys.LARGEST)
+    assert (list(past.files()), past.left) == ([], "git did not list it in time")
+
+
+@GIT
+def test_a_shallow_clone_says_that_it_is_one(tmp_path, key, repository):
+    committed(repository, tmp_path, key)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{tmp_path}", str(clone)], check=True)
+    told = [check.found for check in keys.checks(clone)]
+    assert told[1:] == ["git's history was not looked at whole: this clone has only its newest part (it is shallow)"]
+
+
 def test_a_file_that_cannot_be_read_is_passed_over(tmp_path, key):
     (tmp_path / "a").write_text(key)
     (tmp_path / "a").chmod(0)
     (tmp_path / "b").write_text(key)
-    found = {one.path.name for one in keys.search(tmp_path)[0]}
+    found = {one.path.name for one in keys.search(tmp_path).found}
     assert "b" in found

@@ -1,37 +1,57 @@
 """Keys of service accounts in the tree, found by what stands in files, not by their names.
 
 Such a key opens the project to whoever reads it, for as long as it is not revoked: out of a public repository that is
-everybody, and deleting the file or the commit does not change it.
+everybody, and deleting the file or the commit does not change it. What was not looked at is told.
 """
 
+import base64
 import os
 import re
-import subprocess
-from dataclasses import dataclass
+import string
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from taetpu.cloud.clients import SIGN_IN
-from taetpu.cloud.doctor.check import Check, fails, ok, skipped, warning
+from taetpu.cloud.doctor import history
+from taetpu.cloud.doctor.check import Check, fails, ok, warning
 
-LARGEST = 64 * 1024
-"""Bytes of the largest file that is read: a key has about 2,300."""
+LARGEST = 8 * 2**20
+"""Bytes of the largest file that is read: a key has about 2,300, a notebook or a log that holds one may have more."""
 MOST = 20_000
 """Files that are looked at, so that a home folder does not take minutes."""
+PATIENCE = 20.0
+"""Seconds for the files, and once more for git's history."""
 SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 KIND = re.compile(rb'\\*"type\\*"\s*:\s*\\*"service_account\\*"')
 SECRET = re.compile(rb'\\*"private_key\\*"\s*:\s*\\*"-----BEGIN')
 FIELDS = re.compile(rb'\\*"(private_key_id|client_email)\\*"\s*:\s*\\*"([^"\\]+)')
-PATIENCE = 20.0
-"""Seconds for a question to git."""
+BEGIN = b"-----BEGIN PRIVATE KEY"
+"""How the secret of Google's keys begins (PKCS #8), whatever stands around it."""
+
+
+def _packed(text: bytes, before: int) -> bytes:
+    """The base64 of a text that so many bytes (of three) stand before, as far as the text alone decides it."""
+    return base64.b64encode(bytes(before) + text)[-(-8 * before // 6) : (before + len(text)) * 8 // 6]
+
+
+PACKED = [(-(-8 * before // 6), _packed(BEGIN, before)) for before in range(3)]
+"""`BEGIN` in base64 at each alignment, and how many letters of its first group stand before it."""
+
+
+ALPHABET = string.ascii_letters.encode() + b"0123456789+/"
+URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file that holds a key, with what the key says of itself."""
+    """A file that holds a key, with what the key says of itself. `link`: what leads to the file, if it is elsewhere."""
 
     path: Path
     number: str
     account: str
+    link: Path | None = None
 
     @property
     def revoke(self) -> str:
@@ -39,89 +59,132 @@ class Found:
         return f"gcloud iam service-accounts keys delete {self.number} --iam-account={self.account}"
 
 
+@dataclass
+class Looked:
+    """What came of looking through a folder.
+
+    Attributes:
+        files: that were looked at.
+        whole: nothing is left out but what the other attributes count.
+        large, unread, links: files too large, files that may not be read, links to folders, none of them looked into.
+    """
+
+    found: list[Found] = field(default_factory=list)
+    files: int = 0
+    whole: bool = True
+    large: int = 0
+    unread: int = 0
+    links: int = 0
+
+    def left_out(self) -> str:
+        """In words; "" for nothing."""
+        what = {
+            f"larger than {LARGEST >> 20} MB": self.large, "not readable": self.unread, "links to folders": self.links
+        }  # fmt: skip
+        return ", ".join(f"{number:,} {words}" for words, number in what.items() if number)
+
+
 def checks(folder: Path) -> list[Check]:
     """Keys in the files at and below the project's folder, and in what git remembers."""
-    root = _root(folder)
-    found, all_seen = search(root)
-    tracked = set(_git(root, "ls-files", "--", *[str(one.path) for one in found]) or []) if found else set()
-    told = [_told(one, root, tracked) for one in found]
-    if not told:
-        extent = "" if all_seen else f" among the first {MOST:,} files"
-        told = [ok("keys", f"no key of a service account in {root}{extent}")]
-    return [*told, *_history(root, {str(one.path.relative_to(root)) for one in found})]
+    root = history.top(folder)
+    looked = search(root)
+    tracked = history.tracked(root, [one.link or one.path for one in looked.found])
+    told = [_told(one, root, tracked) for one in looked.found]
+    left_out = looked.left_out()
+    if not looked.whole:
+        problem = f"only the first {looked.files:,} files of {root} were looked at"
+        remedy = "give the command in a folder of the project alone; what was not looked at may hold a key"
+        told.append(warning("keys", problem, remedy))
+    elif not told:
+        told = [ok("keys", f"no key of a service account in {root}{left_out and f'; not looked at: {left_out}'}")]
+    return [*told, *_history(root, {one.number for one in looked.found})]
 
 
-def search(root: Path) -> tuple[list[Found], bool]:
-    """Every file that holds a key, and whether all files were looked at. Links are not followed."""
-    found, seen = [], 0
+def search(root: Path) -> Looked:
+    """Every file that holds a key. Links to files are followed, links to folders are not."""
+    looked, until, keys = Looked(), time.monotonic() + PATIENCE, set[Path]()
     for parent, folders, names in os.walk(root):
+        looked.links += sum(Path(parent, name).is_symlink() for name in folders)
         folders[:] = sorted(
             name for name in folders if name not in SKIPPED and not Path(parent, name, "pyvenv.cfg").is_file()
         )
-        for name in sorted(names):
-            path = Path(parent, name)
-            seen += 1
-            if seen > MOST:
-                return found, False
-            try:
-                if path.is_symlink() or path.stat().st_size > LARGEST or not path.is_file():
-                    continue
-                data = path.read_bytes()
-            except OSError:
-                continue
-            if one := _key(path, data):
-                found.append(one)
-    return found, True
+        for path in (Path(parent, name) for name in sorted(names)):
+            if looked.files >= MOST or time.monotonic() > until:
+                looked.whole = False
+                return looked
+            looked.files += 1
+            link = path if path.is_symlink() else None
+            path = path.resolve() if link else path
+            one = _read(path, looked)
+            if one and path.resolve() not in keys:
+                keys.add(path.resolve())
+                looked.found.append(Found(path, one.number, one.account, link))
+    return looked
 
 
-def _key(path: Path, data: bytes) -> Found | None:
-    if not (KIND.search(data) and SECRET.search(data)):
+def _read(path: Path, looked: Looked) -> Found | None:
+    try:
+        if not path.is_file():  # a pipe, a socket, a link to nowhere
+            return None
+        if path.stat().st_size > LARGEST:
+            looked.large += 1
+            return None
+        return key(path, path.read_bytes())
+    except OSError:
+        looked.unread += 1
         return None
-    fields = {name.decode(): value.decode(errors="replace") for name, value in FIELDS.findall(data)}
-    return Found(path, fields.get("private_key_id", "KEY_ID"), fields.get("client_email", "ACCOUNT"))
+
+
+def key(path: Path, data: bytes) -> Found | None:
+    """The key that stands in a file, plainly, as text inside other text, or in base64."""
+    for text in (data, *_unpacked(data)):
+        if b"-----BEGIN" in text and KIND.search(text) and SECRET.search(text):
+            fields = {name.decode(): value.decode(errors="replace") for name, value in FIELDS.findall(text)}
+            return Found(path, fields.get("private_key_id", "KEY_ID"), fields.get("client_email", "ACCOUNT"))
+    return None
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    """What stands in base64 around the beginnings of secrets, in one line or in several."""
+    letters = data.translate(URL_SAFE, b" \t\r\n")
+    for before, mark in PACKED:
+        end = 0
+        while (at := letters.find(mark, end)) >= 0:
+            group = at - before
+            left = letters[end:group]
+            start = group - (len(left) - len(left.rstrip(ALPHABET))) // 4 * 4
+            run = letters[start : at + LARGEST]
+            run = run[: len(run) - len(run.lstrip(ALPHABET))]
+            end = start + len(run)
+            yield base64.b64decode(run[: len(run) // 4 * 4])
 
 
 def _told(found: Found, root: Path, tracked: set[str]) -> Check:
-    name = str(found.path.relative_to(root))
-    known = " and git tracks it" if name in tracked else ""
+    path = found.link or found.path
+    known = " and git tracks it" if str(path.relative_to(root)) in tracked else ""
+    where = f"{found.link}, a link to {found.path}," if found.link else str(found.path)
     remedy = (
         f"revoke it in IAM (the command below), delete the file, and sign in as yourself with `{SIGN_IN}`"
         f"{'; taking it out of git does not help whoever has a copy' if known else ''}"
     )
-    return fails("keys", f"{found.path} is the key of the service account {found.account}{known}", remedy, found.revoke)
+    return fails("keys", f"{where} is the key of the service account {found.account}{known}", remedy, found.revoke)
 
 
 def _history(root: Path, here: set[str]) -> list[Check]:
-    """Keys that commits hold and the folder does not (any more)."""
-    lines = _git(root, "log", "--all", "--format=:%h", "--name-only", "-S", '"private_key": "-----BEGIN', "--", ".")
-    if lines is None:
-        inside = _git(root, "rev-parse", "--git-dir")
-        return [skipped("keys in git", f"git did not tell its history within {PATIENCE:.0f} s")] if inside else []
-    commit, told, known = "", [], set(here)
-    for line in lines:
-        if line.startswith(":"):
-            commit = line[1:]
-        elif line and line not in known:
-            data = "\n".join(_git(root, "show", f"{commit}:./{line}") or []).encode()
-            if one := _key(root / line, data):
-                known.add(line)
-                remedy = "if it is not revoked yet, revoke it: whoever has the repository has the key"
-                told.append(warning("keys in git", f"commit {commit} holds a key in {line}", remedy, one.revoke))
+    """Keys that commits hold and the folder does not (any more), by the keys' own numbers."""
+    past = history.Past(root, time.monotonic() + PATIENCE, LARGEST)
+    told, known = [], set(here)
+    for blob, name, data in past.files():
+        if (one := key(root / name, data)) and one.number not in known:
+            known.add(one.number)
+            remedy = "if it is not revoked yet, revoke it: whoever has the repository has the key"
+            problem = f"{past.commit(blob)} holds a key in {name}"
+            told.append(warning("keys in git", problem, remedy, one.revoke))
+    if past.left:
+        problem = f"git's history was not looked at whole: {past.left}"
+        told.append(warning("keys in git", problem, "what was not looked at may hold a key", SEARCH))
     return told
 
 
-def _root(folder: Path) -> Path:
-    """The top of the git repository that holds a folder, else the folder."""
-    lines = _git(folder, "rev-parse", "--show-toplevel")
-    return Path(lines[0]) if lines else folder.resolve()
-
-
-def _git(folder: Path, *arguments: str) -> list[str] | None:
-    """The lines that git answers in a folder; None where it is not there, refuses, or takes too long."""
-    try:
-        ended = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=PATIENCE, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return ended.stdout.decode(errors="replace").splitlines() if ended.returncode == 0 else None
+SEARCH = "git log --all --oneline --name-only --pickaxe-regex -S 'private_key..{0,9}-----BEGIN'"
+"""What looks through the rest of a history, in its own time."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +122,7 @@ class LoopbackHosts:
         """By instance, or "*"."""
         self.vms: dict[tuple[str, int], Vm] = {}
         self.lock = threading.RLock()
+        self.closed = False
         for program in ("sshd", "ssh-keygen"):
             if not executable(program):
                 remedy = "install OpenSSH's server, e.g. `apt-get install openssh-server`"
@@ -129,6 +130,8 @@ class LoopbackHosts:
 
     def boot(self, instance: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
         with self.lock:
+            if self.closed:
+                raise Refused(14, "the fake cloud is being put away")
             trouble = self.troubles.get(instance) or self.troubles.get("*") or Trouble()
             if trouble.refused:
                 raise trouble.refused
@@ -148,7 +151,9 @@ class LoopbackHosts:
                 _cut(self.vms.pop(key))
 
     def close(self) -> None:
-        """Halt every machine."""
+        """Halt every machine; none boots any more."""
+        with self.lock:
+            self.closed = True
         for instance, worker in list(self.vms):
             self.halt(instance, worker)
 
@@ -260,31 +265,40 @@ def _run_script(vm: Vm, script: str) -> None:
 
 def _start(vm: Vm, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """A process of the machine, in a session of its own."""
-    return subprocess.Popen(
+    started = subprocess.Popen(
         command, cwd=vm.home, env=vm.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         start_new_session=True,
     )  # fmt: skip
+    if vm.off.is_set():  # its power was cut meanwhile, and who did so may not have seen this one
+        _kill(vm)
+        started.wait()
+    return started
 
 
 def _cut(vm: Vm) -> None:
     """Cut the power: nothing of the machine gets to do anything more."""
     vm.off.set()
-    for pid in _processes(vm):
-        _send(pid, signal.SIGSTOP)  # sshd's first: nobody is told that another process was killed
-    while alive := _processes(vm):
-        for pid in alive:
-            _send(pid, signal.SIGKILL)
-        for child in (vm.sshd, vm.script):
-            if child:
-                child.poll()
-        time.sleep(0.002)
+    _kill(vm)
     for child in (vm.sshd, vm.script):
         if child:
             child.wait()
     vm.metadata.close()
 
 
-def _send(pid: int, number: int) -> None:
+def _kill(vm: Vm) -> None:
+    for pid in _processes(vm):
+        send(pid, signal.SIGSTOP)  # sshd's first: nobody is told that another process was killed
+    while alive := _processes(vm):
+        for pid in alive:
+            send(pid, signal.SIGKILL)
+        for child in (vm.sshd, vm.script):
+            if child:
+                child.poll()
+        time.sleep(0.002)
+
+
+def send(pid: int, number: int) -> None:
+    """A signal to a process that may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -293,27 +307,32 @@ def _processes(vm: Vm) -> list[int]:
     """Every process of a machine that lives: what descends from its sshd, whose sessions write over their environment,
     and then those with its mark.
     """
-    parents = dict(_parents())
-    roots = {child.pid for child in (vm.sshd, vm.script) if child}
+    tree = parents()
+    alive = [process for process in map(find, tree) if process]
+    roots = below({child.pid for child in (vm.sshd, vm.script) if child}, tree)
+    first = [process.pid for process in alive if process.pid in roots]
+    return first + [p.pid for p in alive if p.environment.get(MARK) == vm.mark and p.pid not in roots]
+
+
+def below(roots: set[int], tree: Mapping[int, int]) -> set[int]:
+    """Processes and all that descend from them, by every process's parent."""
 
     def descends(pid: int) -> bool:
         while pid > 1:
             if pid in roots:
                 return True
-            pid = parents.get(pid, 0)
+            pid = tree.get(pid, 0)
         return False
 
-    alive = [process for process in map(find, parents) if process]
-    below = [process.pid for process in alive if descends(process.pid)]
-    return below + [p.pid for p in alive if p.environment.get(MARK) == vm.mark and p.pid not in below]
+    return set(filter(descends, tree))
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+def parents() -> dict[int, int]:
     """Every process and its parent."""
+    found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
+            with suppress(OSError, IndexError):
                 fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield int(name), int(fields[1])
-            except (OSError, IndexError):
-                continue
+                found[int(name)] = int(fields[1])
+    return found
