@@ -292,7 +292,7 @@ def test_a_machine_of_its_user_is_used_and_kept(fake: FakeCloud, place: Path):
     made = Command(place, "tpu", "up", "lab", *V6E, "--max-hours", "2", "--yes")
     assert made.end() == 0, made.said
     (machine,) = fake.hosts.vms.values()
-    words = ("run", "quick.yaml", *PACKED, "--set", "train.steps=40", "--on", "tpu", "--tpu", "lab", *V6E, "--yes")
+    words = ("run", "quick.yaml", *PACKED, "--set", "train.steps=80", "--on", "tpu", "--tpu", "lab", *V6E, "--yes")
     run = Command(place, *words)
     assert run.end() == 0, run.said
     assert "is there already, in us-east5-b" in run.said

@@ -60,14 +60,15 @@ class Offer:
         if wanted.max_usd is not None:
             limits = limits.model_copy(update={"max_usd": wanted.max_usd})
         there = reconcile.there(place.cloud, spec)
-        rest = None
+        rest, notes = None, ()
         if there and there.state not in OVER:
             rest = _rest(place, spec, there)
             check(rest, spec, there.zone, limits, there=True)
+            notes = _unchanged(there, spec, wanted)
             if there.state is State.READY and not again:
-                return cls(place, spec, {}, there, rest, _unchanged(there, spec, wanted))
-        prices, notes = _offered(place, spec, wanted.zones or place.settings.zones, limits)
-        return cls(place, spec, prices, there, rest, (*(_unchanged(there, spec, wanted) if rest else ()), *notes))
+                return cls(place, spec, {}, there, rest, notes)
+        prices, more = _offered(place, spec, wanted.zones or place.settings.zones, limits)
+        return cls(place, spec, prices, there, rest, (*notes, *more))
 
     @property
     def only_finds(self) -> bool:
