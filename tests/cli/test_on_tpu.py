@@ -1,10 +1,15 @@
 """What `taetpu run --on tpu` refuses before anything is made, and what it says that it would do."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.cli.places import Place
 from tests.clouds import BUCKET
+
+from taetpu.cloud.spec import check_stack, stack_of
+from taetpu.cloud.state import Record, Records, Used
 
 TPU = ("run", "s.yaml", "--on", "tpu", "--type", "v5e-8")
 
@@ -98,7 +103,8 @@ def test_a_dry_run_says_all_and_changes_nothing(taetpu, changes, monkeypatch, he
     told = taetpu(*TPU, "--spot", "--zone", "us-west4-a", "--dry-run")
     assert told.code == 0
     lines = told.err.splitlines()
-    assert lines[0] == "tpu-me: v5litepod-8 (8 chips, 1 host), spot, by tpu-api with v2-alpha-tpuv5-lite"
+    what = "tpu-me-small: v5litepod-8 (8 chips, 1 host), spot, by tpu-api with v2-alpha-tpuv5-lite"
+    assert told.err.replace("\n  ", " ").startswith(what)
     assert lines[-3:] == [
         "made again where it is lost, at most 20 times and for 4 h together",
         f"train small there into gs://{BUCKET}/studies/small, then delete the TPU",
@@ -132,3 +138,68 @@ def test_files_that_are_named_by_where_they_lie_here(taetpu, changes, here, monk
         problem = f"error: {name!r} is a path of this machine alone\n  where:  s.yaml\n"
         assert (told.code, told.err[: len(problem)]) == (2, problem)
     assert changes() == []
+
+
+V6E = ("run", "s.yaml", "--on", "tpu", "--type", "v6e-8", "--spot", "--zone", "us-east5-b", "--dry-run")
+
+
+@pytest.fixture
+def lab(fake, monkeypatch):
+    """`lab(**more)`: a machine of this user that is there, see `Place.made`."""
+    monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
+    place = Place()
+    place.world = fake.world
+    return lambda name="lab", **more: place.made(name, **more)
+
+
+def test_a_machine_of_its_user_is_told_to_be_kept(taetpu, changes, lab):
+    lab(hours=2.0)
+    code, _, err = taetpu(*V6E, "--tpu", "lab", "--max-hours", "0.5")
+    said = " ".join(err.split())
+    assert code == 0
+    found = re.search(r"deleted in 2:00 h, or once idle for 30 min: \$(\S+) an hour, at most \$(\S+) in 2 h", said)
+    assert found
+    assert float(found[2]) == pytest.approx(2 * float(found[1]), abs=0.02)
+    assert "lab was not made for this study: it is made again only if it is gone for good" in said
+    assert f"train small there into gs://{BUCKET}/studies/small, then keep the TPU" in said
+    limit = f"{1.5 * float(found[1]):.2f}"
+    refused = taetpu(*V6E, "--tpu", "lab", "--max-hours", "0.5", "--max-usd", limit)
+    words = f"may cost ${found[2]} in 2 h, more than max_usd {float(limit):g}"
+    assert (refused.code, words in " ".join(refused.err.split())) == (2, True)
+    assert changes() == []
+
+
+def test_a_machine_that_was_made_for_the_study_is_told_to_be_deleted(taetpu, lab):
+    lab("tpu-me-small", study="small")
+    said = " ".join(taetpu(*V6E).err.split())
+    assert "is there already, in us-east5-b" in said
+    assert "then delete the TPU" in said
+    assert "then keep the TPU" in " ".join(taetpu(*V6E, "--keep").err.split())
+
+
+def test_hours_that_were_used_are_told_and_not_given_again(taetpu, changes, lab, fake):
+    records, used = Records(fake.world.project), Used("small", 0.0, hours=3.0)
+    records.write(Record(fake.world.project, "tpu-me-small", used=used))
+    said = " ".join(taetpu(*V6E).err.split())
+    assert "of the 4 h that its machines may take together 3 are used" in said
+    assert re.search(r"at most \$\S+ in 1 h", said)
+    records.write(Record(fake.world.project, "tpu-me-small", used=replace(used, hours=3.9)))
+    over = taetpu(*V6E)
+    assert (over.code, "given up: the 4 h that it may take are over" in over.err) == (3, True)
+    assert re.search(r"at most \$\S+ in 4.1 h", " ".join(taetpu(*V6E, "--max-hours", "8").err.split()))
+    assert changes() == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "study", "name"),
+    [("me", "small", "tpu-me-small"), ("jo_doe", "a-b", "tpu-jo-doe-a-b")],
+)
+def test_the_name_that_a_studys_machine_has(owner, study, name):
+    assert stack_of(owner, study) == name
+
+
+def test_names_that_cannot_be_whole_are_told_apart_by_their_end():
+    names = ["A", "a.b", "a_b", "a+b", "x" * 60, "x" * 61, "x" * 30 + "-" * 20]
+    found = [check_stack(stack_of("me", name)) for name in names]
+    assert len(set(found)) == len(names)
+    assert max(map(len, found)) == 48

@@ -5,10 +5,11 @@ from tests.clouds import TAKEN
 
 from taetpu.cloud import bucket
 from taetpu.cloud.clients import Clients
-from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Transient
+from taetpu.cloud.errors import CloudError, Conflict, NotFound, Permission, Transient
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.cloud.settings import Settings
+from taetpu.core.errors import UserError
 
 WANT = bucket.Wanted("mine", "us-east5", "me")
 
@@ -179,10 +180,12 @@ def test_something_is_still_written_into_it(clients: Clients, world: World):
         (Settings(region="us-east5"), {"name": "goog-mine"}, "cannot be the name"),
         (Settings(region="us-east5"), {"name": "10.0.0.1"}, "cannot be the name"),
         (Settings(region="us-east5"), {"name": "mine", "soft_delete_days": 3}, "cannot be kept for 3 days"),
+        (Settings(), {"name": "mine", "region": "mars"}, "'mars' is no region"),
+        (Settings(), {"name": "mine", "region": "us-east5-b"}, "'us-east5-b' is no region"),
     ],
 )
 def test_what_cannot_be_asked_for(settings: Settings, asked: dict, told: str):
-    with pytest.raises(Invalid, match=told):
+    with pytest.raises(UserError, match=told):
         bucket.wanted(settings, **asked)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from taetpu.cloud.state import Record, Records, Refusal, folder
+from taetpu.cloud.state import Record, Records, Refusal, Used, folder
 from taetpu.core.errors import UserError
 
 IDENTITY = {"type": "v6e-8", "disk_gb": 200, "external_ip": False}
@@ -31,7 +31,9 @@ def test_it_lies_where_the_xdg_rules_put_it(tmp_path, monkeypatch):
 
 def test_what_is_written_is_read_again(records):
     refusals = (Refusal("a-b1-c", "v6e-8", "spot", 1.5, "Stockout"),)
-    record = Record("p", "lab", IDENTITY, ("a", "b"), 10.0, 20.0, 1.25, 3.0, refusals, ("job",))
+    record = Record(
+        "p", "lab", IDENTITY, ("a", "b"), 10.0, 20.0, 1.25, 3.0, refusals, ("job",), Used("s", 1.0, 2.5, 3, 1, "x")
+    )
     records.write(record)
     assert records.read("lab") == record
     assert records.read("other") == Record("p", "other")
@@ -43,7 +45,7 @@ def test_an_older_record_that_lacks_a_field_is_read(records):
     records.write(Record("p", "lab", IDENTITY, ("a",)))
     path = records.folder / "lab.json"
     data = json.loads(path.read_text())
-    del data["until"], data["jobs"]
+    del data["until"], data["jobs"], data["used"]
     path.write_text(json.dumps(data))
     assert records.read("lab") == Record("p", "lab", IDENTITY, ("a",))
 
@@ -145,3 +147,15 @@ def test_what_earlier_machines_cost_is_added_up_once():
     assert record.spent == 2.0, "at no rate that is known"
     record = record.ready("b", IDENTITY, 1.0, 3 * HOUR, None).gone("a", 4 * HOUR)
     assert (record.spent, record.since) == (2.0, 3 * HOUR), "another zone's end is not its own"
+
+
+def test_hours_of_lost_machines_count_from_when_the_study_began_to_their_end():
+    record = replace(Record("p", "lab"), used=Used("s", since=HOUR)).ready("a", IDENTITY, 2.0, 0.0, 4 * HOUR)
+    once = record.gone("a", 3 * HOUR).used
+    assert once == Used("s", HOUR, hours=2.0, lost=1), "it was there an hour before the study"
+    late = record.gone("a", 100 * HOUR)
+    assert late.used == Used("s", HOUR, hours=3.0, lost=1), "it has deleted itself by then"
+    assert late.gone("a", 101 * HOUR).used == late.used
+    assert late.asking("b", IDENTITY).gone("b", 102 * HOUR).used == late.used, "it was never ready"
+    again = late.ready("b", IDENTITY, 2.0, 200 * HOUR, None).gone("b", 201 * HOUR)
+    assert again.used == Used("s", HOUR, hours=4.0, lost=2)

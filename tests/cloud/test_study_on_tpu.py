@@ -122,17 +122,17 @@ def nothing_left(fake: FakeCloud) -> None:
 def test_preempted_three_times_it_ends_as_it_does_here(fake: FakeCloud, place: Path, local: Path):
     run = Command(place, "run", "quick.yaml", *PACKED, "--on", "tpu", *V5E, "--yes")
     run.until(lambda: "waiting until it answers" in run.said)  # lost while it is set up
-    fake.preempt("tpu-me")
+    fake.preempt("tpu-me-quickstart")
     run.until(stored(fake, r"runs/baseline/0-\w+/metrics/0-40\.json"))  # between two checkpoints, at once
     run.until(stored(fake, r"packs/[^/]+/40/\.files\.json"))
-    fake.preempt("tpu-me")
+    fake.preempt("tpu-me-quickstart")
     run.until(stored(fake, r"runs/baseline/0-\w+/result\.json"))  # in a later pack, with notice
     run.until(stored(fake, r"packs/[^/]+/80/\.files\.json"))
-    fake.preempt("tpu-me", notice=30)
+    fake.preempt("tpu-me-quickstart", notice=30)
     assert run.end() == 0, run.said
     said = run.said
     assert said.count("is lost: ") == 3
-    assert "tpu-me was lost while it was set up: it is SUSPENDED by SERVICE" in said
+    assert "tpu-me-quickstart was lost while it was set up: it is SUSPENDED by SERVICE" in said
     assert "is lost: it is SUSPENDED by SERVICE" in said
     assert "is lost: it is being preempted, and the study was told so" in said
     resumed = [int(step) for step in re.findall(r"going on from step (\d+)", said)]
@@ -152,8 +152,9 @@ def test_left_killed_and_cut_off_it_is_come_back_to(fake: FakeCloud, place: Path
     assert first.end() == 130
     (left,) = [line for line in first.said.splitlines() if line.startswith("detached: ")]
     assert left == (
-        "detached: quickstart goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu tpu-me` or "
-        f"`taetpu status gs://{BUCKET}/studies/quickstart`; to end it: `taetpu tpu down tpu-me`"
+        "detached: quickstart goes on. To come back: the same command; to look: "
+        f"`taetpu tpu logs -f --tpu tpu-me-quickstart` or `taetpu status gs://{BUCKET}/studies/quickstart`; "
+        "to end it: `taetpu tpu down tpu-me-quickstart`"
     )
     assert "interrupted" not in first.said
     goes_on = stored(fake, r"packs/[^/]+/80/\.files\.json")
@@ -193,7 +194,7 @@ def cut_off(fake: FakeCloud) -> int | None:
         later = {state for state in states - whole if any(state.startswith(one.rpartition("/")[0]) for one in whole)}
         if not later or not any(name.endswith("/result.json") for name in there):
             return None
-        fake.preempt("tpu-me")
+        fake.preempt("tpu-me-quickstart")
         return int(later.pop().rpartition("/")[2])
 
 
@@ -202,13 +203,11 @@ def test_machines_that_never_get_anywhere_are_given_up_and_removed(fake: FakeClo
     run = Command(place, "run", "quick.yaml", *PACKED, "--on", "tpu", *V5E, "--yes")
     for number in range(1, 4):
         run.until(lambda number=number: fake.hosts.vms and run.said.count("is ready in") == number)
-        fake.preempt("tpu-me")
+        fake.preempt("tpu-me-quickstart")
         run.until(lambda number=number: run.said.count("is lost: ") == number or number == 3)
     assert run.end() == 3
-    told = (
-        "error: given up: 3 machines in a row were lost before anything was added to the results; the last: tpu-me was"
-    )
-    assert told in run.said
+    told = "error: given up: 3 machines in a row were lost before anything was added to the results; the last: "
+    assert f"{told}tpu-me-quickstart was" in run.said
     assert (
         "  remedy: let it store more often (train.checkpoint), or take it on demand; the same command goes on"
         in run.said
@@ -283,8 +282,27 @@ def test_two_hosts_train_together_and_again_where_one_is_taken_away(fake: FakeCl
         place, "run", "quick.yaml", *PACKED, "--on", "tpu", "--type", "v4-16", "--zone", "us-central2-b", "--yes"
     )
     run.until(stored(fake, r"packs/[^/]+/40/\.files\.json"))
-    fake.preempt("tpu-me")
+    fake.preempt("tpu-me-quickstart")
     assert run.end() == 0, run.said
     assert "[0] " in run.said
     assert "going on from step" in run.said
     same(place / "local" / "quickstart", fake, place)
+
+
+@pytest.mark.slow
+def test_a_machine_of_its_user_is_used_and_kept(fake: FakeCloud, place: Path):
+    made = Command(place, "tpu", "up", "lab", *V6E, "--max-hours", "2", "--yes")
+    assert made.end() == 0, made.said
+    (machine,) = fake.hosts.vms.values()
+    words = ("run", "quick.yaml", *PACKED, "--set", "train.steps=80", "--on", "tpu", "--tpu", "lab", *V6E, "--yes")
+    run = Command(place, *words)
+    assert run.end() == 0, run.said
+    assert "is there already, in us-east5-b" in run.said
+    assert "lab is kept for the rest of its time: `taetpu tpu down lab` removes it" in run.said
+    assert list(fake.hosts.vms.values()) == [machine]
+    assert (place / "cloud/quickstart/report/index.html").stat().st_size
+    again = Command(place, *words)
+    assert again.end() == 0
+    assert "nothing of quickstart is left to train" in again.said
+    assert Command(place, "tpu", "down", "lab", "--yes").end() == 0
+    nothing_left(fake)

@@ -8,12 +8,13 @@ from tests.cloud.tpu_faces import KEY, ZONE, Place, cloud, spec
 
 from taetpu.cloud import reconcile
 from taetpu.cloud.backends.base import Machine
-from taetpu.cloud.errors import Stockout
+from taetpu.cloud.errors import Permission, Stockout, Transient
 from taetpu.cloud.fakes.world import Fault, Refused, stockout
 from taetpu.cloud.state import Records
-from taetpu.cloud.supervise import Budget, Gone, Lost, supervise
+from taetpu.cloud.supervise import Budget, Gone, Kept, Lost, supervise
 
 OTHER = "us-west4-a"
+STUDY = "a-study"
 CREATE = "CreateQueuedResource"
 Step = Callable[["Job"], int | None]
 
@@ -37,6 +38,7 @@ class Job:
     begun: int = 0
     said: list[str] = field(default_factory=list)
     hours: list[float] = field(default_factory=list)
+    waking: Callable[[float], object] = lambda seconds: None
 
     def prepare(self, machine: Machine) -> None:
         self.seen.append(machine.workers[0].instance)
@@ -53,16 +55,25 @@ class Job:
 
     def sleep(self, seconds: float) -> None:
         self.clock += seconds
+        self.waking(seconds)
+
+    def progress(self) -> str:
+        return str(self.stored)
+
+    @property
+    def cloud(self) -> reconcile.Cloud:
+        waits = reconcile.Waits(poll=5.0, settle=0.2, ready=10.0, queue=0.3, sleep=self.sleep, now=lambda: self.clock)
+        return reconcile.Cloud((self.place.api,), Records(self.place.world.project), "ada", self.said.append, waits)
 
     def run(self, budget: Budget | None = None, zones: tuple[str, ...] = (ZONE, OTHER)) -> int:
-        waits = reconcile.Waits(poll=5.0, settle=0.2, ready=10.0, queue=0.3, sleep=self.sleep, now=lambda: self.clock)
-        there = reconcile.Cloud((self.place.api,), Records(self.place.world.project), "ada", self.said.append, waits)
+        there = self.cloud
 
         def up(hours: float) -> Machine:
             self.hours.append(hours)
-            return reconcile.up(there, spec(hours=hours), dict.fromkeys(zones, 1.0), "#!/bin/sh\n", KEY)
+            asked = spec(hours=hours, study=STUDY)
+            return reconcile.up(there, asked, dict.fromkeys(zones, 1.0), "#!/bin/sh\n", KEY)
 
-        return supervise(there, up, self, lambda: self.stored, budget or Budget())
+        return supervise(there, up, self, self.progress, budget or Budget(), "lab", STUDY)
 
 
 @pytest.fixture
@@ -215,7 +226,7 @@ def test_waiting_for_a_machine_has_an_end(place):
 
     job = Job(place, [stocked_out, ends(0)])
     with pytest.raises(Stockout, match="no zone gave a v6e-8"):
-        job.run(Budget(capacity=3600.0))
+        job.run(Budget(patience=3600.0))
     assert 1e9 + 2 * 3600 <= job.clock < 1e9 + 3 * 3600
     assert place.world.left() == []
 
@@ -239,7 +250,7 @@ def test_the_first_machine_is_not_waited_for(place):
         (
             Budget(hours=2.1),
             "given up: the 2.1 h that it may take are over; the last: it is SUSPENDED by SERVICE (ssh broke off)",
-            "the same command goes on from what is stored; --max-hours gives it longer",
+            "the same command goes on from what is stored with a longer --max-hours; `taetpu tpu down lab` counts anew",
             2,
         ),
     ],
@@ -284,3 +295,160 @@ def test_leaving_leaves_the_machine(place):
     again = Job(place, [ends(0)])
     assert again.run() == 0
     assert again.seen == job.seen, "the same machine is found"
+
+
+def left(job: Job) -> None:
+    raise KeyboardInterrupt
+
+
+def leave(job: Job, budget: Budget | None = None) -> Job:
+    """Run a job that is left, and give another one that goes on where and when it was."""
+    with pytest.raises(KeyboardInterrupt):
+        job.run(budget)
+    return Job(job.place, [], stored=job.stored, clock=job.clock)
+
+
+def test_hours_that_were_used_before_it_was_left_stay_used(place):
+    again = leave(Job(place, [preempted, left]))
+    again.steps = [preempted, ends(0)]
+    assert again.run() == 0
+    assert again.hours == pytest.approx([3, 2], abs=0.01)
+    after = Job(place, [ends(0)], clock=again.clock)
+    assert after.run() == 0
+    assert after.hours == [4], "the study has ended: the next time it counts anew"
+
+
+def test_a_machine_that_was_lost_while_nobody_looked_is_counted(place):
+    again = leave(Job(place, [left]))
+    place.tpu.preempt("lab")
+    again.clock += 3 * 3600
+    last = leave(again_left(again))
+    assert again.hours == pytest.approx([1], abs=0.01)
+    place.tpu.preempt("lab")
+    last.clock += 2 * 3600
+    made = place.changes().count(CREATE)
+    with pytest.raises(Lost, match="given up: the 4 h that it may take are over"):
+        last.run()
+    assert (last.hours, place.changes().count(CREATE), place.world.left()) == ([], made, [])
+    longer = leave(again_left(Job(place, [], clock=last.clock)), Budget(hours=8))
+    reconcile.down(longer.cloud, "lab")
+    anew = Job(place, [ends(0)], clock=longer.clock)
+    assert anew.run() == 0
+    assert anew.hours == [4], "`down` has ended it"
+
+
+def again_left(job: Job) -> Job:
+    job.steps = [left]
+    return job
+
+
+def test_machines_that_add_nothing_are_counted_however_often_it_is_left(place):
+    again = leave(Job(place, [gone, gone, left]))
+    again.steps = [gone, ends(0)]
+    with pytest.raises(Lost, match="3 machines in a row were lost before anything was added"):
+        again.run()
+    after = Job(place, [gone, ends(0)], clock=again.clock)
+    assert after.run() == 0, "who gives it again has been told"
+
+
+def test_lost_machines_are_counted_however_often_it_is_left(place):
+    again = leave(Job(place, [preempted, left]), Budget(recoveries=1, hours=100))
+    again.steps = [preempted, ends(0)]
+    with pytest.raises(Lost, match="given up after 2 machines were lost"):
+        again.run(Budget(recoveries=1, hours=100))
+
+
+OFFLINE = Refused(14, "no network")
+
+
+def until_patient(job: Job) -> None:
+    """The network is back in the second long pause."""
+    job.waking = lambda seconds: job.place.world.faults.clear() if seconds >= 120 else None
+
+
+@pytest.mark.parametrize("call", ["ListNodes", "ListQueuedResources", CREATE])
+def test_an_outage_while_a_machine_is_made_again_ends_nothing(place, call):
+    def cut_off(job: Job) -> None:
+        job.place.tpu.preempt("lab")
+        job.clock, job.stored = job.clock + 3600, 1
+        place.world.faults.append(Fault(call, OFFLINE, times=10**6))
+        until_patient(job)
+        raise Gone("the study was killed there")
+
+    job = Job(place, [cut_off, ends(0)])
+    assert job.run() == 0
+    assert len(set(job.seen)) == 2
+    assert len(place.hosts.up) == 1
+    assert any("nothing is given up: trying again" in line for line in job.said)
+
+
+def test_results_that_cannot_be_looked_at_end_nothing(place):
+    failing = [Transient("Cloud Storage does not answer")] * 2
+
+    class Cut(Job):
+        def progress(self) -> str:
+            if self.begun and failing:
+                raise failing.pop()
+            return super().progress()
+
+    job = Cut(place, [preempted, ends(0)])
+    assert job.run() == 0
+    assert (failing, len(set(job.seen))) == ([], 2)
+
+
+def test_what_is_refused_for_good_ends_it_at_once(place):
+    def forbidden(job: Job) -> None:
+        place.world.faults.append(Fault(CREATE, Refused(7, "Permission 'tpu.nodes.create' denied"), times=10**6))
+        preempted(job)
+
+    job = Job(place, [forbidden, ends(0)])
+    with pytest.raises(Permission):
+        job.run()
+    assert place.changes().count(CREATE) == 2
+
+
+def test_an_outage_has_an_end(place):
+    def cut_off(job: Job) -> None:
+        place.world.faults.append(Fault("ListNodes", OFFLINE, times=10**6))
+        raise Gone("the study was killed there")
+
+    job = Job(place, [cut_off])
+    with pytest.raises(Transient):
+        job.run(Budget(patience=3600.0))
+    assert 1e9 + 3600 <= job.clock < 1e9 + 3 * 3600
+
+
+def test_a_machine_is_not_given_up_because_we_are_cut_off_while_it_is_prepared(place):
+    def cut_off(job: Job) -> None:
+        place.world.faults.append(Fault("GetQueuedResource", OFFLINE, times=10**6))
+        until_patient(job)
+        raise Lost("ssh broke off")
+
+    job = Job(place, [ends(0)], preparing=[cut_off])
+    assert job.run() == 0
+    assert (len(job.seen), len(set(job.seen))) == (2, 1), "prepared again, on the same machine"
+    assert place.changes() == [CREATE]
+
+
+@pytest.fixture
+def own(place) -> Machine:
+    """A machine that its user made, for no study."""
+    return reconcile.up(Job(place, []).cloud, spec(), {ZONE: 1.0}, "#!/bin/sh\n", KEY)
+
+
+def test_a_machine_of_its_user_that_does_not_answer_is_left_alone(place, own):
+    job = Job(place, [silent] * 7)
+    with pytest.raises(Kept) as stopped:
+        job.run()
+    assert stopped.value.problem.startswith("lab was not made for this study, so it is left as it is (READY): ")
+    assert "`taetpu tpu down lab`, or leave --tpu out" in (stopped.value.remedy or "")
+    assert place.changes() == [CREATE]
+    assert list(place.hosts.up) == [own.workers[0].instance]
+
+
+def test_a_machine_of_its_user_is_made_anew_once_it_is_gone_for_good(place, own):
+    job = Job(place, [preempted, ends(0)])
+    assert job.run() == 0
+    assert "lab is gone for good (SUSPENDED by SERVICE): it is made anew" in job.said
+    assert (own.study, place.machine().study) == ("", STUDY)
+    assert place.machine().spec == own.spec, "what a machine is for makes it no other one"

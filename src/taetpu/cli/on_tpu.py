@@ -1,20 +1,25 @@
 """`taetpu run --on tpu`: a study from no machine to its report, and back to none."""
 
+import hashlib
 import os
 import re
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import agreed
+from taetpu.cli.offer import Offer
 from taetpu.cli.study_job import StudyJob, check_paths, sources
 from taetpu.cli.tables import show_json
-from taetpu.cli.wanted import Offer, Wanted
+from taetpu.cli.wanted import Wanted
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
+    from taetpu.cloud.spec import Spec
+    from taetpu.cloud.supervise import Budget
     from taetpu.spec.design import Study
     from taetpu.store.backend import Store
 
@@ -32,14 +37,16 @@ def run_on_tpu(
 
     Args:
         words: further options of `taetpu run`.
-        name: of the TPU.
+        name: of the TPU; None: one after the owner and the study. One of this name that was not made for the study is
+            used and kept.
         keep: leave the machine when the study has ended.
 
     Raises:
         UserError: the study, the settings or the bucket are not as they must be; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
-    from taetpu.cloud.supervise import Budget, Lost, supervise
+    from taetpu.cloud.spec import label, stack_of
+    from taetpu.cloud.supervise import Budget, Kept, Lost, left, note, supervise
     from taetpu.core.errors import UserError
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
@@ -49,18 +56,18 @@ def run_on_tpu(
     address = _root(place, root)
     store = open_store(address)
     check_stored(store, study)
-    spec = wanted.spec(place, name)
-    if MORE.isdisjoint(words) and finished(store, study) and not place.cloud.of(spec.stack):
+    spec = wanted.spec(place, name or stack_of(label(place.settings.owner), study.name))
+    spec, budget, cloud = replace(spec, study=label(study.name)), Budget(hours=spec.hours), place.cloud
+    if MORE.isdisjoint(words) and finished(store, study) and not _own(cloud.of(spec.stack), spec):
         tell(f"nothing of {study.name} is left to train: no TPU is made")
         if not dry_run:
+            note(cloud, spec.stack, None)
             _fetch(store, study.name, as_json)
         return 0
-    offer, budget = Offer.of(place, spec, wanted), Budget(hours=spec.hours)
-    lines = [
-        offer.plan(),
-        f"made again where it is lost, at most {budget.recoveries} times and for {spec.hours:g} h together",
-        f"train {study.name} there into {store.where(study.name)}, then {'keep' if keep else 'delete'} the TPU",
-    ]
+    hours = left(cloud, spec, budget)
+    spec = replace(spec, hours=max(budget.shortest, hours))
+    offer = Offer.of(place, spec, wanted, again=True)
+    lines = _plan(offer, budget, hours, f"{study.name} there into {store.where(study.name)}", keep)
     if not agreed("\n".join(lines), "Go on?", yes=yes, dry_run=dry_run):
         return 0
     setting = [word for one in sets for word in ("--set", one)]
@@ -68,10 +75,11 @@ def run_on_tpu(
 
     def up(hours: float) -> "Machine":
         job.name = ""  # what ran on the machine before is at its end
-        return offer.made(hours)
+        job.machine = offer.made(hours)
+        return job.machine
 
     try:
-        code = supervise(place.cloud, up, job, lambda: kept(store, study.name), budget)
+        code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
     except KeyboardInterrupt:
         if not job.name:
             if place.cloud.records.read(spec.stack).since is not None:  # else `up` has told of it
@@ -80,13 +88,13 @@ def run_on_tpu(
         tell(job.detached(store.where(study.name)))
         sys.exit(130)  # not as a study that was interrupted: this one goes on
     except UserError as error:
-        if not isinstance(error, Lost) and place.cloud.records.read(spec.stack).zones:
+        if not isinstance(error, Kept | Lost) and place.cloud.records.read(spec.stack).zones:
             tell(remains(spec.stack))
         raise
     try:
         _fetch(store, study.name, as_json)
     finally:
-        _leave(place, spec.stack, keep)
+        _leave(place, spec.stack, keep or not job.own)
     if code:
         where = store.where(study.name)
         tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
@@ -123,15 +131,50 @@ def finished(store: "Store", study: "Study") -> bool:
     return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
 
 
-def kept(store: "Store", name: str) -> Hashable:
-    """What of a study's folder the next machine goes on from: runs that are done, states of packs that are not."""
+def kept(store: "Store", name: str) -> str:
+    """What of a study's folder the next machine goes on from: a sum over the runs that are done, and the states of
+    packs that are not.
+    """
     found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
-    return frozenset(one[0] for one in found if one)
+    return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
 
 
 def remains(stack: str) -> str:
     """What a user is told where a machine may have been made and is not used."""
     return f"{stack} may be there: the same command goes on with it, `taetpu tpu down {stack}` removes it"
+
+
+def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
+    """Whether one of them was made for the study of a spec."""
+    return any(machine.study == spec.study for machine in machines)
+
+
+def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -> list[str]:
+    """What will happen, in lines.
+
+    Args:
+        hours: that are left of the budget's.
+        what: is trained where.
+
+    Raises:
+        Conflict: a machine of this name is stopped that was not made for the study.
+    """
+    from taetpu.cloud.backends.base import State
+    from taetpu.cloud.errors import Conflict
+
+    there, stack = offer.there, offer.spec.stack
+    lines, own = [offer.plan()], there is None or _own([there], offer.spec)
+    if there and not own and there.state is State.STOPPED:
+        problem = f"{stack} in {there.zone} is stopped, and was not made for this study"
+        raise Conflict(problem, remedy=f"start it, or `taetpu tpu down {stack}`; or leave --tpu out")
+    if hours < budget.hours:
+        used = budget.hours - hours
+        lines.append(f"of the {budget.hours:g} h that its machines may take together {used:.3g} are used")
+    lines.append(f"made again where it is lost, at most {budget.recoveries} times and for {hours:.3g} h together")
+    if own or not offer.rest:
+        return [*lines, f"train {what}, then {'keep' if keep else 'delete'} the TPU"]
+    lines.append(f"{stack} was not made for this study: it is made again only if it is gone for good")
+    return [*lines, f"train {what}, then keep the TPU"]
 
 
 def _leave(place: Here, stack: str, keep: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.cli.cloud import Here, tell
-from taetpu.cli.wanted import Offer
+from taetpu.cli.offer import Offer
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine, Worker
@@ -28,6 +28,7 @@ class StudyJob:
 
     Attributes:
         words: of `taetpu run`, after the study's file.
+        machine: that it is on, or was last.
     """
 
     place: Here
@@ -35,6 +36,7 @@ class StudyJob:
     study: "Study"
     file: Path
     words: list[str]
+    machine: "Machine | None" = field(default=None, init=False)
     slice: "Slice | None" = field(default=None, init=False)
     name: str = field(default="", init=False)
     read: dict[int, int] = field(default_factory=dict, init=False)
@@ -122,10 +124,16 @@ class StudyJob:
     def detached(self, where: str) -> str:
         """What a user who leaves is told."""
         stack, study = self.offer.spec.stack, self.study.name
+        end = f"taetpu tpu down {stack}" if self.own else f"taetpu tpu stop --tpu {stack}"
         return (
             f"\ndetached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
-            f"or `taetpu status {where}`; to end it: `taetpu tpu down {stack}`"
+            f"or `taetpu status {where}`; to end it: `{end}`"
         )
+
+    @property
+    def own(self) -> bool:
+        """Whether the machine was made for the study."""
+        return self.machine is not None and self.machine.study == self.offer.spec.study
 
     @property
     def patience(self) -> float:

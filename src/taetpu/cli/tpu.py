@@ -10,6 +10,7 @@ from taetpu.cli import remote
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.hosts import COMMAND
+from taetpu.cli.offer import Offer
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import filled, say, show_json, show_table
 from taetpu.cli.wanted import (
@@ -18,7 +19,6 @@ from taetpu.cli.wanted import (
     IdleMinutes,
     MaxHours,
     MaxUsd,
-    Offer,
     Reservation,
     Runtime,
     Spot,
@@ -63,7 +63,7 @@ def up(
         kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
     )  # fmt: skip
     offer = Offer.of(place, wanted.spec(place, name), wanted)
-    if not agreed(offer.plan(), "Make it?", yes=yes, dry_run=dry_run):
+    if not agreed(offer.plan(), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
         return
     machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show([machine])
@@ -71,7 +71,7 @@ def up(
 
 
 @app.command()
-def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a TPU and all that was made with it. Results in buckets stay. Nothing there is fine.
 
     Example: taetpu tpu down my-tpu --yes
@@ -84,11 +84,12 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     if not there:
         tell(f"nothing is there of {stack!r}")
     lines = [f"delete {m.name}: {m.type} in {m.zone}, {m.detail or m.state}" for m in there]
-    if there and not agreed("\n".join(lines), "Delete it?", yes=yes, dry_run=dry_run):
-        return
-    if not dry_run:
-        reconcile.down(place.cloud, stack)
+    gone: list[Machine] = []
+    if (not there or agreed("\n".join(lines), "Delete it?", yes=yes, dry_run=dry_run)) and not dry_run:
+        gone = reconcile.down(place.cloud, stack)
         ssh.forget(stack)
+    if as_json:
+        show_json({"found": [_machine(m) for m in there], "removed": [_machine(m) for m in gone]})
 
 
 @app.command("list")
@@ -117,7 +118,7 @@ def list_machines(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
+def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove your machines that should be gone by their label. What is not yours is never touched.
 
     Example: taetpu tpu gc --dry-run
@@ -131,12 +132,14 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
     for machine in machines:
         if not machine.owner:
             tell(f"left alone: {machine.name} in {machine.zone} has no owner that taetpu knows")
+    gone: list[Machine] = []
+    lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {_ago(m.expires)} ago" for m in doomed]
     if not doomed:
         tell("nothing of yours has expired")
-        return
-    lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {_ago(m.expires)} ago" for m in doomed]
-    if agreed("\n".join(lines), "Delete them?", yes=yes, dry_run=dry_run):
-        reconcile.collect(place.cloud, doomed)
+    elif agreed("\n".join(lines), "Delete them?", yes=yes, dry_run=dry_run):
+        gone = reconcile.collect(place.cloud, doomed)
+    if as_json:
+        show_json({"found": [_machine(m) for m in doomed], "removed": [_machine(m) for m in gone]})
 
 
 @app.command()

@@ -3,6 +3,7 @@
 Whatever is below `tmp/` goes after a while by itself; nothing else ever does. What lacks our label is never changed.
 """
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +14,7 @@ from taetpu.cloud import charges
 from taetpu.cloud.catalogue import region as region_of
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission
-from taetpu.cloud.settings import Settings
+from taetpu.cloud.settings import Settings, check_region
 from taetpu.cloud.spec import OWNER, label
 from taetpu.cloud.storage import ADMIN, LASTS, Address, check_bucket, explained, message, patience
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 TEMPORARY, TEMPORARY_DAYS = "tmp/", 7
 DAY = 86400
+MULTI_REGION = re.compile(r"us|eu|asia|(nam|eur|asia)\d+")
+"""Places of more than one region, by https://cloud.google.com/storage/docs/locations."""
 THREADS = 8
 
 
@@ -76,7 +79,8 @@ def wanted(settings: Settings, name: str = "", region: str = "", soft_delete_day
     """What is asked for, with what the settings know.
 
     Raises:
-        Invalid: no name or region is said, or they cannot be.
+        Invalid: no name or region is said, or the name cannot be.
+        UserError: the region cannot be.
     """
     place = region or settings.region or next(map(region_of, settings.zones), "")
     if not place:
@@ -85,7 +89,10 @@ def wanted(settings: Settings, name: str = "", region: str = "", soft_delete_day
     if soft_delete_days and not 7 <= soft_delete_days < 90:  # https://cloud.google.com/storage/docs/soft-delete
         problem = f"deleted objects cannot be kept for {soft_delete_days} days"
         raise Invalid(problem, remedy="--soft-delete-days 0, or from 7 to 89")
-    return Wanted(named(settings, name), place.lower(), label(settings.owner), soft_delete_days)
+    place = place.lower()
+    if not MULTI_REGION.fullmatch(place):
+        check_region(place, ("--region",))
+    return Wanted(named(settings, name), place, label(settings.owner), soft_delete_days)
 
 
 def named(settings: Settings, name: str = "") -> str:

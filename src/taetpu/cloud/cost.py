@@ -35,11 +35,14 @@ class Price:
         """The price in words, without its source."""
         if self.per_hour is None or self.worst is None:
             return "no rate is known"
-        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:g} h"
+        return f"${self.per_hour:.2f} an hour, at most ${self.worst:.2f} in {self.hours:.3g} h"
 
 
-def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
+def check(price: Price, spec: Spec, zone: str, limits: Settings, *, there: bool = False) -> None:
     """Refuse what may cost more than the settings allow.
+
+    Args:
+        there: the machine is there already, and `price` is of the time that it has left.
 
     Raises:
         Invalid: the worst case or the rate is above its limit, or no rate is known while there is a limit.
@@ -53,8 +56,13 @@ def check(price: Price, spec: Spec, zone: str, limits: Settings) -> None:
         return
     if limits.max_usd is not None and price.worst > limits.max_usd:
         hours = _rounded_down(limits.max_usd / (price.worst / price.hours))
-        problem = f"{what} may cost ${price.worst:.2f} in {spec.hours:g} h, more than max_usd {limits.max_usd:g}"
-        raise Invalid(problem, remedy=f"--max-hours {hours:g} stays below it, or raise --max-usd")
+        problem = f"{what} may cost ${price.worst:.2f} in {price.hours:.3g} h, more than max_usd {limits.max_usd:g}"
+        remedy = f"--max-hours {hours:g} stays below it, or raise --max-usd"
+        if there:
+            problem = f"{spec.stack} is there already, with limits of its own: {problem}"
+            anew = f"`taetpu tpu down {spec.stack}`, then it is made anew with --max-hours {hours:g}"
+            remedy = f"{anew}; or raise --max-usd"
+        raise Invalid(problem, remedy=remedy)
     ceiling = limits.max_usd_per_chip_hour
     if ceiling is not None and price.per_chip_hour > ceiling:
         problem = f"{what} costs ${price.per_chip_hour:.2f} per chip-hour, more than {ceiling:g}"

@@ -157,8 +157,23 @@ def _brought(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startu
     raise _nowhere(spec, refused)
 
 
-def down(cloud: Cloud, stack: str) -> list[Machine]:
+def there(cloud: Cloud, spec: Spec) -> Machine | None:
+    """The machine that `up` would find and go on with, or one that is lost, which it would make anew; None if it would
+    make one. Only looks.
+
+    Raises:
+        Conflict: another one of ours has its name.
+    """
+    alive, over = _sorted(cloud.of(spec.stack))
+    _check_same(alive, spec, cloud.records.read(spec.stack))
+    return next(iter((*alive, *over)), None)
+
+
+def down(cloud: Cloud, stack: str, *, again: bool = False) -> list[Machine]:
     """Remove everything of a stack; what was there. Nothing there is fine. No bucket is touched.
+
+    Args:
+        again: another is made in its place: what its study has used of its budget is not forgotten.
 
     Raises:
         Unknown: something is still there after all patience; the message names it. The same command goes on.
@@ -173,8 +188,9 @@ def down(cloud: Cloud, stack: str) -> list[Machine]:
         record = known = cloud.records.read(stack)
         for zone in known.zones:  # where something was asked for, and nothing is
             record = record.gone(zone, cloud.waits.now())
-        if record != known or record.identity:
-            cloud.records.write(replace(record, identity={}))
+        record = replace(record, identity={}, used=record.used if again else None)
+        if record != known:
+            cloud.records.write(record)
         return doomed
 
 
@@ -209,30 +225,33 @@ def expired(machines: Sequence[Machine], owner: str, now: float) -> list[Machine
     return [m for m in machines if m.owner == owner and m.expires is not None and m.expires <= now]
 
 
-def collect(cloud: Cloud, doomed: Sequence[Machine]) -> None:
-    """Remove machines that are `expired`. They are looked for once more: one made since under the same name stays.
+def collect(cloud: Cloud, doomed: Sequence[Machine]) -> list[Machine]:
+    """Remove machines that are `expired`; which were. They are looked for once more: one made since under the same
+    name stays.
 
     Raises:
         UserError: one could not be removed, or another command is at it; the others are gone.
     """
     problems: list[UserError] = []
+    gone: list[Machine] = []
     for stack in sorted({machine.stack for machine in doomed}):
         try:
             with cloud.records.held(stack):
-                remove(cloud, expired(cloud.of(stack), cloud.owner, cloud.waits.now()))
+                found = expired(cloud.of(stack), cloud.owner, cloud.waits.now())
+                remove(cloud, found)
+                gone += found
         except UserError as problem:
             problems.append(problem)
     for problem in problems[1:]:
         cloud.tell(problem.problem)
     if problems:
         raise problems[0]
+    return gone
 
 
 def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
     """The machine that the spec asks for, if it is there; what is left of lost ones is removed first."""
-    there = cloud.of(spec.stack)
-    lost = [machine for machine in there if machine.state in OVER]
-    alive = sorted((machine for machine in there if machine not in lost), key=_progress)
+    alive, lost = _sorted(cloud.of(spec.stack))
     if lost:
         cloud.tell(f"removing what is left of {', '.join(f'{m.name} in {m.zone} ({m.detail})' for m in lost)}")
         remove(cloud, lost)
@@ -241,13 +260,23 @@ def _kept(cloud: Cloud, spec: Spec) -> Machine | None:
         record = record.gone(zone, cloud.waits.now())
     if record != known:
         cloud.records.write(record)
+    _check_same(alive, spec, record)
+    if twice := [machine for machine in alive[1:] if machine.study == spec.study]:  # asked for from two computers
+        cloud.tell(f"{spec.stack} is there more than once: removing it in {', '.join(m.zone for m in twice)}")
+        remove(cloud, twice)
+    return alive[0] if alive else None
+
+
+def _sorted(found: Sequence[Machine]) -> tuple[list[Machine], list[Machine]]:
+    """Those that are ready or may be, the furthest first, and those that are over."""
+    over = [machine for machine in found if machine.state in OVER]
+    return sorted((machine for machine in found if machine not in over), key=_progress), over
+
+
+def _check_same(alive: Sequence[Machine], spec: Spec, record: Record) -> None:
     for machine in alive:
         if machine.spec != fingerprint(spec.identity()):
             raise other(machine, spec, record)
-    if len(alive) > 1:  # asked for from two computers at once
-        cloud.tell(f"{spec.stack} is there more than once: removing it in {', '.join(m.zone for m in alive[1:])}")
-        remove(cloud, alive[1:])
-    return alive[0] if alive else None
 
 
 def _progress(machine: Machine) -> int:

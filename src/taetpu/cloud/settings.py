@@ -74,8 +74,8 @@ class Settings(Config):
         """Refuse what no API could take, before one is asked."""
         for zone in self.zones:
             check_zone(zone, ("zones",), '["us-east5-b"]')
-        if self.region and not re.fullmatch(r"[a-z]+-[a-z]+\d+", self.region):
-            raise UserError(f"{self.region!r} is no region", path=("region",), remedy="a region is written us-east5")
+        if self.region:
+            check_region(self.region)
         if self.backend not in ("", "gce", "tpu-api"):
             known = suggest(self.backend, ["gce", "tpu-api"])
             raise UserError(f"there is no backend {self.backend!r}", path=("backend",), remedy=known)
@@ -104,6 +104,17 @@ def check_zone(zone: str, path: Where = ("--zone",), example: str = "us-east5-b"
     if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
         return zone
     raise UserError(f"{zone!r} is no zone", path=path, remedy=f"zones are written {example}")
+
+
+def check_region(region: str, path: Where = ("region",)) -> str:
+    """A region's name.
+
+    Raises:
+        UserError: it is none.
+    """
+    if re.fullmatch(r"[a-z]+-[a-z]+\d+", region):
+        return region
+    raise UserError(f"{region!r} is no region", path=path, remedy="a region is written us-east5")
 
 
 def read(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:

@@ -14,8 +14,14 @@ Provisioning = Literal["on-demand", "spot", "flex-start", "reservation"]
 
 OWNER, STACK, EXPIRES, SPEC = "taetpu-owner", "taetpu-stack", "taetpu-expires", "taetpu-spec"
 """Labels that everything carries that taetpu makes. What lacks `OWNER` is not ours and is never touched."""
+IDLE = "taetpu-idle"
+"""Label of a machine: minutes without use after which it deletes itself; 0: never."""
+STUDY = "taetpu-study"
+"""Label of a machine that `taetpu run --on tpu` made: for which study. It alone may end it, make it anew, delete it."""
 IMAGE = "taetpu-image"
 """Label of a machine whose jobs run in a container: which, see `image_label`."""
+LONGEST = 48
+"""Characters that a stack's name may have: parts of it and its hosts get longer ones."""
 TAG = "taetpu"
 """The network tag of every machine, which the firewall's rule for ssh names."""
 
@@ -40,6 +46,7 @@ class Spec:
         external_ip: reachable from outside; else through IAP.
         service_account: the e-mail address that the machine acts as; "" for the project's default.
         image: of the container that jobs run in, `...@sha256:...`; "" for a virtual environment on the machine.
+        study: that it is made for, a label; "": for whatever its user does.
     """
 
     stack: str
@@ -58,9 +65,10 @@ class Spec:
     external_ip: bool = False
     service_account: str = ""
     image: str = ""
+    study: str = ""
 
     def identity(self) -> dict[str, str | int | bool]:
-        """What makes two machines different; how long one is kept does not."""
+        """What makes two machines different; how long one is kept and what for does not."""
         return {
             "type": self.tpu.name,
             "topology": self.tpu.topology_name,
@@ -79,6 +87,7 @@ class Spec:
         """The labels of everything that is made for the stack; the expiry in seconds since 1970."""
         expires = int((time.time() if now is None else now) + self.hours * 3600)
         labels = {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
+        labels |= {IDLE: str(self.idle_minutes or 0)} | ({STUDY: self.study} if self.study else {})
         return labels | ({IMAGE: image_label(self.image)} if self.image else {})
 
     def metadata(self, startup: str, ssh_key: str) -> dict[str, str]:
@@ -109,6 +118,34 @@ def check_stack(name: str) -> str:
         return name
     remedy = "a letter first, then lower-case letters, digits and hyphens, at most 48, as in `my-tpu`"
     raise UserError(f"{name!r} cannot be the name of a TPU", remedy=remedy)
+
+
+def stack_of(owner: str, study: str) -> str:
+    """The name of the TPU that a study has where none is given: `tpu-OWNER-STUDY`. Where a name cannot have all of it,
+    the end of a sum over the whole tells it from others."""
+    import hashlib
+
+    whole = f"tpu-{owner}-{study}"
+    plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
+    if len(plain) <= LONGEST and plain.endswith(study):
+        return check_stack(plain)
+    end = hashlib.sha256(whole.encode()).hexdigest()[:6]
+    return check_stack(f"{plain[: LONGEST - 7].rstrip('-')}-{end}")
+
+
+def check_reservation(name: str, backend: BackendName) -> str:
+    """A reservation's name, or all of its address where it is another project's.
+
+    Raises:
+        UserError: it is none.
+    """
+    place = r"projects/[^/\s]+/" + ("" if backend == "gce" else r"locations/[a-z0-9-]+/") + "reservations/"
+    if re.fullmatch(rf"({place})?[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?", name):
+        return name
+    whole = "projects/PROJECT/reservations/NAME"
+    whole = whole if backend == "gce" else whole.replace("/reserv", "/locations/ZONE/reserv")
+    remedy = f"a letter first, then lower-case letters, digits and hyphens; or {whole}"
+    raise UserError(f"{name!r} cannot be the name of a reservation", path=("--reservation",), remedy=remedy)
 
 
 def image_label(address: str) -> str:

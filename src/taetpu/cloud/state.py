@@ -35,6 +35,27 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Used:
+    """What a study has had of the machines of a stack, from its first to its end or the stack's `down`.
+
+    Attributes:
+        study: its name as a label has it.
+        since: seconds since 1970 when it began; a machine that was there before counts from then.
+        hours: of the machines that it lost, each until it was known to be gone, at most until its own end.
+        lost: how many.
+        idle: of them in a row, between which nothing was added to the results.
+        seen: what the results were when the last one was lost, or in the beginning.
+    """
+
+    study: str
+    since: float
+    hours: float = 0.0
+    lost: int = 0
+    idle: int = 0
+    seen: str = ""
+
+
+@dataclass(frozen=True)
 class Record:
     """What is known here of a stack.
 
@@ -48,6 +69,7 @@ class Record:
         spent: USD of the machines that this stack had before.
         refusals: by which zones, the newest last.
         jobs: names of jobs begun on it, the newest last.
+        used: by the study that runs on the stack's machines; None where none does.
     """
 
     project: str
@@ -60,6 +82,7 @@ class Record:
     spent: float = 0.0
     refusals: tuple[Refusal, ...] = ()
     jobs: tuple[str, ...] = ()
+    used: Used | None = None
 
     def asking(self, zone: str, identity: dict[str, Any]) -> "Record":
         """Before something is asked for in a zone."""
@@ -76,11 +99,15 @@ class Record:
         return replace(self.asking(zone, identity), since=now, until=until, usd_per_hour=usd_per_hour)
 
     def gone(self, zone: str, now: float) -> "Record":
-        """Nothing is left in a zone; what a machine that was ready there has cost is added up."""
+        """Nothing is left in a zone; what a machine that was ready there has cost and lasted is added up."""
         zones = tuple(z for z in self.zones if z != zone)
         if self.zones[-1:] != (zone,):
             return replace(self, zones=zones)
-        return replace(self, zones=zones, since=None, until=None, spent=self.spent + (self.cost(now) or 0.0))
+        spent, used = self.spent + (self.cost(now) or 0.0), self.used
+        if used and self.since is not None:
+            hours = self._seconds(now, max(self.since, used.since)) / 3600
+            used = replace(used, hours=used.hours + hours, lost=used.lost + 1)
+        return replace(self, zones=zones, since=None, until=None, spent=spent, used=used)
 
     def refused(self, refusal: Refusal) -> "Record":
         """A zone would not make it; its older refusals of the same are forgotten."""
@@ -93,8 +120,11 @@ class Record:
         moment is not known."""
         if self.usd_per_hour is None or self.since is None:
             return None
-        end = now if self.until is None else min(now, self.until)
-        return self.usd_per_hour * max(0.0, end - self.since) / 3600
+        return self.usd_per_hour * self._seconds(now, self.since) / 3600
+
+    def _seconds(self, now: float, since: float) -> float:
+        """Of the machine that is there, until now and at most until its end."""
+        return max(0.0, (now if self.until is None else min(now, self.until)) - since)
 
 
 def folder() -> Path:

@@ -5,13 +5,18 @@ what the job is.
 """
 
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
-from taetpu.cloud.backends.base import Machine
+from taetpu.cloud.backends.base import OVER, Machine, State
 from taetpu.cloud.errors import CloudError, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.reconcile import Cloud, down, lost
+from taetpu.cloud.spec import Spec
+from taetpu.cloud.state import Used
+
+Result = TypeVar("Result")
 
 
 class Lost(CloudError):
@@ -22,6 +27,12 @@ class Lost(CloudError):
 
 class Gone(Lost):
     """What ran on the machine is at its end, or about to be, whatever the API says of the machine."""
+
+
+class Kept(CloudError):
+    """The machine does not answer, and is not the study's to be made anew."""
+
+    exit_code = 3
 
 
 class Remote(Protocol):
@@ -42,7 +53,8 @@ class Remote(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a machine is made again.
+    """How often a machine is made again, and how patiently; `recoveries`, `idle` and `hours` are of a study from its
+    first machine to its end, however often the command is given.
 
     Attributes:
         recoveries: in all.
@@ -51,7 +63,8 @@ class Budget:
         least: hours for which another one is worth making.
         reconnects: in a row, to a machine that is ready by the API's word and does not answer, before it is given up.
         lasting: seconds after which a connection that ends was a good one.
-        capacity: seconds to wait in all until a zone has a machine again in place of one that was lost.
+        patience: seconds to wait in all until a zone has a machine again in place of one that was lost, or until Google
+            answers again.
     """
 
     recoveries: int = 20
@@ -60,67 +73,187 @@ class Budget:
     least: float = 0.25
     reconnects: int = 6
     lasting: float = 300.0
-    capacity: float = 12 * 3600.0
+    patience: float = 12 * 3600.0
+
+    @property
+    def shortest(self) -> float:
+        """Hours below which no machine is made."""
+        return min(self.least, self.hours)
 
 
 def supervise(
-    cloud: Cloud, up: Callable[[float], Machine], remote: Remote, progress: Callable[[], Hashable], budget: Budget
+    cloud: Cloud,
+    up: Callable[[float], Machine],
+    remote: Remote,
+    progress: Callable[[], str],
+    budget: Budget,
+    stack: str,
+    study: str,
 ) -> int:
     """Keep a job going until it ends; its exit code. The machine is left as it is then; one that was lost is removed.
+
+    A machine that was not made for the study is only removed when it is gone for good by the API's word. What is used
+    of the budget stays noted in the stack's record: the same call goes on with what is left of it.
 
     Args:
         up: makes the machine or finds it; is told for how many hours it may be kept.
         progress: something that differs once more has been stored.
+        stack, study: the names of the machine, and of what it is for, as labels have them.
 
     Raises:
         Lost: the budget is used up.
+        Kept: the machine does not answer and is not the study's.
         CloudError: no machine can be had.
     """
-    recoveries, idle, used, seen = 0, 0, 0.0, progress()
-    machine = up(budget.hours)
+    used = _begun(cloud, stack, study, progress, budget)
+    machine = up(max(budget.shortest, budget.hours - used.hours))
     while True:
-        began = cloud.waits.now()
         try:
             remote.prepare(machine)
             remote.begin(machine)
-            return _followed(cloud, remote, machine, budget)
+            code = _followed(cloud, remote, machine, budget)
         except Lost as error:
+            if not isinstance(error, Gone) and _was_cut_off(cloud, machine, budget):
+                continue
             cloud.tell(f"{machine.name} in {machine.zone} is lost: {error.problem}")
-            down(cloud, machine.stack)  # also one that is ready by the API's word: it does not answer, or is ill
-            recoveries, now = recoveries + 1, progress()
-            idle, seen = (idle + 1 if now == seen else 0), now
-            used += (cloud.waits.now() - began) / 3600
-            _spend(recoveries, idle, used, budget, error)
-        machine = _another(cloud, up, budget, used)
+            if machine.study != study:
+                _check_gone(cloud, machine, error)
+            # Also one that is ready by the API's word: it does not answer, or is ill.
+            _patiently(cloud, lambda: down(cloud, stack, again=True), budget, (Transient, Unknown))
+            used = _counted(cloud, stack, _patiently(cloud, progress, budget, (Transient, Unknown)))
+            _spend(cloud, used, budget, stack, error)
+        else:
+            note(cloud, stack, None)
+            return code
+        # Quota, too: what was deleted a moment ago may count yet.
+        hours = budget.hours - used.hours
+        machine = _patiently(cloud, lambda hours=hours: up(hours), budget, (Quota, Stockout, Transient, Unknown))
 
 
-def _spend(recoveries: int, idle: int, used: float, budget: Budget, error: Lost) -> None:
-    last = f"; the last: {error.problem}"
-    if recoveries > budget.recoveries:
-        raise Lost(f"given up after {recoveries} machines were lost{last}") from error
-    if idle >= budget.idle:
-        problem = f"given up: {idle} machines in a row were lost before anything was added to the results{last}"
-        remedy = "let it store more often (train.checkpoint), or take it on demand; the same command goes on"
-        raise Lost(problem, remedy=remedy) from error
-    if budget.hours - used < budget.least:
-        problem = f"given up: the {budget.hours:g} h that it may take are over{last}"
-        raise Lost(problem, remedy="the same command goes on from what is stored; --max-hours gives it longer")
-
-
-def _another(cloud: Cloud, up: Callable[[float], Machine], budget: Budget, used: float) -> Machine:
-    """A machine in place of one that was lost; where no zone has any at the moment, they are asked again.
+def left(cloud: Cloud, spec: Spec, budget: Budget) -> float:
+    """Hours that the study of a spec has left of those that its machines may take together. Those of the machine that
+    is there, or was lost since anybody looked, are not counted yet.
 
     Raises:
-        Stockout: none had any for too long.
+        Lost: they are too few, and no machine is there.
+    """
+    used = cloud.records.read(spec.stack).used
+    if used is None or used.study != spec.study:
+        return budget.hours
+    if all(machine.state in OVER for machine in cloud.of(spec.stack)):
+        _check_hours(budget, used, spec.stack)
+    return budget.hours - used.hours
+
+
+def _begun(cloud: Cloud, stack: str, study: str, progress: Callable[[], str], budget: Budget) -> Used:
+    """What the study has used until now, with a machine that was lost while nobody looked.
+
+    Raises:
+        Lost: nothing is left of the budget, and no machine is there.
+    """
+    used = cloud.records.read(stack).used
+    if used is None or used.study != study:
+        used = Used(study, cloud.waits.now(), seen=progress())
+        note(cloud, stack, used)
+    if all(machine.state in OVER for machine in cloud.of(stack)):
+        before = used.lost
+        down(cloud, stack, again=True)
+        used = cloud.records.read(stack).used or used
+        used = _counted(cloud, stack, progress()) if used.lost > before else used
+        _check_hours(budget, used, stack)
+    return used
+
+
+def _counted(cloud: Cloud, stack: str, now: str) -> Used:
+    """What is used once another machine is lost and the results are as they are now."""
+    used = cloud.records.read(stack).used
+    assert used
+    used = replace(used, idle=used.idle + 1 if now == used.seen else 0, seen=now)
+    note(cloud, stack, used)
+    return used
+
+
+def note(cloud: Cloud, stack: str, used: Used | None) -> None:
+    """Write down what a study has used; None: it has ended."""
+    record = cloud.records.read(stack)
+    if record.used != used:
+        cloud.records.write(replace(record, used=used))
+
+
+def _spend(cloud: Cloud, used: Used, budget: Budget, stack: str, error: Lost) -> None:
+    last = f"; the last: {error.problem}"
+    problem = remedy = None
+    if used.lost > budget.recoveries:
+        problem = f"given up after {used.lost} machines were lost{last}"
+    elif used.idle >= budget.idle:
+        problem = f"given up: {used.idle} machines in a row were lost before anything was added to the results{last}"
+        remedy = "let it store more often (train.checkpoint), or take it on demand; the same command goes on"
+    if problem:
+        note(cloud, stack, replace(used, lost=0, idle=0))  # who gives it again has seen this; the hours stay used
+        raise Lost(problem, remedy=remedy) from error
+    _check_hours(budget, used, stack, last)
+
+
+def _check_hours(budget: Budget, used: Used, stack: str, last: str = "") -> None:
+    """Raises `Lost` where too little is left of the hours for a machine."""
+    if budget.hours - used.hours < budget.shortest:
+        problem = f"given up: the {budget.hours:g} h that it may take are over{last}"
+        remedy = "the same command goes on from what is stored with a longer --max-hours"
+        raise Lost(problem, remedy=f"{remedy}; `taetpu tpu down {stack}` counts anew")
+
+
+def _check_gone(cloud: Cloud, machine: Machine, error: Lost) -> None:
+    """Whether a machine that was not made for the study may be made anew: it is gone for good by the API's word, which
+    may know of a preemption only some time after the machine.
+
+    Raises:
+        Kept: it is not.
+    """
+    found = None
+    for _ in cloud.waits.until(cloud.waits.settle):
+        with suppress(Transient, Unknown):
+            found = cloud.backend(machine.backend).get(machine.name, machine.zone)
+            if found is None or found.state in (State.LOST, State.DELETING):
+                cloud.tell(f"{machine.name} is gone for good ({found.detail if found else 'gone'}): it is made anew")
+                return
+    state = f" ({found.detail or found.state})" if found else ""
+    problem = f"{machine.name} was not made for this study, so it is left as it is{state}: {error.problem}"
+    remedy = f"`taetpu tpu status {machine.name}` looks at it; `taetpu tpu down {machine.name}`, or leave --tpu out"
+    raise Kept(problem, remedy=f"{remedy}; the same command goes on") from error
+
+
+def _was_cut_off(cloud: Cloud, machine: Machine, budget: Budget) -> bool:
+    """Whether the machine is there after all: nobody answered, which was this computer's connection.
+
+    Raises:
+        Transient, Unknown: nobody answers for too long.
+    """
+    asked = 0
+
+    def look() -> str:
+        nonlocal asked
+        asked += 1
+        return lost(cloud, machine)
+
+    return not _patiently(cloud, look, budget, (Transient, Unknown)) and asked > 1
+
+
+def _patiently(cloud: Cloud, call: Callable[[], Result], budget: Budget, again: tuple[type[CloudError], ...]) -> Result:
+    """What a call gives, which is given again after longer and longer pauses while it fails so.
+
+    Raises:
+        CloudError: it still does after all patience, or it fails otherwise.
     """
     waited, pause = 0.0, 12 * cloud.waits.poll
     while True:
         try:
-            return up(budget.hours - used)
-        except (Quota, Stockout) as error:  # quota, too: what was deleted a moment ago may count yet
-            if waited >= budget.capacity:
+            return call()
+        except again as error:
+            if waited >= budget.patience:
                 raise
-            cloud.tell(f"{error.problem}; nothing runs meanwhile, and it is asked for again")
+            none = isinstance(error, Quota | Stockout)
+            then = "nothing runs meanwhile, and it is asked for again" if none else "nothing is given up: trying again"
+            cloud.tell(f"{error.problem}; {then}")
             cloud.waits.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, 120 * cloud.waits.poll)
 

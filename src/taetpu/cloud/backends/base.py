@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from taetpu.cloud.spec import EXPIRES, OWNER, SPEC, STACK, BackendName, Spec
+from taetpu.cloud.spec import EXPIRES, IDLE, OWNER, SPEC, STACK, STUDY, BackendName, Spec
 from taetpu.core.chips import Slice
 
 
@@ -78,6 +78,17 @@ class Machine:
         """Seconds since 1970 after which it should be gone; None where it does not say."""
         text = self.labels.get(EXPIRES, "")
         return float(text) if text.isdecimal() else None
+
+    @property
+    def idle_minutes(self) -> int | None:
+        """Without use, after which it deletes itself; 0: never; None where it does not say."""
+        text = self.labels.get(IDLE, "")
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def study(self) -> str:
+        """The study that it was made for, as a label has it; "": for none."""
+        return self.labels.get(STUDY, "")
 
 
 class Operation(Protocol):
