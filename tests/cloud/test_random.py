@@ -57,6 +57,9 @@ DELETES = {
 }
 
 
+STUDY = "counting"
+
+
 class Killed(BaseException):
     """The command's process is gone, from one line to the next."""
 
@@ -177,11 +180,11 @@ class Story:
         there |= {zone_of(name) for name in self.mine()}
         assert there <= {*self.place.record.zones}, f"what no record knows of is in {self.mine()}"
 
-    def wanted(self) -> Machine:
+    def wanted(self, study: str = "") -> Machine:
         zones = self.draw.sample((ZONE, NEXT, OTHER), self.draw.randrange(1, 4))
         zones[:0] = [FAR] if self.draw.random() < 0.15 else []  # where somebody else has the name
         more = {"disk_gb": 300} if self.draw.random() < 0.15 else {}
-        return self.place.up(*zones, provisioning="spot", **more)
+        return self.place.up(*zones, provisioning="spot", study=study, **more)
 
     def up(self) -> None:
         machine = self.wanted()
@@ -231,7 +234,11 @@ class Story:
         """A job of some steps over as many machines as it takes, and the end of the last one."""
         job = Job(self)
         budget = Budget(recoveries=8, idle=3)
-        code = supervise(self.place.cloud, lambda *_: self.wanted(), job, lambda: len(job.stored), budget)
+
+        def up(_: float) -> Machine:
+            return self.wanted(STUDY)
+
+        code = supervise(self.place.cloud, up, job, lambda: str(len(job.stored)), budget, NAME, STUDY)
         assert (code, job.stored) == (0, list(range(STEPS)))
         self.down()
 
