@@ -5,7 +5,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -60,6 +59,10 @@ class Route:
 
 
 class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    """Connections that may wait to be taken: a client that finds no room tries again after a second."""
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):  # who asked has been killed
             super().handle_error(request, client_address)
@@ -71,7 +74,6 @@ class Server:
     def __init__(self, world: World, routes: list[Route], port: int = 0):
         self.world, self.routes = world, [(re.compile(route.pattern), route) for route in routes]
         self.http = _Quiet(("127.0.0.1", port), _handler(self))
-        self.http.daemon_threads = True
 
     @property
     def address(self) -> str:
@@ -139,10 +141,6 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string(server.world.now() if timestamp is None else timestamp)
-
-        def handle(self) -> None:
-            with suppress(ConnectionError):  # who asked has been killed, maybe in the middle of a request
-                super().handle()
 
         def answer(self) -> None:
             split = urlsplit(self.path)
