@@ -68,6 +68,8 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
         (("--max-hours", "nan"), "a TPU cannot be kept for nan hours"),
         (("--max-hours", "inf"), "a TPU cannot be kept for inf hours"),
         (("--max-usd", "1"), "v6e-8 (spot) in us-central1-b may cost $17.28 in 4 h, more than max_usd 1"),
+        (("--max-usd-per-chip-hour", "0"), "no TPU costs at most $0"),
+        (("--max-usd-per-chip-hour", "0.5"), "v6e-8 (spot) in us-central1-b costs $0.54 per chip-hour, more than 0.5"),
         (("--type", "tpu7x-8", "--runtime", "x", "--max-usd", "900"), "no rate is known for tpu7x-8 (spot) in us-"),
     ],
 )
@@ -75,6 +77,13 @@ def test_what_no_machine_can_be_is_refused_before_anything_is_asked_for(taetpu, 
     code, _, err = taetpu(*UP[:-1], *options, "--yes")
     assert (code, err.startswith(f"error: {words}")) == (2, True), err
     assert place.world.changes() == []
+
+
+def test_zones_whose_rate_is_too_high_are_left_out(taetpu, place):
+    dear = asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b").err)
+    assert dear == ["us-south1-ai1b", "us-east5-b"]
+    limit = ("--max-usd-per-chip-hour", "0.6")
+    assert asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b", *limit).err) == ["us-east5-b"]
 
 
 def test_cost_counts_only_what_cost(taetpu, place):

@@ -44,7 +44,7 @@ def test_a_rate_above_the_limit_is_refused():
     with pytest.raises(Invalid) as told:
         check(PRICE, SPEC, "us-east5-b", limits(max_usd_per_chip_hour=0.4))
     assert told.value.problem == "v6e-8 (spot) in us-east5-b costs $0.50 per chip-hour, more than 0.4"
-    assert told.value.remedy == "another zone, --spot, or a higher max_usd_per_chip_hour"
+    assert told.value.remedy == "another zone, --spot, or a higher --max-usd-per-chip-hour"
 
 
 @pytest.mark.parametrize("limit", [{"max_usd": 1e6}, {"max_usd_per_chip_hour": 1e6}])

@@ -1,6 +1,5 @@
 """What a command that wants a machine may find, make and cost, before anything is asked for; and how it is made."""
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -51,14 +50,8 @@ class Offer:
         from taetpu.cloud import reconcile
         from taetpu.cloud.backends.base import OVER, State
         from taetpu.cloud.cost import check
-        from taetpu.core.errors import UserError
 
-        if wanted.max_usd is not None and not (wanted.max_usd > 0 and math.isfinite(wanted.max_usd)):
-            problem = f"no TPU costs at most ${wanted.max_usd:g}"
-            raise UserError(problem, path=("--max-usd",), remedy="an amount of more than 0, or leave it out")
-        limits = place.settings
-        if wanted.max_usd is not None:
-            limits = limits.model_copy(update={"max_usd": wanted.max_usd})
+        limits = wanted.limits(place.settings)
         there = reconcile.there(place.cloud, spec)
         rest, notes = None, ()
         if there and there.state not in OVER:
@@ -149,7 +142,8 @@ def _rest(place: Here, spec: "Spec", there: "Machine") -> "Price":
     from taetpu.cloud.prices import rate
 
     now = place.cloud.waits.now()
-    hours = LONGEST if there.expires is None else (there.expires - now) / 3600
+    left = there.left(now)
+    hours = LONGEST if left is None else left / 3600
     if hours <= 0:
         problem = f"{there.name} in {there.zone} is there, and should be gone: its time is over"
         raise Conflict(problem, remedy=f"`taetpu tpu down {there.name}`, then the same command")

@@ -16,6 +16,7 @@ from taetpu.cli.wanted import (
     FlexStart,
     IdleMinutes,
     MaxHours,
+    MaxRate,
     MaxUsd,
     Reservation,
     Runtime,
@@ -78,6 +79,7 @@ def run(
     reservation: Reservation = "",
     max_hours: MaxHours = None,
     max_usd: MaxUsd = None,
+    max_rate: MaxRate = None,
     idle_minutes: IdleMinutes = None,
     runtime: Runtime = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the TPU when the study has ended.")] = False,
@@ -93,12 +95,13 @@ def run(
 
     machine = {
         "--type": kind, "--tpu": tpu, "--zone": zone, "--backend": backend, "--spot": spot, "--flex-start": flex_start,
-        "--reservation": reservation, "--max-hours": max_hours, "--max-usd": max_usd, "--idle-minutes": idle_minutes,
+        "--reservation": reservation, "--max-hours": max_hours, "--max-usd": max_usd,
+        "--max-usd-per-chip-hour": max_rate, "--idle-minutes": idle_minutes,
         "--runtime": runtime, "--keep": keep, "--dry-run": dry_run,
     }  # fmt: skip
     if on is not None:
         wanted = Wanted(
-            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
+            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
         )  # fmt: skip
         words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
         told = {"name": tpu, "keep": keep, "yes": yes, "dry_run": dry_run, "as_json": as_json}

@@ -18,6 +18,7 @@ from taetpu.cli.wanted import (
     FlexStart,
     IdleMinutes,
     MaxHours,
+    MaxRate,
     MaxUsd,
     Reservation,
     Runtime,
@@ -48,6 +49,7 @@ def up(
     reservation: Reservation = "",
     max_hours: MaxHours = None,
     max_usd: MaxUsd = None,
+    max_rate: MaxRate = None,
     idle_minutes: IdleMinutes = None,
     runtime: Runtime = "",
     dry_run: DryRun = False,
@@ -60,7 +62,7 @@ def up(
     """
     place = here()
     wanted = Wanted(
-        kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, idle_minutes, runtime
+        kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
     )  # fmt: skip
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(offer.plan(), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
@@ -155,7 +157,7 @@ def cost(as_json: AsJson = False) -> None:
     for stack in sorted({*alive, *cloud.records.stacks()}):
         record, machine = cloud.records.read(stack), alive.get(stack)
         so_far = record.cost(now) if machine or record.since is not None else 0.0
-        left = max(0.0, (machine.expires or now) - now) / 3600 if machine else 0.0
+        left = max(0.0, machine.left(now) or 0.0) / 3600 if machine else 0.0
         row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
         row["USD an hour"] = record.usd_per_hour if machine else 0.0
         row["so far"] = None if so_far is None else so_far + record.spent

@@ -1,5 +1,6 @@
 """The machine that a command asks for: its options, and what they come to."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,7 @@ import typer
 from taetpu.cli.cloud import Here
 
 if TYPE_CHECKING:
+    from taetpu.cloud.settings import Settings
     from taetpu.cloud.spec import Provisioning, Spec
 
 Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice: v6e-8, v5e:2x4.")]
@@ -20,6 +22,9 @@ FlexStart = Annotated[bool, typer.Option("--flex-start", help="Wait for it in a 
 Reservation = Annotated[str, typer.Option(metavar="NAME", help="Take it out of this reservation.")]
 MaxHours = Annotated[float | None, typer.Option(help="Delete the TPU after so many hours; else the settings', 4.")]
 MaxUsd = Annotated[float | None, typer.Option(help="Refuse a TPU whose worst case costs more.")]
+MaxRate = Annotated[
+    float | None, typer.Option("--max-usd-per-chip-hour", help="Refuse a zone with a higher rate, e.g. for spot.")
+]
 IdleMinutes = Annotated[int | None, typer.Option(help="Delete the TPU once idle for so long; 0: never.")]
 Runtime = Annotated[str, typer.Option(help="The software version (tpu-api) or image family (gce).")]
 
@@ -40,8 +45,26 @@ class Wanted:
     reservation: str = ""
     max_hours: float | None = None
     max_usd: float | None = None
+    max_rate: float | None = None
     idle_minutes: int | None = None
     runtime: str = ""
+
+    def limits(self, own: "Settings") -> "Settings":
+        """The settings with what the command line says of costs.
+
+        Raises:
+            UserError: an amount is none.
+        """
+        from taetpu.core.errors import UserError
+
+        asked = {"max_usd": self.max_usd, "max_usd_per_chip_hour": self.max_rate}
+        given = {name: amount for name, amount in asked.items() if amount is not None}
+        for name, amount in given.items():
+            if not (amount > 0 and math.isfinite(amount)):
+                option = f"--{name.replace('_', '-')}"
+                remedy = "an amount of more than 0, or leave it out"
+                raise UserError(f"no TPU costs at most ${amount:g}", path=(option,), remedy=remedy)
+        return own.model_copy(update=given)
 
     def way(self) -> "Provisioning":
         """How it is to be paid for.

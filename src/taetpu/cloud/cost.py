@@ -51,7 +51,7 @@ def check(price: Price, spec: Spec, zone: str, limits: Settings, *, there: bool 
     what = f"{spec.tpu.name} ({spec.provisioning}) in {zone}"
     if price.per_chip_hour is None or price.worst is None:
         if limited:
-            remedy = "look the price up and take the limit away (--max-usd, max_usd_per_chip_hour) if you agree with it"
+            remedy = "look the price up, and leave --max-usd and --max-usd-per-chip-hour out if you agree with it"
             raise Invalid(f"no rate is known for {what}, so a limit on its cost cannot be kept", remedy=remedy)
         return
     if limits.max_usd is not None and price.worst > limits.max_usd:
@@ -66,7 +66,7 @@ def check(price: Price, spec: Spec, zone: str, limits: Settings, *, there: bool 
     ceiling = limits.max_usd_per_chip_hour
     if ceiling is not None and price.per_chip_hour > ceiling:
         problem = f"{what} costs ${price.per_chip_hour:.2f} per chip-hour, more than {ceiling:g}"
-        raise Invalid(problem, remedy="another zone, --spot, or a higher max_usd_per_chip_hour")
+        raise Invalid(problem, remedy="another zone, --spot, or a higher --max-usd-per-chip-hour")
 
 
 def _rounded_down(hours: float) -> float:

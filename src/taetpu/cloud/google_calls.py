@@ -36,10 +36,10 @@ def reading(call: Callable[[], T], zone: str = "", doing: str = "") -> T:
         predicate=lambda error: (
             isinstance(error, _kinds()) and isinstance(classify(error, zone, reading=True), Transient)
         ),
-        initial=0.02 if quick else 1.0,
-        maximum=0.2 if quick else 10.0,
+        initial=0.01 if quick else 1.0,
+        maximum=0.05 if quick else 10.0,
         multiplier=2.0,
-        timeout=0.8 if quick else PATIENCE,
+        timeout=0.3 if quick else PATIENCE,
     )
     with explained(zone, doing, reading=True):
         return again(call)()

@@ -14,12 +14,17 @@ Provisioning = Literal["on-demand", "spot", "flex-start", "reservation"]
 
 OWNER, STACK, EXPIRES, SPEC = "taetpu-owner", "taetpu-stack", "taetpu-expires", "taetpu-spec"
 """Labels that everything carries that taetpu makes. What lacks `OWNER` is not ours and is never touched."""
+LASTS = "taetpu-seconds"
+"""Label of a machine: seconds after its start when it is deleted; `EXPIRES` counts the wait in a queue too."""
 IDLE = "taetpu-idle"
 """Label of a machine: minutes without use after which it deletes itself; 0: never."""
 STUDY = "taetpu-study"
 """Label of a machine that `taetpu run --on tpu` made: for which study. It alone may end it, make it anew, delete it."""
 IMAGE = "taetpu-image"
 """Label of a machine whose jobs run in a container: which, see `image_label`."""
+FLEX_START_WAITS = 2.0
+"""Hours for which Compute Engine keeps a flex-start request of one host: the most that it takes, by a public field
+report of July 2026."""
 LONGEST = 48
 """Characters that a stack's name may have: parts of it and its hosts get longer ones."""
 TAG = "taetpu"
@@ -83,11 +88,22 @@ class Spec:
             "service_account": self.service_account,
         }
 
+    @property
+    def queue_hours(self) -> float:
+        """Hours for which its request may wait for capacity."""
+        if self.backend == "tpu-api" or (self.provisioning == "flex-start" and self.tpu.hosts > 1):
+            return self.hours
+        return FLEX_START_WAITS if self.provisioning == "flex-start" else 0.0
+
     def labels(self, now: float | None = None) -> dict[str, str]:
-        """The labels of everything that is made for the stack; the expiry in seconds since 1970."""
-        expires = int((time.time() if now is None else now) + self.hours * 3600)
+        """The labels of everything that is made for the stack.
+
+        The expiry, in seconds since 1970, is the latest end that it can have: after the longest wait.
+        """
+        expires = int((time.time() if now is None else now) + (self.queue_hours + self.hours) * 3600)
         labels = {OWNER: self.owner, STACK: self.stack, EXPIRES: str(expires), SPEC: fingerprint(self.identity())}
-        labels |= {IDLE: str(self.idle_minutes or 0)} | ({STUDY: self.study} if self.study else {})
+        labels |= {LASTS: f"{self.hours * 3600:.0f}", IDLE: str(self.idle_minutes or 0)}
+        labels |= {STUDY: self.study} if self.study else {}
         return labels | ({IMAGE: image_label(self.image)} if self.image else {})
 
     def metadata(self, startup: str, ssh_key: str) -> dict[str, str]:

@@ -222,8 +222,13 @@ def test_a_request_in_the_queue_waits(compute):
     operation = compute.create(replace(SPEC, provisioning="flex-start"))
     machine = compute.gce.get("my-tpu", ZONE)
     assert (machine.state, machine.detail) == (State.WAITING, "PENDING")
+    assert machine.left(compute.world.now()) == 4 * 3600, "its time begins with its start"
+    assert machine.expires == pytest.approx(compute.world.now() + 6 * 3600, abs=60)
+    compute.world.skew += 7000
     finish(operation)
-    assert compute.gce.get("my-tpu", ZONE).state is State.READY
+    machine = compute.gce.get("my-tpu", ZONE)
+    assert machine.state is State.READY
+    assert machine.left(compute.world.now()) == pytest.approx(4 * 3600, abs=60)
 
 
 @pytest.mark.parametrize("polls", [1, 5])

@@ -51,7 +51,7 @@ def test_a_machine_is_made_found_and_removed_with_nothing_left(place):
     assert (machine.name, machine.zone, machine.backend, machine.type) == ("lab", ZONE, "tpu-api", "v6e-8")
     assert (machine.owner, machine.stack, machine.spot) == ("ada", "lab", True)
     assert (len(machine.spec), machine.created[:2]) == (16, "20")
-    assert machine.expires is not None
+    assert machine.expires == pytest.approx(place.world.now() + 4 * 3600, abs=60)
     assert list(place.api.list()) == [machine]
     (metadata,) = place.hosts.up.values()
     assert (metadata["startup-script"], metadata["ssh-keys"]) == ("#!/bin/sh\n", f"taetpu:{KEY}")
@@ -105,6 +105,18 @@ def test_every_way_of_paying_is_asked_for_in_its_own_field(place, provisioning, 
     assert {"spot", "guaranteed", "reservationName"} & asked.data.keys() == ({field[0]} if field else set())
     assert field is None or asked.data[field[0]] == field[1]
     assert asked.data["queueingPolicy"] == {"validUntilDuration": "7200s"}, "nothing comes when it should be gone"
+
+
+def test_the_time_of_a_machine_begins_when_it_is_made_not_when_it_is_asked_for(place):
+    place.world.polls = 10
+    operation = create(place, hours=3)
+    assert place.machine().state is State.WAITING
+    assert place.machine().left(place.world.now()) == 3 * 3600
+    place.world.skew += 2 * 3600
+    finished(operation)
+    machine = place.until(State.READY)
+    assert machine.left(place.world.now()) == pytest.approx(3 * 3600, abs=60)
+    assert machine.expires == pytest.approx(place.world.now() + 3 * 3600, abs=60)
 
 
 def test_flex_start_is_ended_by_the_server_at_its_time(place):

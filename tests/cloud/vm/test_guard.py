@@ -58,7 +58,6 @@ def api(hosts: LoopbackHosts, monkeypatch):
 NODE = f"/v2/projects/fake-project/locations/{ZONE}/nodes/t"
 REQUEST = f"/v2/projects/fake-project/locations/{ZONE}/queuedResources/t"
 INSTANCE = f"/compute/v1/projects/fake-project/zones/{ZONE}/instances/t-w0"
-FAR = {"labels": {"taetpu-expires": "99999999999"}}
 NEVER = {"hours": 100.0, "idle_minutes": None}
 
 
@@ -76,61 +75,51 @@ def watching(hosts, instance="t-w0"):
     until(lambda: "on guard" in log(hosts, instance))
 
 
-def test_when_its_label_says_so_an_instance_deletes_itself(boot, hosts, api):
-    expires = int(time.time()) + 2
-    api.there[INSTANCE] = {"labels": {"taetpu-expires": str(expires)}}
-    guarded(boot, backend="gce")
+def test_when_its_hours_are_over_an_instance_deletes_itself(boot, hosts, api):
+    api.there[INSTANCE] = {}
+    begun = time.time()
+    guarded(boot, backend="gce", hours=2 / 3600)
     until(lambda: api.gone)
-    assert time.time() >= expires
+    assert time.time() - begun >= 1  # a first boot is noted in whole seconds
     assert api.gone == [INSTANCE]
     assert api.tokens == {"Bearer fake-token"}
     assert "deleting itself: its time is over" in log(hosts)
 
 
 def test_a_node_goes_with_its_queued_resource_by_force(boot, hosts, api):
-    api.there |= {NODE: {"labels": {"taetpu-expires": "1"}}, REQUEST: {}}
-    guarded(boot, backend="tpu-api")
+    api.there |= {NODE: {}, REQUEST: {}}
+    guarded(boot, backend="tpu-api", hours=0.0)
     until(lambda: api.gone)
     assert api.gone == [f"{REQUEST}?force=true"]
 
 
 @pytest.mark.slow
 def test_a_node_without_a_queued_resource_goes_alone(boot, hosts, api):
-    api.there[NODE] = {"labels": {"taetpu-expires": "1"}}
-    guarded(boot, backend="tpu-api")
+    api.there[NODE] = {}
+    guarded(boot, backend="tpu-api", hours=0.0)
     until(lambda: api.gone)
     assert api.gone == [NODE]
 
 
 def test_an_instance_of_a_group_goes_with_the_group_which_would_make_it_again(boot, hosts, api):
     group = f"projects/1234/zones/{ZONE}/instanceGroupManagers/t"
-    api.there |= {INSTANCE: {"labels": {"taetpu-expires": "1"}}, f"/compute/v1/{group}": {}}
+    api.there |= {INSTANCE: {}, f"/compute/v1/{group}": {}}
     real = hosts.boot
     hosts.boot = lambda name, worker, metadata: real(name, worker, metadata | {"created-by": group})
-    guarded(boot, backend="gce")
+    guarded(boot, backend="gce", hours=0.0)
     until(lambda: api.gone)
     assert api.gone == [f"/compute/v1/{group}"]
 
 
 def test_it_retries_until_it_is_gone(boot, hosts, api):
-    api.there[INSTANCE] = {"labels": {"taetpu-expires": "1"}}
+    api.there[INSTANCE] = {}
     refusals = [Refused(7, "Permission denied"), Refused(14, "try again"), None]
     api.world.faults += [Fault("delete", error) for error in refusals]
-    guarded(boot, backend="gce")
+    guarded(boot, backend="gce", hours=0.0)
     until(lambda: api.gone)
     assert [call.name for call in api.world.calls].count("delete") >= 4
     assert "cannot delete itself, and tries again: DELETE" in log(hosts)
     assert "403" in log(hosts)
-
-
-def test_without_a_label_it_goes_by_its_hours(boot, hosts, api):
-    api.world.faults.append(Fault("get", Refused(7, "Permission denied"), times=1000))
-    api.there[INSTANCE] = {}
-    begun = time.time()
-    guarded(boot, backend="gce", hours=1.5 / 3600)
-    until(lambda: api.gone)
-    assert time.time() - begun >= 1
-    assert "cannot read its label" in log(hosts)
 
 
 @pytest.fixture
@@ -153,23 +142,9 @@ def within(boot, hosts, monkeypatch):
     return made
 
 
-def test_more_time_that_was_given_since_is_kept_to(within, api):
-    soon = time.time() + 1.0
-    api.there[INSTANCE] = {"labels": {"taetpu-expires": str(int(soon) + 1)}}
-    found = within()
-    assert found.reason() == ""
-    api.there[INSTANCE] = FAR
-    until(lambda: time.time() > int(soon) + 1)
-    assert found.reason() == ""
-    api.there[INSTANCE] = {"labels": {"taetpu-expires": "1"}}
-    assert found.reason() == ""  # a label is not asked for all the time
-    found.read = 0.0
-    assert found.reason() == "its time is over"
-
-
 @pytest.mark.slow
 def test_a_machine_that_nobody_uses_goes(boot, hosts, api):
-    api.there[INSTANCE] = FAR
+    api.there[INSTANCE] = {}
     guarded(boot, backend="gce", idle_minutes=1.0 / 60)
     until(lambda: api.gone)
     assert "nobody has used it for" in log(hosts)
@@ -361,8 +336,8 @@ def test_preempted_in_the_middle_of_a_checkpoint_the_one_before_is_whole(boot, h
 
 @pytest.mark.slow
 def test_the_guard_begins_though_the_rest_of_the_script_fails(boot, hosts, api):
-    api.there[INSTANCE] = {"labels": {"taetpu-expires": "1"}}
-    script = vm.startup(replace(of(1), backend="gce", idle_minutes=None), SETTINGS)
+    api.there[INSTANCE] = {}
+    script = vm.startup(replace(of(1), backend="gce", idle_minutes=None, hours=0.0), SETTINGS)
     broken = script.replace("date -u +%Y", 'failed "no luck"; date -u +%Y')
     assert broken != script
     hosts.troubles["*"] = Trouble(script=broken)

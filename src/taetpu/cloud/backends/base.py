@@ -1,11 +1,13 @@
 """The one interface to whatever makes TPU machines."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from taetpu.cloud.spec import EXPIRES, IDLE, OWNER, SPEC, STACK, STUDY, BackendName, Spec
+from taetpu.cloud.spec import EXPIRES, IDLE, LASTS, OWNER, SPEC, STACK, STUDY, BackendName, Spec
 from taetpu.core.chips import Slice
 
 
@@ -57,6 +59,8 @@ class Machine:
     workers: tuple[Worker, ...] = ()
     created: str = ""
     """ISO time; "" where it is not told."""
+    started: str = ""
+    """ISO time since when it has run, after any wait in a queue; "" where it has not, or that is not told."""
     spot: bool = False
 
     @property
@@ -76,19 +80,30 @@ class Machine:
     @property
     def expires(self) -> float | None:
         """Seconds since 1970 after which it should be gone; None where it does not say."""
-        text = self.labels.get(EXPIRES, "")
-        return float(text) if text.isdecimal() else None
+        latest, lasts = self._number(EXPIRES), self._number(LASTS)
+        if latest is None or lasts is None or not self.started:
+            return latest
+        return min(latest, datetime.fromisoformat(self.started).timestamp() + lasts)
+
+    def left(self, now: float) -> float | None:
+        """Seconds for which it may run yet, below 0 where it should be gone; None where it does not say."""
+        if self.expires is None:
+            return None
+        return min(self.expires - now, self._number(LASTS) or math.inf)
 
     @property
     def idle_minutes(self) -> int | None:
         """Without use, after which it deletes itself; 0: never; None where it does not say."""
-        text = self.labels.get(IDLE, "")
-        return int(text) if text.isdecimal() else None
+        return self._number(IDLE)
 
     @property
     def study(self) -> str:
         """The study that it was made for, as a label has it; "": for none."""
         return self.labels.get(STUDY, "")
+
+    def _number(self, label: str) -> int | None:
+        text = self.labels.get(label, "")
+        return int(text) if text.isdecimal() else None
 
 
 class Operation(Protocol):

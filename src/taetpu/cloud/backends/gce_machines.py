@@ -41,6 +41,7 @@ def single(instance: Any, zone: str) -> Machine:
         dict(instance.labels),
         (worker(instance),),
         instance.creation_timestamp,
+        instance.last_start_timestamp,
         _spot(instance),
     )
 
@@ -61,8 +62,9 @@ def several(group: Any, managed: Sequence[Any], instances: Mapping[str, Any], zo
     workers = tuple(worker(one) for one in there)
     state, detail = _state(group, managed, hosts)
     spot = any(_spot(one) for one in there)
+    started = min(filter(None, (one.last_start_timestamp for one in there)), default="")
     created = group.creation_timestamp
-    return Machine(group.name, zone, "gce", kind or "group", state, detail, labels, workers, created, spot)
+    return Machine(group.name, zone, "gce", kind or "group", state, detail, labels, workers, created, started, spot)
 
 
 def remnant(labels: Mapping[str, str], stack: str, zone: str, created: str) -> Machine:

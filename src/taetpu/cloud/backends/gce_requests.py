@@ -13,9 +13,6 @@ Fields = dict[str, Any]
 
 TYPE = "taetpu-type"
 """Beside the labels in a description: the accelerator type."""
-QUEUE = 7200
-"""Seconds for which a flex-start request of one host waits for capacity: the most that is taken, by a public field
-report of July 2026."""
 
 MODELS = {
     "on-demand": "STANDARD",
@@ -52,7 +49,7 @@ def instance(spec: Spec, project: str, zone: str, startup: str, ssh_key: str, la
     asked = _host(spec, project, zone, startup, ssh_key, labels)
     asked |= {"name": spec.stack, "machine_type": f"zones/{zone}/machineTypes/{asked['machine_type']}"}
     if spec.provisioning == "flex-start":
-        asked["params"] = {"request_valid_for_duration": {"seconds": QUEUE}}
+        asked["params"] = {"request_valid_for_duration": {"seconds": round(spec.queue_hours * 3600)}}
     return asked
 
 

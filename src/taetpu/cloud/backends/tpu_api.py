@@ -173,7 +173,7 @@ class TpuApi:
             tags=[TAG],
         )
         kind = tpu_v2.QueuedResource
-        until = kind.QueueingPolicy(valid_until_duration={"seconds": int(spec.hours * 3600)})
+        until = kind.QueueingPolicy(valid_until_duration={"seconds": int(spec.queue_hours * 3600)})
         wanted = kind.Tpu.NodeSpec(parent=self._in(zone), node_id=spec.stack, node=node)
         request = kind(tpu=kind.Tpu(node_spec=[wanted]), queueing_policy=until)
         if spec.provisioning == "spot":

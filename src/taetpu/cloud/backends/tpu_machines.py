@@ -38,7 +38,7 @@ def joined(
     told: Any = node or (spec.node if spec else None)
     full = node.name if node else (request.name if request else "")
     state, detail = _state(request, node)
-    created = getattr(node or request, "create_time", None)
+    created, started = (_iso(getattr(one, "create_time", None)) for one in (node or request, node))
     spot = bool(request and "spot" in request) or bool(node and node.scheduling_config.spot)
     return Machine(
         name=last(full),
@@ -49,7 +49,8 @@ def joined(
         detail=detail,
         labels=dict(told.labels) if told else {},
         workers=_workers(node, instances) if node else (),
-        created=created.isoformat() if created else "",
+        created=created,
+        started=started,
         spot=spot,
     )
 
@@ -57,6 +58,10 @@ def joined(
 def last(name: str) -> str:
     """A resource's own name, without where it is. In full it may have the project's number in place of its name."""
     return name.rpartition("/")[2]
+
+
+def _iso(moment: Any) -> str:
+    return moment.isoformat() if moment else ""
 
 
 def word(state: Any) -> str:

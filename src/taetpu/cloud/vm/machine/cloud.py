@@ -18,7 +18,6 @@ from typing import Any
 
 METADATA = "http://{0}/computeMetadata/v1/"
 GROUP = "/instanceGroupManagers/"
-EXPIRES = "taetpu-expires"
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -71,18 +70,6 @@ class Own:
     def __init__(self, facts: dict[str, Any]):
         self.facts = facts
 
-    def expires(self) -> float | None:
-        """Seconds since 1970 after which it should be gone, by the label in the cloud; None where it has none.
-
-        Raises OSError where nothing can be read.
-        """
-        for path in self._labelled():
-            found = self._call("GET", path)
-            if found is not None:
-                text = found.get("labels", {}).get(EXPIRES, "")
-                return float(text) if text.isdigit() else None
-        return None
-
     def delete(self) -> None:
         """Ask for its end. Raises OSError where that is refused."""
         any(self._call("DELETE", path) is not None for path in self._doomed())
@@ -90,10 +77,6 @@ class Own:
     def there(self) -> bool:
         """Whether anything of it is there still. Raises OSError where that cannot be told."""
         return any(self._call("GET", path.partition("?")[0]) is not None for path in self._doomed())
-
-    def _labelled(self) -> list[str]:
-        """What carries the label: on tpu-api the node, on gce the instance."""
-        return [f"{self._place()}/nodes/{self.facts['stack']}"] if self._is_tpu_api else [self._instance()]
 
     def _doomed(self) -> list[str]:
         """What has to be deleted; the first that is there takes the others with it.

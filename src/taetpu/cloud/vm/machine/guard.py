@@ -24,8 +24,6 @@ STUCK = 4
 """A machine where a process lives may do nothing for so many times as long as one where none does."""
 TRICKLE = 0.01
 """Processors' time per time below which a process counts as doing nothing."""
-LABEL = 300.0
-"""Seconds after which it reads its label again; it does at once before it goes by it."""
 FILES = 20_000
 """Files of a job's folder that are looked at for progress."""
 
@@ -103,13 +101,11 @@ class Guard:
         self.facts, self.homes = facts, homes
         self.own, self.activity = Own(facts), Activity(homes, time.time())
         self.neighbours = Neighbours(facts["hosts"], homes, self.idle)
-        self.expires, self.read = _first_boot() + 3600 * facts["hours"], 0.0
+        self.expires = _first_boot() + 3600 * facts["hours"]
 
     def reason(self) -> str:
         """Why the machine should go now; "" while it should stay."""
         now = time.time()
-        if now >= min(self.expires, self.read + LABEL):
-            self._read_label(now)
         if now >= self.expires:
             return "its time is over"
         self.activity.look(now)
@@ -121,13 +117,6 @@ class Guard:
         """Whether nobody uses this host."""
         minutes = self.facts["idle_minutes"]
         return minutes is not None and self.activity.quiet(time.time(), minutes)
-
-    def _read_label(self, now: float) -> None:
-        """Its time may have been made longer since."""
-        try:
-            self.expires, self.read = self.own.expires() or self.expires, now
-        except (OSError, ValueError, KeyError) as error:
-            say(f"cannot read its label, and goes by what it last knew: {error}")
 
     def watch(self, pause: float) -> None:
         """Look until there is a reason to go; then ask to be deleted, again and again, until it is gone."""
