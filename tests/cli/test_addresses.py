@@ -54,6 +54,7 @@ def both(taetpu: Callable[..., Done], here: Path, places: dict[str, str]) -> Com
     return call
 
 
+@pytest.mark.slow
 def test_what_looks_says_the_same(both: Compare, here: Path):
     assert both("list", "--root", "ROOT").out.split()[-5:] == ["small", "2", "2", "4/4", "WHEN"]
     assert json.loads(both("list", "--root", "ROOT", "--json").out)[0]["runs"] == "4/4"

@@ -47,6 +47,7 @@ ROWS = {
     "run": (("small.yaml", "--on", "tpu", "--root", f"gs://{BUCKET}/r", *WANTED), "at most $", "train small there"),
 }  # fmt: skip
 SPEC = Spec("mine", resolve("v6e-8"), "gce", owner="me", runtime="ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e")
+LONG = ("run", "tpu sync", "tpu stop", "tpu clean", "dev mount", "dev run", "dev run-all", "dev sync")
 ON_HOSTS = ("tpu sync", "tpu run", "tpu stop", "tpu clean", *(name for name in ROWS if name.startswith("dev ")))
 
 
@@ -151,7 +152,7 @@ def furnish(world, project, tmp_path, monkeypatch, ready) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "run" else name for name in ROWS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ROWS]
 )
 def test_it_tells_and_changes_nothing(taetpu, there, project, name):
     words, *said = ROWS[name]

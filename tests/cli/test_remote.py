@@ -78,6 +78,7 @@ def test_a_run_brings_the_project_and_says_how_it_went(ready, hosts, project):
 WAIT = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_refused_has_touched_nothing_of_the_job_that_runs(ready, hosts, project):
     slice = ready(2)
     (project / "wait.py").write_text(WAIT)
@@ -119,6 +120,7 @@ def test_two_projects_of_one_name_leave_each_other_alone(ready, hosts, project, 
     assert there(hosts) == ALL
 
 
+@pytest.mark.slow
 def test_what_stands_before_a_command_is_an_option_or_refused(ready, hosts, project):
     slice = ready()
     for words in (["tpu", "run"], ["tpu", "ssh"], ["dev", "run"], ["dev", "run-all"]):
@@ -231,6 +233,7 @@ def test_sync_and_its_dry_run(ready, hosts, project):
     assert there(hosts) == ALL
 
 
+@pytest.mark.slow
 def test_mount_keeps_folders_and_scrap_removes_what_is_named(ready, hosts, project):
     ready(2)
     taetpu("dev", "mount", "sub/other.py", "data")

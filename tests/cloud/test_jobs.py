@@ -57,6 +57,7 @@ def test_what_cannot_be_run_says_so_in_the_log(ready):
     assert ended(slice, name) == {0: ("ended", 127)}
 
 
+@pytest.mark.slow
 def test_a_job_is_nobodys_session(ready):
     """Neither the connection nor the login's end is its own."""
     slice = ready()
@@ -67,6 +68,7 @@ def test_a_job_is_nobodys_session(ready):
     assert jobs.stop(slice, "", grace=5) == (name, {0: 128 + signal.SIGTERM})
 
 
+@pytest.mark.slow
 def test_to_stop_without_a_name_is_to_stop_the_newest_that_runs(ready):
     """Not the newest of all, which may have ended; on whatever host it is."""
     slice = ready(2)
@@ -87,6 +89,7 @@ COUNT = (
 )
 
 
+@pytest.mark.slow
 def test_logs_go_on_where_the_connection_was_lost(ready, hosts):
     """Every connection is cut, again and again, while the job writes: no line is lost and none comes twice."""
     slice = ready()
@@ -152,6 +155,7 @@ def test_a_host_that_stays_away_ends_the_reading(ready, hosts):
     assert told == ["the connection to t is lost; trying again for 1 s"]
 
 
+@pytest.mark.slow
 def test_stop_ends_what_has_left_the_group_and_what_does_not_listen(ready):
     slice = ready()
     deaf = "trap '' TERM; setsid sleep 61 & setsid sh -c \"trap '' TERM; sleep 62\" & echo up; wait; sleep 63"
@@ -179,6 +183,7 @@ def test_a_job_that_is_killed_is_lost_and_not_ended(ready):
     assert ended(slice, name) == {0: ("lost", None)}
 
 
+@pytest.mark.slow
 def test_one_job_at_a_time_unless_it_shall_run_beside(ready):
     slice = ready(2)
     name = jobs.start(slice, shell("sleep 60"), workers=[1])

@@ -162,6 +162,7 @@ def test_good_connections_that_end_are_not_counted(place):
     assert len(job.seen) == 1
 
 
+@pytest.mark.slow
 def test_a_machine_is_not_given_up_because_nobody_answers_here(place):
     """Neither ssh nor the API: it is this computer that is cut off."""
 
@@ -407,6 +408,7 @@ def test_what_is_refused_for_good_ends_it_at_once(place):
     assert place.changes().count(CREATE) == 2
 
 
+@pytest.mark.slow
 def test_an_outage_has_an_end(place):
     def cut_off(job: Job) -> None:
         place.world.faults.append(Fault("ListNodes", OFFLINE, times=10**6))

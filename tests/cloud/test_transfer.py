@@ -55,6 +55,7 @@ def test_a_sync_makes_every_host_the_same_and_leaves_what_git_ignores(boot, host
     assert transfer.sync(slice, project, "work/my project") == []
 
 
+@pytest.mark.slow
 def test_what_was_sent_and_is_gone_here_goes_there_and_nothing_else(boot, hosts, project):
     slice = boot(2)
     transfer.sync(slice, project, "work/p")
@@ -93,6 +94,7 @@ def test_every_awkward_name_that_is_gone_here_goes_there(boot, hosts, project):
     assert there(hosts, "work/p") == sorted([*rules, "sub/it's (a) [b] $c x.py"])
 
 
+@pytest.mark.slow
 def test_what_is_kept_goes_with_a_later_sync_also_after_one_that_was_cut_off(boot, hosts, project):
     slice = boot()
     transfer.sync(slice, project, "work/p")
@@ -106,6 +108,7 @@ def test_what_is_kept_goes_with_a_later_sync_also_after_one_that_was_cut_off(boo
     assert there(hosts, "work/p") == [name for name in SENT if name not in ("train.py", "a:b.py")]
 
 
+@pytest.mark.slow
 def test_a_host_that_was_left_out_is_brought_up_to_date_by_its_own_list(boot, hosts, project):
     slice = boot(2)
     transfer.sync(slice, project, "work/p")
@@ -116,6 +119,7 @@ def test_a_host_that_was_left_out_is_brought_up_to_date_by_its_own_list(boot, ho
     assert there(hosts, "work/p", "t-w1") == there(hosts, "work/p")
 
 
+@pytest.mark.slow
 def test_a_file_becomes_a_folder_and_a_folder_a_file(boot, hosts, project):
     slice = boot()
     transfer.sync(slice, project, "work/p")
@@ -129,6 +133,7 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(boot, hosts, project):
     assert there(hosts, "work/p") == sorted(names)
 
 
+@pytest.mark.slow
 def test_what_was_named_goes_with_a_sync_once_it_is_gone_here(boot, hosts, project):
     slice = boot()
     transfer.send(slice, project, [project / "train.py", project / "big.csv"], "work/p")
@@ -296,6 +301,7 @@ def small(ready, hosts):
         holder.kill()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_told_and_room_is_enough(small, tmp_path):
     (tmp_path / "big").write_bytes(os.urandom(8 << 20))
     with pytest.raises(ssh_errors.DiskFull) as error:

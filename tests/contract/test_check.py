@@ -117,6 +117,7 @@ def test_arms_that_are_the_same_are_named(study):
     assert place == "arms.y.model.ffn.mult"
 
 
+@pytest.mark.slow
 def test_a_constant_in_the_program_is_part_of_it(study):
     arms = check(study("x: {model.ffn: honest}", "y: {model.ffn: {kind: honest, weight: 3.0}}"))
     assert arms["x"].outline.operations == arms["y"].outline.operations
@@ -266,6 +267,7 @@ def test_the_numbers_said_to_be_read_are_those(study):
 # --- arms that see what they are to predict --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_component_that_sees_later_tokens_is_refused_though_it_starts_blind(study):
     problem, place = refused(study("leak: {model.layers.0.ffn: hindsight}"))
     assert problem == "arm 'leak' sees the future: later tokens change what it predicts at earlier positions"

@@ -91,6 +91,7 @@ class TakenAway(Watcher):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_told_to_end_it_writes_a_checkpoint_between_borders_and_ends_with_the_same_numbers(study, undisturbed):
     with pytest.raises(KeyboardInterrupt):
         study(watcher=TakenAway(6))
@@ -205,6 +206,7 @@ def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_sta
     assert stored(folder) == undisturbed[1]
 
 
+@pytest.mark.slow
 def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrupting):
     extra = text + "  relu: {model.ffn: relu}\n"
     with pytest.raises(KeyboardInterrupt):

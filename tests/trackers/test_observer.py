@@ -25,6 +25,7 @@ def whole(folder, own):
     assert len({heard[0].id for heard in own.values()}) == 4
 
 
+@pytest.mark.slow
 def test_trackers_come_and_go_and_nothing_is_trained_again(study, own, results):
     folder, first = study(STUDY + "trackers: [keeps]\n")
     before, frozen = results(folder), Path(folder.where, "study.yaml").read_bytes()

@@ -76,6 +76,7 @@ def test_pages_may_load_nothing_from_elsewhere(growing, tmp_path) -> None:
             assert "https://" not in text
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_where_it_was_cut_also_when_the_server_was_killed(growing, tmp_path) -> None:
     growing.train("baseline", 0, 0, 20)
     with serving(tmp_path) as port:

@@ -98,6 +98,7 @@ def test_a_startup_script_that_fails_is_told_though_the_machine_runs(boot, hosts
     assert error.value.exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_startup_script_that_never_ends_is_told(boot, hosts):
     hosts.troubles["*"] = Trouble(script="sleep 600")
     slice = boot()
