@@ -20,7 +20,7 @@ from taetpu.cloud.fakes.world import World
 from taetpu.cloud.image.cloudbuild import CloudBuild
 from taetpu.cloud.image.context import Context, Recipe, context
 from taetpu.cloud.image.registry import Registry, repository
-from taetpu.cloud.reconcile import Waits
+from taetpu.cloud.project import Waits
 from taetpu.cloud.settings import read
 
 REGION, BUCKET = "us-east5", "my-results"

@@ -6,7 +6,7 @@ from tests.cloud.looking import Memory
 from taetpu.cli.cloud import Here
 from taetpu.cloud.fakes import prices, quotas
 from taetpu.cloud.fakes.world import Fault, Refused, stockout
-from taetpu.cloud.reconcile import Cloud, Waits
+from taetpu.cloud.project import Cloud, Waits
 from taetpu.cloud.state import Records
 
 TOML = '# mine\n[cloud]\nproject = "fake-project"\nregion = "us-east5"\nowner = "me"\n'

@@ -13,7 +13,7 @@ from taetpu.cloud.backends.base import Machine, State, Worker
 from taetpu.cloud.fakes.hosts import LoopbackHosts, executable
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import World
-from taetpu.cloud.reconcile import Waits
+from taetpu.cloud.project import Waits
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import Spec
 from taetpu.core.chips import resolve

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from taetpu.cloud import reconcile
+from taetpu.cloud import project, reconcile
 from taetpu.cloud.backends.base import Backend, Machine, Operation, State
 from taetpu.cloud.backends.gce import Gce
 from taetpu.cloud.backends.gce_requests import labels_in
@@ -32,7 +32,7 @@ ZONE, NEXT, FAR = "us-east5-b", "us-east5-a", "us-central1-b"
 ME, NAME = "ada", "lab"
 KEY = "ssh-ed25519 AAAAC3Nz laptop"
 SCRIPT = "#!/bin/sh\n"
-QUICK = reconcile.Waits(poll=0.001, settle=0.2, ready=5.0, queue=0.3)
+QUICK = project.Waits(poll=0.001, settle=0.2, ready=5.0, queue=0.3)
 IMAGE, RUNTIME = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "v2-alpha-tpuv6e"
 ENDING = {"STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED", "PREEMPTED", "DELETING", "FAILED"}
 """States of either API in which a machine costs nothing any more, or soon."""
@@ -199,7 +199,7 @@ class Place:
     world: Watched
     hosts: Hosts
     tpu: Tpu
-    cloud: reconcile.Cloud
+    cloud: project.Cloud
     said: list[str]
 
     @property
@@ -288,7 +288,7 @@ def cloud(kind: Kind, folder: Path, *, grpc: bool = True) -> Iterator[Place]:
         backends = (Gce(clients), TpuApi(clients))
         yield Place(
             kind, world, hosts, tpu,
-            reconcile.Cloud(backends, _records(world.project, folder), ME, said.append, waits), said,
+            project.Cloud(backends, _records(world.project, folder), ME, said.append, waits), said,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.cloud.tpu_faces import KEY, ZONE, Place, cloud, spec
 
-from taetpu.cloud import reconcile
+from taetpu.cloud import project, reconcile
 from taetpu.cloud.backends.base import Machine
 from taetpu.cloud.errors import Permission, Stockout, Transient
 from taetpu.cloud.fakes.world import Fault, Refused, stockout
@@ -61,9 +61,9 @@ class Job:
         return str(self.stored)
 
     @property
-    def cloud(self) -> reconcile.Cloud:
-        waits = reconcile.Waits(poll=5.0, settle=0.2, ready=10.0, queue=0.3, sleep=self.sleep, now=lambda: self.clock)
-        return reconcile.Cloud((self.place.api,), Records(self.place.world.project), "ada", self.said.append, waits)
+    def cloud(self) -> project.Cloud:
+        waits = project.Waits(poll=5.0, settle=0.2, ready=10.0, queue=0.3, sleep=self.sleep, now=lambda: self.clock)
+        return project.Cloud((self.place.api,), Records(self.place.world.project), "ada", self.said.append, waits)
 
     def run(self, budget: Budget | None = None, zones: tuple[str, ...] = (ZONE, OTHER)) -> int:
         there = self.cloud

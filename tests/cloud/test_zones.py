@@ -14,7 +14,7 @@ from taetpu.cloud.clients import Clients
 from taetpu.cloud.errors import Unknown
 from taetpu.cloud.fakes.quotas import info
 from taetpu.cloud.fakes.world import Fault, Refused, World, stockout
-from taetpu.cloud.reconcile import Waits
+from taetpu.cloud.project import Waits
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import Spec
 from taetpu.core.chips import resolve

@@ -15,9 +15,10 @@ from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission, Transie
 from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.cloud.storage import Address, address
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore, NotStored, Store, at_once, open_store
+from taetpu.store.backend import LocalStore, Store, at_once, open_store
 from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.index import studies
+from taetpu.store.keys import NotStored
 from taetpu.store.study import StudyFolder
 
 

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from taetpu.cloud.clients import Clients
-    from taetpu.cloud.reconcile import Cloud
+    from taetpu.cloud.project import Cloud
     from taetpu.cloud.settings import Settings
 
 
@@ -30,7 +30,7 @@ class Here:
 
         from taetpu.cloud.backends.gce import Gce
         from taetpu.cloud.backends.tpu_api import TpuApi
-        from taetpu.cloud.reconcile import Cloud, Waits
+        from taetpu.cloud.project import Cloud, Waits
         from taetpu.cloud.spec import label
         from taetpu.cloud.state import Records
 

@@ -132,7 +132,7 @@ def _by_cloud_build(
     """The digest of what was built; "" where that was not agreed to."""
     from taetpu.cloud import charges
     from taetpu.cloud.image.cloudbuild import FOLDER, CloudBuild, needs_bucket
-    from taetpu.cloud.reconcile import Waits
+    from taetpu.cloud.project import Waits
 
     bucket = needs_bucket(place.settings.bucket)
     plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")

@@ -99,7 +99,7 @@ def delete(
 
 def registry_of(place: Here, region: str) -> "Registry":
     from taetpu.cloud.image.registry import Registry, repository
-    from taetpu.cloud.reconcile import Waits
+    from taetpu.cloud.project import Waits
 
     clients = place.clients
     return Registry(clients, repository(place.settings, region), Waits.here(), tell)

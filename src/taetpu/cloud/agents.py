@@ -7,8 +7,14 @@ from typing import Any
 
 from taetpu.cloud.ssh import Slice, together
 from taetpu.cloud.ssh_errors import CommandFailed, Done, refusal
-from taetpu.cloud.vm import AGENT, ANSWER
 
+PRIVATE = "${TAETPU_VM_ROOT:-/var/lib/taetpu}"
+AGENT = (
+    f'cd && exec python3 -I -c "import sys; sys.path.insert(0, sys.argv[1]); from machine import agent; '
+    f'sys.exit(agent.main(sys.argv[2:]))" "{PRIVATE}" "$1"'
+)
+ANSWER = 30.0
+"""Seconds in which a host that is up answers a small question."""
 REFUSED = 3
 """The agent's exit code where it says why something cannot be done."""
 

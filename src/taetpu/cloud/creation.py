@@ -2,19 +2,16 @@
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from taetpu.cloud.backends.base import OVER, Backend, Machine, Operation, State
 from taetpu.cloud.errors import CloudError, Conflict, Stockout, Transient, Unknown
 from taetpu.cloud.pace import wait_turn
+from taetpu.cloud.project import Cloud
 from taetpu.cloud.spec import Spec, fingerprint
 from taetpu.cloud.state import Record
 
-if TYPE_CHECKING:
-    from taetpu.cloud.reconcile import Cloud
 
-
-def made(cloud: "Cloud", spec: Spec, zone: str, startup: str, ssh_key: str, queue: float | None) -> Machine:
+def made(cloud: Cloud, spec: Spec, zone: str, startup: str, ssh_key: str, queue: float | None) -> Machine:
     """Ask for the machine in a zone, after writing down that it is asked for.
 
     Where no answer comes it is looked for, and asked for again if it is not there: a zone gives a name but once.
@@ -48,7 +45,7 @@ def made(cloud: "Cloud", spec: Spec, zone: str, startup: str, ssh_key: str, queu
 
 
 def _waited(
-    cloud: "Cloud", backend: Backend, spec: Spec, zone: str, operation: Operation | None, queue: float | None
+    cloud: Cloud, backend: Backend, spec: Spec, zone: str, operation: Operation | None, queue: float | None
 ) -> Machine:
     """The machine once it is ready.
 
@@ -96,7 +93,7 @@ def _vanished(spec: Spec, zone: str, seen: bool) -> CloudError:
     return Unknown(problem, remedy="the same command looks for it again; `taetpu tpu down` removes it")
 
 
-def ready(cloud: "Cloud", spec: Spec, machine: Machine, rate: float | None, queue: float | None) -> Machine:
+def ready(cloud: Cloud, spec: Spec, machine: Machine, rate: float | None, queue: float | None) -> Machine:
     """Wait for a machine that is there; note that it is."""
     identity = dict(spec.identity())
     if machine.state is not State.READY:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from taetpu.cloud.agents import REFUSED, NoJob, ask, send, told
+from taetpu.cloud.agents import ANSWER, REFUSED, NoJob, ask, send, told
 from taetpu.cloud.errors import CloudError, Conflict
 from taetpu.cloud.job_log import Reader
 from taetpu.cloud.ssh import Slice
 from taetpu.cloud.ssh_errors import refusal
-from taetpu.cloud.vm import ANSWER
 
 
 class Running(Conflict):

@@ -2,19 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from taetpu.cloud.backends.base import Machine, Operation
 from taetpu.cloud.errors import CloudError, Conflict, NotFound, Transient, Unknown
-
-if TYPE_CHECKING:
-    from taetpu.cloud.reconcile import Cloud
+from taetpu.cloud.project import Cloud
 
 UNCLEAR = (Transient, Unknown, Conflict)
 """What says nothing of whether a machine goes: it is asked again. One that is being made may refuse for a while."""
 
 
-def remove(cloud: "Cloud", doomed: Sequence[Machine]) -> None:
+def remove(cloud: Cloud, doomed: Sequence[Machine]) -> None:
     """Delete machines and wait until they are gone; their records say so.
 
     Raises:
@@ -35,7 +32,7 @@ def remove(cloud: "Cloud", doomed: Sequence[Machine]) -> None:
         raise _still_there(left)
 
 
-def _asked(cloud: "Cloud", machine: Machine) -> tuple[Operation | None, CloudError | None]:
+def _asked(cloud: Cloud, machine: Machine) -> tuple[Operation | None, CloudError | None]:
     """Ask for a machine's end: what came of it, or why it is refused; neither where there was no clear answer."""
     try:
         return cloud.backend(machine.backend).delete(machine.name, machine.zone), None
@@ -45,7 +42,7 @@ def _asked(cloud: "Cloud", machine: Machine) -> tuple[Operation | None, CloudErr
         return None, error
 
 
-def _gone(cloud: "Cloud", machine: Machine, operation: Operation | None) -> bool:
+def _gone(cloud: Cloud, machine: Machine, operation: Operation | None) -> bool:
     """Whether a machine is gone before all patience is; its end is asked for again where there was no answer."""
     backend = cloud.backend(machine.backend)
     for _ in cloud.waits.until(cloud.waits.ready):

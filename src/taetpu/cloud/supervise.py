@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 from taetpu.cloud.backends.base import OVER, Machine, State
 from taetpu.cloud.errors import CloudError, Quota, Stockout, Transient, Unknown
-from taetpu.cloud.reconcile import Cloud, down, lost
+from taetpu.cloud.project import Cloud
+from taetpu.cloud.reconcile import down, lost
 from taetpu.cloud.spec import Spec
 from taetpu.cloud.state import Used
 

@@ -14,8 +14,8 @@ from typing import Literal
 from taetpu.cloud import catalogue
 from taetpu.cloud.backends.base import OVER, Backend, Machine, State
 from taetpu.cloud.errors import CloudError, Conflict, Transient, Unknown
+from taetpu.cloud.project import Tell, Waits
 from taetpu.cloud.quotas import Limit, Quotas
-from taetpu.cloud.reconcile import Tell, Waits
 from taetpu.cloud.spec import BackendName, Provisioning, Spec
 from taetpu.core.chips import Slice
 from taetpu.core.interrupt import noted

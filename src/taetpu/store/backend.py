@@ -5,23 +5,17 @@ A key is names joined by `/`, e.g. `my-study/runs/nope/0-1f3a9c04/config.json`. 
 """
 
 import fcntl
-import getpass
 import json
 import os
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from taetpu.cloud.storage import address
 from taetpu.core import disk
-from taetpu.core.errors import UserError, Where
-
-
-class NotStored(UserError, KeyError):
-    """Nothing is stored under the key."""
+from taetpu.core.errors import UserError
+from taetpu.store.keys import NotStored, check_name, this_process
 
 
 class Store(Protocol):
@@ -111,28 +105,6 @@ def at_once(store: Store, changes: Iterable[Callable[[], None]]) -> None:
 def default_root(option: str | None = None) -> str:
     """Where studies live: `--root`, else the environment's `TAETPU_ROOT`, else `./runs`."""
     return option or os.environ.get("TAETPU_ROOT") or "./runs"
-
-
-def check_name(name: str, what: str = "name", path: Where = ()) -> str:
-    """A name that is safe as one part of a path on any system; `=`, `.`, `-`, `+`, `,` and spaces are welcome.
-
-    Raises:
-        UserError: it is empty, starts with a dot, has a slash or an unprintable character, or exceeds 120 bytes.
-    """
-    if not name:
-        problem = "is empty"
-    elif name.startswith("."):
-        problem = "starts with a dot"
-    elif "/" in name or "\\" in name:
-        problem = "has a slash in it"
-    elif not name.isprintable():
-        problem = "has an unprintable character in it"
-    elif len(name.encode()) > 120:
-        problem = "is longer than 120 bytes"
-    else:
-        return name
-    remedy = "use letters, digits and = . - + , up to 120 of them; it becomes a folder's name"
-    raise UserError(f"{what} {name!r} {problem}", path=path, remedy=remedy)
 
 
 class LocalStore:
@@ -240,16 +212,6 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
                 yield below
-
-
-def this_process() -> dict[str, str | int]:
-    """What a claim says of its holder."""
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return {"pid": os.getpid(), "host": socket.gethostname(), "user": user, "since": since}
 
 
 def _held(path: Path) -> UserError:

@@ -20,8 +20,8 @@ from taetpu.cloud.storage import READER, Address, explained, patience
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import scratch
-from taetpu.store.backend import NotStored, check_name, this_process
 from taetpu.store.documents import to_json
+from taetpu.store.keys import NotStored, check_name, this_process
 from taetpu.store.lease import Lease
 from taetpu.store.listing import SMALL, Contents, Entry, Listings
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from taetpu.cloud.storage import address
 from taetpu.core.errors import UserError
-from taetpu.store.backend import NotStored, default_root, open_store
+from taetpu.store.backend import default_root, open_store
+from taetpu.store.keys import NotStored
 from taetpu.store.study import StudyFolder
 
 

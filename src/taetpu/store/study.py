@@ -5,8 +5,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from taetpu.store.backend import NotStored, Store, check_name
+from taetpu.store.backend import Store
 from taetpu.store.documents import finite, from_json, from_yaml, to_json, to_yaml
+from taetpu.store.keys import NotStored, check_name
 from taetpu.store.runs import RunFolder
 
 _RUN_CONFIG = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/config\.json")

@@ -11,7 +11,7 @@ from taetpu.cloud.backends.base import Machine, State
 from taetpu.cloud.errors import Permission
 from taetpu.cloud.fakes.images import REPOSITORIES, VERSIONS
 from taetpu.cloud.fakes.world import Fault, Refused
-from taetpu.cloud.reconcile import Cloud
+from taetpu.cloud.project import Cloud
 from taetpu.cloud.spec import OWNER, Spec
 from taetpu.cloud.state import Records
 from taetpu.core.chips import resolve

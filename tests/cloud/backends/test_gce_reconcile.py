@@ -7,7 +7,8 @@ from tests.cloud.gce import KEY, SLICE, SPEC, ZONE
 
 from taetpu.cloud.backends.base import State
 from taetpu.cloud.fakes import gce
-from taetpu.cloud.reconcile import Cloud, Waits, down, up
+from taetpu.cloud.project import Cloud, Waits
+from taetpu.cloud.reconcile import down, up
 from taetpu.cloud.state import Records
 
 PROJECT = "fake-project"

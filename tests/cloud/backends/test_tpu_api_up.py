@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.cloud.tpu_faces import FACES, KEY, ZONE, cloud, spec
 
-from taetpu.cloud import reconcile
+from taetpu.cloud import project, reconcile
 from taetpu.cloud.backends.base import State
 from taetpu.cloud.errors import Quota, Transient
 from taetpu.cloud.fakes.world import Fault, Refused, quota
 from taetpu.cloud.state import Records
 
 OTHER = "us-west4-a"
-WAITS = reconcile.Waits(poll=0.001, settle=0.2, ready=10.0, queue=0.3)
+WAITS = project.Waits(poll=0.001, settle=0.2, ready=10.0, queue=0.3)
 CALL = "CreateQueuedResource"
 
 
@@ -24,7 +24,7 @@ def place(request, tmp_path, monkeypatch):
 
 
 def all_of(place, waits=WAITS, tell=lambda line: None):
-    return reconcile.Cloud((place.api,), Records(place.world.project), "ada", tell, waits)
+    return project.Cloud((place.api,), Records(place.world.project), "ada", tell, waits)
 
 
 def up(place, zones=(ZONE, OTHER), **more):

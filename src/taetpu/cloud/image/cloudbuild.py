@@ -18,7 +18,7 @@ from taetpu.cloud.errors import BuildFailed, CloudError, NotFound, Transient, Un
 from taetpu.cloud.google_calls import explained, reading
 from taetpu.cloud.image.context import Context
 from taetpu.cloud.image.registry import Registry
-from taetpu.cloud.reconcile import Waits
+from taetpu.cloud.project import Waits
 
 FOLDER = "tmp/images"
 """In the bucket. What lies below `tmp/` is removed by the bucket's own rule."""

@@ -15,7 +15,7 @@ from taetpu.cloud.catalogue import region as region_of
 from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Unknown
 from taetpu.cloud.google_calls import explained, reading
-from taetpu.cloud.reconcile import Waits
+from taetpu.cloud.project import Waits
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import IMAGE, OWNER, image_label, label
 

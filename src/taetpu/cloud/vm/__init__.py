@@ -10,29 +10,24 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taetpu.cloud import agents
+from taetpu.cloud.agents import ANSWER, PRIVATE
 from taetpu.cloud.errors import CloudError
 from taetpu.cloud.spec import Spec
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
-    from taetpu.cloud.reconcile import Waits
+    from taetpu.cloud.project import Waits
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Slice
 
 MACHINE = ("__init__", "processes", "jobs", "supervisor", "agent", "cloud", "neighbours", "guard")
-PRIVATE = "${TAETPU_VM_ROOT:-/var/lib/taetpu}"
-AGENT = (
-    f'cd && exec python3 -I -c "import sys; sys.path.insert(0, sys.argv[1]); from machine import agent; '
-    f'sys.exit(agent.main(sys.argv[2:]))" "{PRIVATE}" "$1"'
-)
 LOOK = (
     f'p="{PRIVATE}"; if [ -f "$p/failed" ]; then cat "$p/failed"; tail -n 5 "$p/startup.log"; exit 3; fi; '
     '[ -f "$p/ready" ] || exit 4'
 )
 """A host's state: 0 ready, 3 its startup-script has failed, 4 not yet."""
 FAILED, NOT_YET = 3, 4
-ANSWER = 30.0
-"""Seconds in which a host that is up answers a small question."""
 
 
 class NotSetUp(CloudError):
@@ -72,7 +67,7 @@ def prepare(
         CloudError: the environment could not be installed, or the package not copied.
     """
     from taetpu.cloud import ssh, transfer
-    from taetpu.cloud.reconcile import Waits
+    from taetpu.cloud.project import Waits
 
     _await(slice, waits or Waits.here(), tell, check)
     if spec.image:
@@ -179,7 +174,7 @@ def _state(rc: int | None) -> str:
 
 def _introduce(slice: "Slice") -> None:
     """Tell the hosts of a slice of each other, for their guards."""
-    from taetpu.cloud import agents, ssh
+    from taetpu.cloud import ssh
 
     if len(slice.workers) == 1:
         return
