@@ -47,8 +47,10 @@ MaxStartups 100
 MaxSessions 100
 PrintMotd no
 ForceCommand "{folder}/login"
+SetEnv SHLVL=1 "ZDOTDIR={folder}"
 Subsystem sftp internal-sftp
 """
+"""`SetEnv` keeps this user's own shell from reading his start-up files, which it does first where sshd runs it."""
 LOGIN = """\
 #!/bin/bash
 . {folder}/environment
