@@ -16,8 +16,7 @@ PART = "us-east5/my-tpu-b"
 
 
 def test_four_hosts_in_order(compute):
-    compute.ready(SLICE)
-    machine = compute.gce.get("my-tpu", ZONE)
+    machine = compute.ready(SLICE)
     names = [worker.instance for worker in machine.workers]
     assert names == sorted(names)
     assert [(name, worker) for name, worker, _ in compute.hosts.booted] == list(zip(names, range(4), strict=True))

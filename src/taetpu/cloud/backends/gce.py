@@ -133,8 +133,11 @@ class Gce:
     def _several(self, group: Any, zone: str) -> Machine:
         doing = f"looking at {group.name}"
         asked = f"labels.{STACK}={group.name}"
-        instances = self.calls.listed("Instances", "list", doing, zone=zone, filter=asked)
-        return gce_machines.several(group, self._managed(group.name, zone), {one.name: one for one in instances}, zone)
+        managed = self._managed(group.name, zone)
+        instances = self.calls.listed(
+            "Instances", "list", doing, zone=zone, filter=asked
+        )  # no older than the group's word
+        return gce_machines.several(group, managed, {one.name: one for one in instances}, zone)
 
     def _check_attempts(self, name: str, zone: str, doing: str) -> None:
         """A group keeps trying to make its hosts; what keeps it from it for long ends the waiting here.

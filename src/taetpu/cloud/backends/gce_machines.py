@@ -61,6 +61,8 @@ def several(group: Any, managed: Sequence[Any], instances: Mapping[str, Any], zo
     there = [instances[name] for name in sorted(one.name for one in managed) if name in instances]
     workers = tuple(worker(one) for one in there)
     state, detail = _state(group, managed, hosts)
+    if state is State.READY and len(there) < hosts:  # they were asked for one after the other
+        state = State.UNKNOWN
     spot = any(_spot(one) for one in there)
     started = min(filter(None, (one.last_start_timestamp for one in there)), default="")
     created = group.creation_timestamp
