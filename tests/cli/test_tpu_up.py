@@ -66,7 +66,7 @@ def test_a_machine_is_made_used_and_removed(world, hosts, project, kind, backend
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "backend", "workers"), [SINGLE, SEVERAL])
+@pytest.mark.parametrize(("kind", "backend", "workers"), [SINGLE, pytest.param(*SEVERAL, marks=pytest.mark.nightly)])
 def test_a_machine_whose_maker_is_gone_ends_itself(world, hosts, project, kind, backend, workers):  # noqa: F811
     taetpu("tpu", "up", "--type", kind, "--backend", backend, "--max-hours", "0.01", "--yes")
     assert len(hosts.vms) == workers

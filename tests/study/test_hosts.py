@@ -87,7 +87,7 @@ def test_a_packed_study_on_eight_devices_gives_the_verdicts_of_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["auto", "{data: 4}"])
+@pytest.mark.parametrize("mesh", ["auto", pytest.param("{data: 4}", marks=pytest.mark.nightly)])
 def test_two_processes_train_a_study_as_one_does(tmp_path, mesh):
     """Bit for bit, where no number is a sum over processes; these add in another order."""
     divided = mesh != "auto"  # on fewer seeds: collectives between processes are slow on a CPU

@@ -134,9 +134,8 @@ class Gce:
         doing = f"looking at {group.name}"
         asked = f"labels.{STACK}={group.name}"
         managed = self._managed(group.name, zone)
-        instances = self.calls.listed(
-            "Instances", "list", doing, zone=zone, filter=asked
-        )  # no older than the group's word
+        # Asked for last: no older than what the group says of them.
+        instances = self.calls.listed("Instances", "list", doing, zone=zone, filter=asked)
         return gce_machines.several(group, managed, {one.name: one for one in instances}, zone)
 
     def _check_attempts(self, name: str, zone: str, doing: str) -> None:
