@@ -326,6 +326,37 @@ TABLE = {
 }  # fmt: skip
 
 
+def refused(address):
+    with pytest.raises(requests.ConnectionError) as caught:
+        requests.get(address, timeout=5)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (lambda: refused("http://127.0.0.1:1/x"), "Google does not answer (127.0.0.1: Connection refused)"),
+        (
+            lambda: auth.TransportError(
+                "HTTPSConnectionPool(host='oauth2.googleapis.com', port=443): Max retries exceeded with url: /token "
+                "(Caused by NameResolutionError(\"HTTPSConnection(host='oauth2.googleapis.com', port=443): Failed to "
+                "resolve 'oauth2.googleapis.com' ([Errno -2] Name or service not known)\"))"
+            ),
+            "Google does not answer (oauth2.googleapis.com: Name or service not known)",
+        ),
+        (
+            lambda: rpc(14, "failed to connect to all addresses; Connection refused"),
+            "Google does not answer (failed to connect to all addresses; Connection refused)",
+        ),
+    ],
+    ids=["by REST", "at sign-in", "by gRPC"],
+)
+def test_no_network_is_told_in_a_sentence_with_what_to_see_to(error, words):
+    found = classify(error(), ZONE, "creating lab")
+    assert (type(found), found.problem) == (Transient, f"creating lab in us-east5-b: {words}")
+    assert found.remedy == "see to the connection, then give the same command again"
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_an_error_is_sorted_by_what_can_be_done(name):
     error, kind, words = TABLE[name]

@@ -116,7 +116,7 @@ def push(
             problem = f"{engine} has no {image}"
             raise NotFound(problem, remedy=f"`taetpu image build --engine {engine}` with the same options makes it")
         plan = f"{_missing(registry)}push {image}\n  {charges.images()}"
-        if not agreed(plan, "Push it?", yes=yes, dry_run=dry_run):
+        if not agreed(place.noted(plan), "Push it?", yes=yes, dry_run=dry_run):
             return
         registry.ensure(place.settings.owner)
         local.push(image, place.clients)
@@ -137,7 +137,7 @@ def _by_cloud_build(
     bucket = needs_bucket(place.settings.bucket)
     plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")
     plan = f"{_missing(registry)}{plan}\n  {charges.build(minutes)}\n  {charges.images()}"
-    if not agreed(plan, "Build it?", yes=yes, dry_run=dry_run):
+    if not agreed(place.noted(plan), "Build it?", yes=yes, dry_run=dry_run):
         return ""
     registry.ensure(place.settings.owner)
     return CloudBuild(place.clients, registry, bucket, minutes, Waits.here(), tell).build(context)

@@ -93,7 +93,7 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
         lines.append(f"  {row.zone} by {row.backend}: {cost}")
     lines.append(f"should this be killed: after {PROBE_HOURS * 60:.0f} min Compute Engine's server deletes its own,")
     lines.append("and the guard on the machine that of the Cloud TPU API, if its account may; else `taetpu tpu gc`")
-    if not agreed("\n".join(lines), "Ask for them?", yes=yes, dry_run=dry_run):
+    if not agreed(place.noted("\n".join(lines)), "Ask for them?", yes=yes, dry_run=dry_run):
         return []
     found = []
     for row, runtime in zip(table, runtimes, strict=True):

@@ -113,7 +113,7 @@ def classify(error: Any, zone: str = "", doing: str = "", *, reading: bool = Fal
     if isinstance(error, CloudError):
         return error
     case = Case(told(error), zone, doing, reading)
-    for rule in (_signed_out, _cut, _disabled, _elsewhere, _exhausted, _denied):
+    for rule in (_signed_out, _unsent, _cut, _disabled, _elsewhere, _exhausted, _denied):
         if found := rule(case):
             return found
     return _by_code(case)
@@ -127,6 +127,13 @@ def _signed_out(case: Case) -> CloudError | None:
     if case.told.signed_out or case.told.code == 16:
         return case.error(Permission, "the sign-in to Google Cloud has expired or is not valid", f"`{SIGN_IN}`")
     return None
+
+
+def _unsent(case: Case) -> CloudError | None:
+    if not case.told.unsent:
+        return None
+    remedy = "see to the connection, then give the same command again"
+    return case.error(Transient, "Google does not answer", remedy)
 
 
 def _cut(case: Case) -> CloudError | None:

@@ -20,6 +20,12 @@ TABLE = "cloud"
 PREFIX = "TAETPU_"
 
 YES, NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+SHARED = {
+    "admin", "app", "azureuser", "centos", "codespace", "coder", "colab", "debian", "docker", "ec2-user", "fedora",
+    "gitpod", "guest", "jenkins", "jovyan", "kaggle", "node", "nobody", "opc", "rocky", "root", "runner", "student",
+    "ubuntu", "unknown", "user", "vagrant", "vscode", "worker",
+}  # fmt: skip
+"""Logins that images and systems give to everybody: whose machines theirs are nobody can tell."""
 KEYS = re.compile(r"key|credential|secret|password|token|json")
 """What a field would be called that somebody wants to put a key file into."""
 
@@ -31,7 +37,7 @@ class Settings(Config):
 
     Attributes:
         project: the Google Cloud project; else GOOGLE_CLOUD_PROJECT.
-        owner: who makes things, a label on all of them; the login name otherwise.
+        owner: who makes things, a label on all of them (see `spec.label`); the login name otherwise.
         stack: the name of a TPU where a command says none.
         zones: where to look, in this order; empty: wherever the chip is, in `region` first, then the cheapest.
         backend: "gce" or "tpu-api"; empty: the one that suits the generation.
@@ -87,6 +93,13 @@ class Settings(Config):
                 remedy = '["WANDB_API_KEY"], or ["WANDB_API_KEY=my-secret"]: names alone, never what is secret'
                 raise UserError("this names no secret of Secret Manager", path=("secrets",), remedy=remedy)
         return self
+
+    @property
+    def shared(self) -> str:
+        """What is wrong with an owner whom many are; "" for one's own."""
+        if self.owner.lower() not in SHARED:
+            return ""
+        return f"owner {self.owner}: shared by everybody who is {self.owner} in this project, with `down` and `gc`"
 
     @property
     def secret_names(self) -> dict[str, str]:

@@ -27,6 +27,15 @@ def test_settings_are_named_with_their_file(tmp_path):
     assert check.remedy.startswith("did you mean 'project'?")
 
 
+@pytest.mark.parametrize("login", ["root", "ubuntu", "jovyan", "vscode"])
+def test_an_owner_that_many_are_is_a_warning(login, tmp_path):
+    (check,) = local.owner(local.settings(tmp_path, {"USER": login})[0])
+    assert (check.name, check.status) == ("owner", "warning")
+    assert check.found.startswith(f"owner {login}: shared by everybody who is {login} in this project")
+    assert check.remedy == "set `owner` in taetpu.toml, or TAETPU_OWNER"
+    assert list(local.owner(local.settings(tmp_path, {"USER": login, "TAETPU_OWNER": "ada"})[0])) == []
+
+
 @pytest.fixture
 def signed(tmp_path):
     """`signed(data) -> environment`: where gcloud keeps application-default credentials, with such a file."""

@@ -9,7 +9,7 @@ from taetpu.cloud.fakes.images import REPOSITORIES, VERSIONS
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.image.registry import BATCH, chosen, refuse_container_registry, repository, users
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.spec import IMAGE, OWNER, Spec, image_label
+from taetpu.cloud.spec import IMAGE, OWNER, Spec, image_label, label
 from taetpu.core.chips import resolve
 
 PATH = PACKAGE.partition("/packages/")[0]
@@ -35,7 +35,7 @@ def test_a_missing_repository_is_made_once_with_its_owner(registry, world, told)
     registry.ensure("Some One")
     assert [call.name for call in world.changes()] == ["repositories.create"]
     (made,) = world.table(REPOSITORIES).values()
-    assert (made["name"], made["format"], made["labels"]) == (PATH, "DOCKER", {OWNER: "some-one"})
+    assert (made["name"], made["format"], made["labels"]) == (PATH, "DOCKER", {OWNER: label("Some One")})
     assert told == ["making the repository taetpu in us-east5"]
 
 
