@@ -61,6 +61,19 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
     ("options", "words"),
     [
         (("--zone", "nowhere"), "'nowhere' is no zone"),
+        (("--backend", "foo"), "there is no backend 'foo'\n  where:  --backend\n"),
+        (("--type", "v5e-8", "--backend", "gce"), "gce does not make v5e\n  where:  --backend\n"),
+        (("--runtime", "x y"), "'x y' cannot be the name of an image family of Compute Engine\n  where:  --runtime\n"),
+        (
+            ("--runtime", "v2-alpha-tpuv6e"),
+            "'v2-alpha-tpuv6e' is a runtime version of the Cloud TPU API, and gce starts an image family of Compute "
+            "Engine\n  where:  --runtime\n  remedy: --backend tpu-api, or an image family",
+        ),
+        (
+            ("--runtime", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "--backend", "tpu-api"),
+            "'ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e' is an image family of Compute Engine, and tpu-api starts a "
+            "runtime version of the Cloud TPU API\n  where:  --runtime\n  remedy: --backend gce, or a runtime version",
+        ),
         (("--zone", "us-central2-b"), "gce does not list v6e-8 in us-central2-b"),
         (("--max-usd", "-1"), "no TPU costs at most $-1"),
         (("--max-usd", "nan"), "no TPU costs at most $nan"),

@@ -191,8 +191,9 @@ def test_what_cannot_be_asked_for(settings: Settings, asked: dict, told: str):
 
 
 def test_the_settings_say_what_is_left_out():
-    settings = Settings(bucket="gs://mine/runs", zones=("us-east5-b", "us-east5-a"), owner="Jo Doe")
+    settings = Settings(bucket="mine", zones=("us-east5-b", "us-east5-a"), owner="Jo Doe")
     assert bucket.wanted(settings) == bucket.Wanted("mine", "us-east5", label("Jo Doe"))
+    assert bucket.wanted(settings, "gs://theirs/runs").name == "theirs"
     assert bucket.wanted(settings, "other", "EUROPE-WEST4").region == "europe-west4"
 
 

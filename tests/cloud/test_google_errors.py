@@ -326,6 +326,23 @@ TABLE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("field", "remedy"),
+    [
+        ("resource.disks[0].initializeParams.sourceImage", "see to --runtime, the name of an image family"),
+        ("resource.networkInterfaces[0].subnetwork", "see to `subnetwork` in taetpu.toml"),
+        ("resource.networkInterfaces[0].network", "see to `network` in taetpu.toml"),
+        ("resource.other", "see to the option or setting that it is from; `taetpu doctor` looks at them"),
+    ],
+)
+def test_a_field_that_is_refused_says_what_sets_it(field, remedy):
+    # the words: https://github.com/GoogleCloudPlatform/cloud-foundation-toolkit/issues/95
+    found = classify(
+        rest(400, f"Invalid value for field '{field}': 'x'. The URL is malformed.", legacy="invalid"), ZONE
+    )
+    assert (type(found), found.remedy) == (Invalid, remedy)
+
+
 def refused(address):
     with pytest.raises(requests.ConnectionError) as caught:
         requests.get(address, timeout=5)

@@ -154,7 +154,7 @@ def _context(kind: str, torch: str, index: str, python: str, digest: str) -> "Co
     Raises:
         UserError: one of them is nothing that can be built.
     """
-    from taetpu.cloud.image.context import Recipe, context, doubts, torch_of
+    from taetpu.cloud.image.context import Recipe, check_python, context, doubts, torch_of
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
@@ -164,7 +164,9 @@ def _context(kind: str, torch: str, index: str, python: str, digest: str) -> "Co
         tell(doubt)
     if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         remedy = "sha256: and 64 hexadecimal digits, as `docker buildx imagetools inspect` prints it"
-        raise UserError(f"{digest!r} is no digest", remedy=remedy)
+        raise UserError(f"{digest!r} is no digest", path=("--python-digest",), remedy=remedy)
+    if python:
+        check_python(python)
     return context(Recipe(chosen, index if chosen != "none" else "", python, digest))
 
 

@@ -39,12 +39,15 @@ def zones(
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
+    from taetpu.cloud.settings import check_region
     from taetpu.cloud.zones import rows
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
     if all_regions and region:
         raise UserError("--region and --all-regions exclude each other", remedy="give one of them")
+    if region:
+        check_region(region, ("--region",))
     tpu, place = resolve(kind), here()
     way = Wanted(kind, spot=spot or probe, flex_start=flex_start).way()
     where = region or ("" if all_regions else place.settings.region)

@@ -161,6 +161,34 @@ def check_reservation(name: str, backend: BackendName) -> str:
     raise UserError(f"{name!r} cannot be the name of a reservation", path=("--reservation",), remedy=remedy)
 
 
+RUNTIMES = {
+    "gce": ("an image family of Compute Engine", r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", r"ubuntu-accel-.*"),
+    "tpu-api": (
+        "a runtime version of the Cloud TPU API", r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
+        r"v2-(alpha|nightly).*|tpu-(vm|ubuntu).*",
+    ),
+}  # fmt: skip
+"""By backend: what a machine starts with, how its name is written, and names that no other backend has."""
+
+
+def check_runtime(name: str, backend: BackendName) -> str:
+    """What a machine starts with, as its backend names it.
+
+    Raises:
+        UserError: it is no name, or one of the other backend's.
+    """
+    what, written, _ = RUNTIMES[backend]
+    other = next((one for one, (_, _, own) in RUNTIMES.items() if one != backend and re.fullmatch(own, name)), "")
+    usual = "without --runtime it is what suits the TPU"
+    if other:
+        problem = f"{name!r} is {RUNTIMES[other][0]}, and {backend} starts {what}"
+        raise UserError(problem, path=("--runtime",), remedy=f"--backend {other}, or {what}; {usual}")
+    if re.fullmatch(written, name):
+        return name
+    remedy = f"a letter first, then lower-case letters, digits and hyphens; {usual}"
+    raise UserError(f"{name!r} cannot be the name of {what}", path=("--runtime",), remedy=remedy)
+
+
 def image_label(address: str) -> str:
     """What tells an image by a label: the beginning of its digest, else its tag. A label's value has 63 characters."""
     digest = address.rpartition("sha256:")[2] if "sha256:" in address else ""
