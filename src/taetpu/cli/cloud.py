@@ -48,7 +48,7 @@ class Here:
         """A plan to make or remove something, with a warning where others may do as they like with it."""
         if not self.settings.shared:
             return plan
-        return f"{plan}\nwarning: {self.settings.shared}; set `owner` in taetpu.toml, or TAETPU_OWNER"
+        return f"{plan}\nwarning: owner {self.settings.shared}; set `owner` in taetpu.toml, or TAETPU_OWNER"
 
 
 def here() -> Here:

@@ -104,7 +104,7 @@ class Settings(Config):
         """What is wrong with an owner whom many are; "" for one's own."""
         if self.owner.lower() not in SHARED:
             return ""
-        return f"owner {self.owner}: shared by everybody who is {self.owner} in this project, with `down` and `gc`"
+        return f"{self.owner}: shared by everybody who is {self.owner} in this project, with `down` and `gc`"
 
     @property
     def secret_names(self) -> dict[str, str]:

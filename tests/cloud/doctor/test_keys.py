@@ -195,6 +195,13 @@ def test_where_not_all_files_were_looked_at_it_is_a_warning(tmp_path, key, monke
     assert "what was not looked at may hold a key" in check.remedy
 
 
+def test_without_git_all_is_searched_that_a_sync_would_send(tmp_path, key):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "taetpu.toml").touch()
+    (tmp_path / "key.json").write_text(key)
+    assert [check.status for check in keys.checks(tmp_path / "sub")] == ["fails"]
+
+
 @GIT
 def test_the_whole_repository_is_searched_and_what_git_tracks_is_told(tmp_path, key, repository):
     (tmp_path / "sub").mkdir()

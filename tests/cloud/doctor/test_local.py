@@ -31,7 +31,7 @@ def test_settings_are_named_with_their_file(tmp_path):
 def test_an_owner_that_many_are_is_a_warning(login, tmp_path):
     (check,) = local.owner(local.settings(tmp_path, {"USER": login})[0])
     assert (check.name, check.status) == ("owner", "warning")
-    assert check.found.startswith(f"owner {login}: shared by everybody who is {login} in this project")
+    assert check.found.startswith(f"{login}: shared by everybody who is {login} in this project")
     assert check.remedy == "set `owner` in taetpu.toml, or TAETPU_OWNER"
     assert list(local.owner(local.settings(tmp_path, {"USER": login, "TAETPU_OWNER": "ada"})[0])) == []
 

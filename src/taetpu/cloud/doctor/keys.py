@@ -10,12 +10,15 @@ import re
 import string
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taetpu.cloud import transfer
 from taetpu.cloud.clients import SIGN_IN
 from taetpu.cloud.doctor import history
 from taetpu.cloud.doctor.check import Check, fails, ok, warning
+from taetpu.core.errors import UserError
 
 LARGEST = 8 * 2**20
 """Bytes of the largest file that is read: a key has about 2,300, a notebook or a log that holds one may have more."""
@@ -102,7 +105,7 @@ class Looked:
 
 def checks(folder: Path) -> list[Check]:
     """Keys in the files at and below the project's folder, and in what git remembers."""
-    root = history.top(folder)
+    root = _root(folder)
     looked = search(root)
     tracked = history.tracked(root, [*(one.link or one.path for one in looked.found), *looked.bare])
     told = [_told(one, root, tracked) for one in looked.found]
@@ -117,6 +120,14 @@ def checks(folder: Path) -> list[Check]:
         told.append(warning("keys", left_out, "what was not looked at may hold a key"))
     told += [_bare(path, root, tracked) for path in looked.bare]
     return [*told, *_history(root, {one.number for one in looked.found})]
+
+
+def _root(folder: Path) -> Path:
+    """The repository that a folder is in, else what a sync would send."""
+    root = history.top(folder)
+    with suppress(UserError):  # it would send nothing
+        return root if (root / ".git").exists() else transfer.project(folder)
+    return root
 
 
 def search(root: Path) -> Looked:
