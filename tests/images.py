@@ -106,7 +106,7 @@ def cloud(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     with Server(world, [*storage.routes(world), *images.routes(world), *builds.routes(world)]) as server:
         monkeypatch.setenv(FAKE, server.address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
-        for name, value in {"PROJECT": world.project, "OWNER": "Me", "REGION": REGION, "BUCKET": BUCKET}.items():
+        for name, value in {"PROJECT": world.project, "OWNER": "me", "REGION": REGION, "BUCKET": BUCKET}.items():
             monkeypatch.setenv(f"TAETPU_{name}", value)
         Clients(world.project).storage.create_bucket(BUCKET, location=REGION)
         world.calls.clear()

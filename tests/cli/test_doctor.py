@@ -11,9 +11,10 @@ TOML = '[cloud]\nproject = "fake-project"\nzones = ["us-east5-b"]\nservice_accou
 
 
 @pytest.fixture
-def ready(looked, tools, here):
+def ready(looked, tools, here, monkeypatch):
     """A folder with settings, a project where all is well, and no machines."""
     (here / "taetpu.toml").write_text(TOML)
+    monkeypatch.setenv("TAETPU_OWNER", "me")
     looked.infos += usual()
     return looked
 

@@ -60,12 +60,48 @@ def changes(fake):
             "--reuse",
             "a root in a bucket: --reuse gs://BUCKET/FOLDER",
         ),
+        ((*TPU, "--profile", "-1"), "-1 steps cannot be profiled", "profile", "a number of steps, e.g. 20"),
+        (
+            (*TPU, "--pack", "foo", "--dry-run"),
+            "'foo' is no way to pack runs",
+            "pack",
+            "auto, measured, off, or the most runs in a pack, e.g. 8",
+        ),
+        (
+            (*TPU, "--audit", "5", "--reuse", "gs://b/c"),
+            "5.0 is no share of the reused runs",
+            "audit",
+            "from 0 to 1, e.g. 0.05",
+        ),
+        (
+            (*TPU, "--audit", "0.5"),
+            "--audit 0.5 trains reused runs again, and none is reused",
+            "--audit",
+            "--reuse ROOT, or leave --audit out",
+        ),
+        (
+            (*TPU, "--coordinator", "a:1"),
+            "processes of this machine do not meet on a TPU",
+            "--coordinator",
+            "leave it out, and JAX_COORDINATOR_ADDRESS unset: the hosts of a TPU are told where they meet",
+        ),
     ],
 )
 def test_refused_before_anything_is_asked_for(taetpu, changes, words, problem, where, remedy):
     told = taetpu(*words)
     place = f"  where:  {where}\n" if where else ""
     assert (told.code, told.err) == (2, f"error: {problem}\n{place}  remedy: {remedy}\n")
+    assert changes() == []
+
+
+@pytest.mark.parametrize("option", ["--xla-flags", "--libtpu-args"])
+def test_flags_are_tried_here_before_anything_is_asked_for(taetpu, changes, monkeypatch, option):
+    if option == "--libtpu-args":
+        pytest.importorskip("libtpu")
+    monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
+    told = taetpu(*TPU, option, "--xla_nonsense=1", "--dry-run")
+    assert told.code == 2
+    assert re.match(rf"error: \S+ \S+ knows no flag --xla_nonsense=1\n  where:  {option} or", told.err)
     assert changes() == []
 
 

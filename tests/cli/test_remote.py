@@ -202,6 +202,8 @@ def test_a_command_by_ssh_has_its_own_code_and_arguments(ready, project):
         "tpu", "ssh", "--worker", "1", "--", "sh", "-c", 'echo "$TPU_WORKER_ID $1"; exit 4', "sh", "a  b", code=4
     )
     assert done.stdout == "1 a  b\n"
+    told = "error: 'x' is no host\n  where:  --worker\n  remedy: a number from 0, or all\n"
+    assert taetpu("tpu", "run", "--worker", "x", "--", "true", code=2).stderr == told
     assert taetpu("tpu", "ssh", "--worker", "7", code=2).stderr == "error: t has no worker 7\n  remedy: from 0 to 1\n"
 
 

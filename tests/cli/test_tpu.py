@@ -61,6 +61,19 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
     ("options", "words"),
     [
         (("--zone", "nowhere"), "'nowhere' is no zone"),
+        (("--backend", "foo"), "there is no backend 'foo'\n  where:  --backend\n"),
+        (("--type", "v5e-8", "--backend", "gce"), "gce does not make v5e\n  where:  --backend\n"),
+        (("--runtime", "x y"), "'x y' cannot be the name of an image family of Compute Engine\n  where:  --runtime\n"),
+        (
+            ("--runtime", "v2-alpha-tpuv6e"),
+            "'v2-alpha-tpuv6e' is a runtime version of the Cloud TPU API, and gce starts an image family of Compute "
+            "Engine\n  where:  --runtime\n  remedy: --backend tpu-api, or an image family",
+        ),
+        (
+            ("--runtime", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "--backend", "tpu-api"),
+            "'ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e' is an image family of Compute Engine, and tpu-api starts a "
+            "runtime version of the Cloud TPU API\n  where:  --runtime\n  remedy: --backend gce, or a runtime version",
+        ),
         (("--zone", "us-central2-b"), "gce does not list v6e-8 in us-central2-b"),
         (("--max-usd", "-1"), "no TPU costs at most $-1"),
         (("--max-usd", "nan"), "no TPU costs at most $nan"),
@@ -243,3 +256,54 @@ def test_what_had_expired_is_told_as_json(taetpu, place):
     assert [one["name"] for one in taetpu("tpu", "gc", "--json", "--yes").json()["removed"]] == ["old"]
     assert taetpu("tpu", "gc", "--json", "--yes").json() == {"found": [], "removed": []}
     assert [one["name"] for one in place.world.table("gce.instances").values()] == ["young"]
+
+
+def test_people_whose_names_are_alike_have_machines_of_their_own(taetpu, place, monkeypatch):
+    place.made()
+    for owner, plan in (("mé", "tpu-m-"), ("é", "tpu-x"), ("m.e", "tpu-m-e-")):
+        monkeypatch.setenv("TAETPU_OWNER", owner)
+        assert taetpu(*UP).err.startswith(plan)
+        told = taetpu("tpu", "down", "tpu-me", "--yes")
+        assert (told.code, "nothing is there of 'tpu-me'" in told.err) == (0, True)
+    assert place.world.changes() == []
+
+
+def test_an_owner_that_many_are_is_told_in_plans(taetpu, place, monkeypatch):
+    warning = "warning: owner root: shared by everybody who is root in this project, with `down` and `gc`; set `owner`"
+    assert "warning: owner" not in taetpu(*UP).err
+    monkeypatch.delenv("TAETPU_OWNER")
+    monkeypatch.setenv("USER", "root")
+    told = " ".join(taetpu(*UP).err.split())
+    assert told.count(f"{warning} in taetpu.toml, or TAETPU_OWNER") == 1
+
+
+NO_NETWORK = [
+    ("tpu", "list"),
+    ("tpu", "cost"),
+    ("tpu", "gc", "--yes"),
+    ("tpu", "up", "--type", "v6e-8", "--yes"),
+    ("image", "list", "--region", "us-east5"),
+]
+
+
+@pytest.mark.parametrize("words", NO_NETWORK, ids=" ".join)
+def test_no_network_is_told_in_words(taetpu, place, monkeypatch, words):
+    monkeypatch.setenv(FAKE, "http://127.0.0.1:1")
+    code, out, err = taetpu(*words)
+    doing = "listing images" if words[0] == "image" else "listing machines"
+    assert (code, out) == (3, "")
+    assert err == (
+        f"error: {doing}: Google does not answer (127.0.0.1: Connection refused)\n"
+        "  remedy: see to the connection, then give the same command again\n"
+    )
+
+
+@pytest.mark.parametrize("words", [("left",), ("preempt", "tpu-me")], ids=" ".join)
+def test_a_fake_cloud_that_is_gone_is_told(taetpu, monkeypatch, words):
+    monkeypatch.setenv(FAKE, "http://127.0.0.1:1")
+    told = taetpu("dev", *words)
+    assert (told.code, told.err.splitlines()[:2]) == (
+        2,
+        ["error: no fake cloud answers at http://127.0.0.1:1: [Errno 111] Connection refused", f"  where:  {FAKE}"],
+    )
+    assert "remedy: it has ended; `taetpu dev fake-cloud -- COMMAND` runs one" in told.err

@@ -47,6 +47,9 @@ def test_regions_are_the_settings_the_one_asked_for_or_all(ready, taetpu):
     assert zones() == {"us-east5-a", "us-east5-b"}
     assert zones("--region", "us-south1") == {"us-south1-ai1b"}
     assert {"us-east5-a", "asia-northeast1-b", "europe-west4-a"} < zones("--all-regions")
+    done = taetpu("tpu", "zones", "--type", "v6e-8", "--region", "us-east5-a")
+    told = "error: 'us-east5-a' is no region but a zone\n  where:  --region\n  remedy: its region, us-east5\n"
+    assert (done.code, done.err) == (2, told)
     done = taetpu("tpu", "zones", "--type", "v6e-8", "--region", "us-east9")
     assert (done.code, "nobody names a zone in us-east9 that has v6e-8" in done.err) == (2, True)
     assert taetpu("tpu", "zones", "--type", "v6e-8", "--region", "us-east5", "--all-regions").code == 2

@@ -9,6 +9,7 @@ from taetpu.cloud.errors import CloudError, Conflict, NotFound, Permission, Tran
 from taetpu.cloud.fakes.server import Server
 from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.cloud.settings import Settings
+from taetpu.cloud.spec import label
 from taetpu.core.errors import UserError
 
 WANT = bucket.Wanted("mine", "us-east5", "me")
@@ -190,8 +191,9 @@ def test_what_cannot_be_asked_for(settings: Settings, asked: dict, told: str):
 
 
 def test_the_settings_say_what_is_left_out():
-    settings = Settings(bucket="gs://mine/runs", zones=("us-east5-b", "us-east5-a"), owner="Jo Doe")
-    assert bucket.wanted(settings) == bucket.Wanted("mine", "us-east5", "jo-doe")
+    settings = Settings(bucket="mine", zones=("us-east5-b", "us-east5-a"), owner="Jo Doe")
+    assert bucket.wanted(settings) == bucket.Wanted("mine", "us-east5", label("Jo Doe"))
+    assert bucket.wanted(settings, "gs://theirs/runs").name == "theirs"
     assert bucket.wanted(settings, "other", "EUROPE-WEST4").region == "europe-west4"
 
 

@@ -326,6 +326,54 @@ TABLE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("field", "remedy"),
+    [
+        ("resource.disks[0].initializeParams.sourceImage", "see to --runtime, the name of an image family"),
+        ("resource.networkInterfaces[0].subnetwork", "see to `subnetwork` in taetpu.toml"),
+        ("resource.networkInterfaces[0].network", "see to `network` in taetpu.toml"),
+        ("resource.other", "see to the option or setting that it is from; `taetpu doctor` looks at them"),
+    ],
+)
+def test_a_field_that_is_refused_says_what_sets_it(field, remedy):
+    # the words: https://github.com/GoogleCloudPlatform/cloud-foundation-toolkit/issues/95
+    found = classify(
+        rest(400, f"Invalid value for field '{field}': 'x'. The URL is malformed.", legacy="invalid"), ZONE
+    )
+    assert (type(found), found.remedy) == (Invalid, remedy)
+
+
+def refused(address):
+    with pytest.raises(requests.ConnectionError) as caught:
+        requests.get(address, timeout=5)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (lambda: refused("http://127.0.0.1:1/x"), "Google does not answer (127.0.0.1: Connection refused)"),
+        (
+            lambda: auth.TransportError(
+                "HTTPSConnectionPool(host='oauth2.googleapis.com', port=443): Max retries exceeded with url: /token "
+                "(Caused by NameResolutionError(\"HTTPSConnection(host='oauth2.googleapis.com', port=443): Failed to "
+                "resolve 'oauth2.googleapis.com' ([Errno -2] Name or service not known)\"))"
+            ),
+            "Google does not answer (oauth2.googleapis.com: Name or service not known)",
+        ),
+        (
+            lambda: rpc(14, "failed to connect to all addresses; Connection refused"),
+            "Google does not answer (failed to connect to all addresses; Connection refused)",
+        ),
+    ],
+    ids=["by REST", "at sign-in", "by gRPC"],
+)
+def test_no_network_is_told_in_a_sentence_with_what_to_see_to(error, words):
+    found = classify(error(), ZONE, "creating lab")
+    assert (type(found), found.problem) == (Transient, f"creating lab in us-east5-b: {words}")
+    assert found.remedy == "see to the connection, then give the same command again"
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_an_error_is_sorted_by_what_can_be_done(name):
     error, kind, words = TABLE[name]

@@ -21,26 +21,26 @@ def write(tmp_path):
 
 
 def test_the_nearest_file_at_or_above_holds(write, tmp_path):
-    write('[cloud]\nproject = "far"\nzones = ["us-east5-b"]\n')
-    inner = write('[cloud]\nproject = "near"\n', tmp_path / "a")
+    write('[cloud]\nproject = "far-away"\nzones = ["us-east5-b"]\n')
+    inner = write('[cloud]\nproject = "near-by"\n', tmp_path / "a")
     (inner / "b" / "c").mkdir(parents=True)
     assert find(inner / "b" / "c") == inner / FILE
-    assert read(inner / "b" / "c", {}).project == "near"
+    assert read(inner / "b" / "c", {}).project == "near-by"
     assert read(inner / "b", {}).zones == ()
     assert read(tmp_path, {}).zones == ("us-east5-b",)
 
 
 def test_without_a_file_the_environment_and_the_defaults_hold(tmp_path):
-    found = read(tmp_path, {"GOOGLE_CLOUD_PROJECT": "p", "USER": "me"})
-    assert found == Settings(project="p", owner="me")
+    found = read(tmp_path, {"GOOGLE_CLOUD_PROJECT": "my-project", "USER": "me"})
+    assert found == Settings(project="my-project", owner="me")
     assert read(tmp_path, {"USER": "me"}).project == ""
 
 
 def test_the_environment_is_over_the_file_and_its_own_name_over_googles(write):
-    folder = write('[cloud]\nproject = "file"\nmax_hours = 2\nexternal_ip = true\nzones = ["us-east5-a"]\n')
+    folder = write('[cloud]\nproject = "of-file"\nmax_hours = 2\nexternal_ip = true\nzones = ["us-east5-a"]\n')
     mine = {
-        "TAETPU_PROJECT": "mine",
-        "GOOGLE_CLOUD_PROJECT": "theirs",
+        "TAETPU_PROJECT": "my-project",
+        "GOOGLE_CLOUD_PROJECT": "theirs-too",
         "TAETPU_ZONES": "us-east5-b, europe-west4-a,",
         "TAETPU_EXTERNAL_IP": "no",
         "TAETPU_MAX_HOURS": "0.5",
@@ -49,11 +49,11 @@ def test_the_environment_is_over_the_file_and_its_own_name_over_googles(write):
         "TAETPU_OWNER": "she",
     }
     found = read(folder, mine)
-    assert (found.project, found.owner, found.max_hours, found.max_usd) == ("mine", "she", 0.5, 20.0)
+    assert (found.project, found.owner, found.max_hours, found.max_usd) == ("my-project", "she", 0.5, 20.0)
     assert (found.zones, found.external_ip, found.idle_minutes) == (("us-east5-b", "europe-west4-a"), False, 0)
-    assert read(folder, {"GOOGLE_CLOUD_PROJECT": "theirs"}).project == "file"
+    assert read(folder, {"GOOGLE_CLOUD_PROJECT": "theirs-too"}).project == "of-file"
     empty = write('[cloud]\nproject = ""\n')
-    assert read(empty, {"GOOGLE_CLOUD_PROJECT": "theirs"}).project == "theirs"
+    assert read(empty, {"GOOGLE_CLOUD_PROJECT": "theirs-too"}).project == "theirs-too"
 
 
 WRONG = [
@@ -61,7 +61,23 @@ WRONG = [
     ("[cloud]\nproject = 3\n", "3 is not allowed: must be a valid string", "cloud.project", "in quotes"),
     ('[cloud]\nzones = "us-east5-b"\n', "'us-east5-b' is not allowed: must be a list", "cloud.zones", "a list"),
     ('[cloud]\nzones = ["us-east5"]\n', "'us-east5' is no zone", "cloud.zones", '["us-east5-b"]'),
-    ('[cloud]\nregion = "us-east5-b"\n', "'us-east5-b' is no region", "cloud.region", "us-east5"),
+    (
+        '[cloud]\nregion = "us-east5-b"\n',
+        "'us-east5-b' is no region but a zone",
+        "cloud.region",
+        "its region, us-east5",
+    ),
+    ('[cloud]\nregion = "nowhere"\n', "'nowhere' is no region", "cloud.region", "us-east5"),
+    ('[cloud]\nproject = "Foo Bar"\n', "'Foo Bar' is no project's id", "cloud.project", "6 to 30 lower-case letters"),
+    ('[cloud]\nproject = "short"\n', "'short' is no project's id", "cloud.project", "`gcloud projects list` shows it"),
+    ('[cloud]\nproject = "123456789012"\n', "is no project's id", "cloud.project", "not its name or number"),
+    (
+        '[cloud]\nbucket = "gs://mine/runs"\n',
+        "'gs://mine/runs' is an address",
+        "cloud.bucket",
+        "its name alone: 'mine'",
+    ),
+    ('[cloud]\nbucket = "x"\n', "'x' cannot be the name of a bucket", "cloud.bucket", "3 to 63 lower-case letters"),
     ('[cloud]\nbackend = "gcee"\n', "there is no backend 'gcee'", "cloud.backend", "did you mean 'gce'?"),
     ("[cloud]\nmax_hours = 0\n", "0 is not allowed: must be greater than 0", "cloud.max_hours", "4.0, the default"),
     ("[cloud]\nmax_hours = 169\n", "169 is not allowed: must be less than or equal to 168", "cloud.max_hours", "4.0"),
@@ -103,12 +119,23 @@ def test_what_is_wrong_is_told_with_the_file_and_the_place(write, text, problem,
     ],
 )
 def test_a_wrong_variable_is_named_and_the_file_is_not_blamed(write, name, value, problem):
-    folder = write('[cloud]\nproject = "p"\n')
+    folder = write('[cloud]\nproject = "my-project"\n')
     with pytest.raises(UserError) as error:
         read(folder, {f"{PREFIX}{name}": value})
     assert error.value.problem.startswith(problem)
     assert error.value.file is None
     assert (error.value.remedy or "").endswith(("or unset it", f"or unset {PREFIX}{name}"))
+
+
+@pytest.mark.parametrize("project", ["my-project", "abcdef", "a" * 30, "example.com:my-project"])
+def test_ids_that_projects_have(write, project):
+    assert read(write(f'[cloud]\nproject = "{project}"\n'), {}).project == project
+
+
+def test_a_wrong_project_of_googles_variable_is_told_with_it(tmp_path):
+    with pytest.raises(UserError, match="'Foo Bar' is no project's id") as error:
+        read(tmp_path, {"GOOGLE_CLOUD_PROJECT": "Foo Bar", "USER": "me"})
+    assert "where:  GOOGLE_CLOUD_PROJECT" in str(error.value)
 
 
 def test_secrets_are_names_by_variable(write):

@@ -27,9 +27,9 @@ def test_a_new_file_explains_every_setting_and_is_read_as_the_defaults(tmp_path)
 
 
 def test_values_stand_in_a_new_file(tmp_path):
-    write_new(tmp_path, text({"project": 'a "b" c', "zones": ZONES, "max_hours": 2.5, "external_ip": True}))
+    write_new(tmp_path, text({"owner": 'a "b" c', "zones": ZONES, "max_hours": 2.5, "external_ip": True}))
     found = read(tmp_path, {})
-    assert (found.project, found.zones, found.max_hours, found.external_ip) == ('a "b" c', tuple(ZONES), 2.5, True)
+    assert (found.owner, found.zones, found.max_hours, found.external_ip) == ('a "b" c', tuple(ZONES), 2.5, True)
 
 
 def test_a_file_that_is_there_stays(tmp_path):

@@ -338,6 +338,31 @@ def test_a_machine_that_was_lost_while_nobody_looked_is_counted(place):
     assert anew.hours == [4], "`down` has ended it"
 
 
+@pytest.mark.parametrize("looked", [True, False], ids=["it saw the loss", "nobody saw the loss"])
+def test_a_study_that_had_a_machine_is_given_another_patiently_when_the_command_is_given_again(place, looked):
+    def stocked_out(times: int) -> None:
+        place.world.faults.append(Fault(CREATE, stockout(ZONE), times=times))
+
+    def given_up(job: Job) -> None:
+        stocked_out(10**6)
+        preempted(job)
+
+    if looked:
+        first = Job(place, [given_up])
+        with pytest.raises(Stockout):
+            first.run(Budget(patience=60.0))
+        place.world.faults.clear()
+        again = Job(place, [], stored=first.stored, clock=first.clock)
+    else:
+        again = leave(Job(place, [left]))
+        place.tpu.preempt("lab")
+        again.clock += 3600
+    stocked_out(5)
+    again.steps = [ends(0)]
+    assert again.run() == 0
+    assert len([line for line in again.said if "nothing runs meanwhile" in line]) == 2
+
+
 def again_left(job: Job) -> Job:
     job.steps = [left]
     return job

@@ -44,7 +44,7 @@ def create(
         tell(f"warning: {warning}")
     if bucket.check(bucket.find(place.clients, want.name), want):
         tell(f"gs://{want.name} is there already, as it should be")
-    elif not agreed("\n".join(want.told()), "Create it?", yes=yes, dry_run=dry_run):
+    elif not agreed(place.noted("\n".join(want.told())), "Create it?", yes=yes, dry_run=dry_run):
         return
     elif bucket.create(place.clients, want):
         tell(f"made gs://{want.name}; studies go there with --root gs://{want.name}/studies")

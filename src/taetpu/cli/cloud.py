@@ -40,9 +40,15 @@ class Here:
 
     def stack(self, name: str | None) -> str:
         """The name of the TPU that is meant: the one given, else the settings', else one after its owner."""
-        from taetpu.cloud.spec import check_stack, label
+        from taetpu.cloud.spec import check_stack, label, stack_of
 
-        return check_stack(name or self.settings.stack or f"tpu-{label(self.settings.owner)}".replace("_", "-"))
+        return check_stack(name or self.settings.stack or stack_of(label(self.settings.owner)))
+
+    def noted(self, plan: str) -> str:
+        """A plan to make or remove something, with a warning where others may do as they like with it."""
+        if not self.settings.shared:
+            return plan
+        return f"{plan}\nwarning: owner {self.settings.shared}; set `owner` in taetpu.toml, or TAETPU_OWNER"
 
 
 def here() -> Here:

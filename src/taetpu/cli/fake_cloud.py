@@ -74,11 +74,10 @@ def left(as_json: AsJson = False) -> None:
     Example: taetpu dev left
     """
     import json
-    from urllib.request import urlopen
 
     from taetpu.core.errors import Failed
 
-    found: list[str] = json.loads(urlopen(f"{_address()}/fake/left").read())
+    found: list[str] = json.loads(_asked("left"))
     if as_json:
         show_json(found)
     else:
@@ -102,26 +101,35 @@ def preempt(
     """
     from urllib.error import HTTPError
     from urllib.parse import quote
-    from urllib.request import Request, urlopen
 
     from taetpu.core.errors import UserError
 
     try:
-        urlopen(Request(f"{_address()}/fake/preempt/{quote(name, safe='')}?notice={notice}", method="POST"))
+        _asked(f"preempt/{quote(name, safe='')}?notice={notice}", "POST")
     except HTTPError as error:
         raise UserError(f"there is no machine {name!r}", remedy="`taetpu tpu list` shows what there is") from error
 
 
-def _address() -> str:
-    """Where the fake cloud listens.
+def _asked(path: str, method: str = "GET") -> bytes:
+    """What the fake cloud answers.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or none any more.
+        HTTPError: it refuses.
     """
-    from taetpu.cloud.clients import fake_address
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from taetpu.cloud.clients import FAKE, fake_address
     from taetpu.core.errors import UserError
 
-    address = fake_address()
+    address, remedy = fake_address(), "`taetpu dev fake-cloud -- COMMAND` runs one"
     if address is None:
-        raise UserError("no fake cloud runs here", remedy="`taetpu dev fake-cloud -- COMMAND` runs one")
-    return address
+        raise UserError("no fake cloud runs here", remedy=remedy)
+    try:
+        return urlopen(Request(f"{address}/fake/{path}", method=method)).read()
+    except HTTPError:
+        raise
+    except OSError as error:  # urllib's own are, too
+        problem = f"no fake cloud answers at {address}: {getattr(error, 'reason', error)}"
+        raise UserError(problem, path=(FAKE,), remedy=f"it has ended; {remedy}, and sets {FAKE} for it") from None

@@ -89,7 +89,7 @@ def workers(slice: "Slice", chosen: str) -> list[int]:
     if chosen == "all":
         return list(slice.all)
     if not chosen.isdecimal():
-        raise UserError(f"--worker {chosen!r} is no host", remedy="a number from 0, or all")
+        raise UserError(f"{chosen!r} is no host", path=("--worker",), remedy="a number from 0, or all")
     return [slice.check(int(chosen))]
 
 

@@ -116,7 +116,7 @@ def push(
             problem = f"{engine} has no {image}"
             raise NotFound(problem, remedy=f"`taetpu image build --engine {engine}` with the same options makes it")
         plan = f"{_missing(registry)}push {image}\n  {charges.images()}"
-        if not agreed(plan, "Push it?", yes=yes, dry_run=dry_run):
+        if not agreed(place.noted(plan), "Push it?", yes=yes, dry_run=dry_run):
             return
         registry.ensure(place.settings.owner)
         local.push(image, place.clients)
@@ -137,7 +137,7 @@ def _by_cloud_build(
     bucket = needs_bucket(place.settings.bucket)
     plan = _plan(f"{registry.repository.image}:{context.tag}", context, f"by Cloud Build from gs://{bucket}/{FOLDER}")
     plan = f"{_missing(registry)}{plan}\n  {charges.build(minutes)}\n  {charges.images()}"
-    if not agreed(plan, "Build it?", yes=yes, dry_run=dry_run):
+    if not agreed(place.noted(plan), "Build it?", yes=yes, dry_run=dry_run):
         return ""
     registry.ensure(place.settings.owner)
     return CloudBuild(place.clients, registry, bucket, minutes, Waits.here(), tell).build(context)
@@ -154,7 +154,7 @@ def _context(kind: str, torch: str, index: str, python: str, digest: str) -> "Co
     Raises:
         UserError: one of them is nothing that can be built.
     """
-    from taetpu.cloud.image.context import Recipe, context, doubts, torch_of
+    from taetpu.cloud.image.context import Recipe, check_python, context, doubts, torch_of
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
@@ -164,7 +164,9 @@ def _context(kind: str, torch: str, index: str, python: str, digest: str) -> "Co
         tell(doubt)
     if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         remedy = "sha256: and 64 hexadecimal digits, as `docker buildx imagetools inspect` prints it"
-        raise UserError(f"{digest!r} is no digest", remedy=remedy)
+        raise UserError(f"{digest!r} is no digest", path=("--python-digest",), remedy=remedy)
+    if python:
+        check_python(python)
     return context(Recipe(chosen, index if chosen != "none" else "", python, digest))
 
 

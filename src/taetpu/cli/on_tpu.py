@@ -68,7 +68,7 @@ def run_on_tpu(
     spec = replace(spec, hours=max(budget.shortest, hours))
     offer = Offer.of(place, spec, wanted, again=True)
     lines = _plan(offer, budget, hours, f"{study.name} there into {store.where(study.name)}", keep)
-    if not agreed("\n".join(lines), "Go on?", yes=yes, dry_run=dry_run):
+    if not agreed(place.noted("\n".join(lines)), "Go on?", yes=yes, dry_run=dry_run):
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])

@@ -99,20 +99,24 @@ def run(
         "--max-usd-per-chip-hour": max_rate, "--idle-minutes": idle_minutes,
         "--runtime": runtime, "--keep": keep, "--dry-run": dry_run,
     }  # fmt: skip
+    if audit is not None and not reuse:
+        problem = f"--audit {audit:g} trains reused runs again, and none is reused"
+        raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     if on is not None:
+        if (coordinator, processes, process) != (None, None, None):
+            remedy = "leave it out, and JAX_COORDINATOR_ADDRESS unset: the hosts of a TPU are told where they meet"
+            raise UserError("processes of this machine do not meet on a TPU", path=("--coordinator",), remedy=remedy)
         wanted = Wanted(
             kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
         )  # fmt: skip
         words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
         told = {"name": tpu, "keep": keep, "yes": yes, "dry_run": dry_run, "as_json": as_json}
-        raise typer.Exit(_elsewhere(on, reuse or [], study, sets or [], root, words, wanted, **told))
+        _check_elsewhere(on, reuse or [], pack, audit, profile, xla_flags, libtpu_args)
+        raise typer.Exit(_elsewhere(study, sets or [], root, words, wanted, **told))
     if given := [name for name, value in machine.items() if value]:
         remedy = "--on tpu; what would be trained here `taetpu plan` says"
         raise UserError("it is for a TPU that is made, and --on tpu is not said", path=(given[0],), remedy=remedy)
 
-    if audit is not None and not reuse:
-        problem = f"--audit {audit:g} trains reused runs again, and none is reused"
-        raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
     how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
     if coordinator is None and (processes, process) != (None, None):
@@ -143,13 +147,18 @@ def _words(
     return words + (["--dump"] if dump else [])
 
 
-def _elsewhere(on: str, reuse: list[str], *asked: Any, **options: Any) -> int:
-    """Train on a machine that is made for it; the exit code.
+def _check_elsewhere(
+    on: str, reuse: list[str], pack: str, audit: float | None, profile: int, xla_flags: str, libtpu_args: str
+) -> None:
+    """Refuse here, before a machine is paid for, what the command there would refuse.
 
     Raises:
-        UserError: what `--on` names is none, or a root to reuse is not seen from there.
+        UserError: what `--on` names is none, a root to reuse is not seen from there, or an option is not what it takes.
     """
+    from importlib.util import find_spec
+
     from taetpu.core.errors import UserError
+    from taetpu.core.flags import LIBTPU, XLA, tried
     from taetpu.core.runtime import prepare_jax
 
     if on != "tpu":
@@ -158,7 +167,21 @@ def _elsewhere(on: str, reuse: list[str], *asked: Any, **options: Any) -> int:
         if not root.startswith("gs://"):
             problem, remedy = f"no TPU sees {root!r}", "a root in a bucket: --reuse gs://BUCKET/FOLDER"
             raise UserError(problem, path=("--reuse",), remedy=remedy)
+    if xla_flags:
+        tried(XLA, xla_flags)
+    if libtpu_args and find_spec("libtpu"):  # else nothing here knows them: the machine's own does
+        tried(LIBTPU, libtpu_args)
     prepare_jax()
+    from taetpu.study.run import parse_audit, parse_profile
+    from taetpu.train.plan import parse_packing
+
+    parse_packing(pack)
+    parse_audit(AUDIT if audit is None else audit)
+    parse_profile(profile)
+
+
+def _elsewhere(*asked: Any, **options: Any) -> int:
+    """Train on a machine that is made for it; the exit code."""
     from taetpu.cli.on_tpu import run_on_tpu
 
     return run_on_tpu(*asked, **options)

@@ -65,7 +65,7 @@ def up(
         kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
     )  # fmt: skip
     offer = Offer.of(place, wanted.spec(place, name), wanted)
-    if not agreed(offer.plan(), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
+    if not agreed(place.noted(offer.plan()), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
         return
     machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show([machine])
@@ -87,7 +87,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
         tell(f"nothing is there of {stack!r}")
     lines = [f"delete {m.name}: {m.type} in {m.zone}, {m.detail or m.state}" for m in there]
     gone: list[Machine] = []
-    if (not there or agreed("\n".join(lines), "Delete it?", yes=yes, dry_run=dry_run)) and not dry_run:
+    if (not there or agreed(place.noted("\n".join(lines)), "Delete it?", yes=yes, dry_run=dry_run)) and not dry_run:
         gone = reconcile.down(place.cloud, stack)
         ssh.forget(stack)
     if as_json:
@@ -138,7 +138,7 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {_ago(m.expires)} ago" for m in doomed]
     if not doomed:
         tell("nothing of yours has expired")
-    elif agreed("\n".join(lines), "Delete them?", yes=yes, dry_run=dry_run):
+    elif agreed(place.noted("\n".join(lines)), "Delete them?", yes=yes, dry_run=dry_run):
         gone = reconcile.collect(place.cloud, doomed)
     if as_json:
         show_json({"found": [_machine(m) for m in doomed], "removed": [_machine(m) for m in gone]})

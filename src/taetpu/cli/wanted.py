@@ -90,7 +90,7 @@ class Wanted:
         """
         from taetpu.cloud.catalogue import backend_for, runtime_of
         from taetpu.cloud.image.registry import refuse_container_registry
-        from taetpu.cloud.spec import Spec, check_reservation, label
+        from taetpu.cloud.spec import Spec, check_reservation, check_runtime, label
         from taetpu.core.chips import resolve
         from taetpu.core.errors import UserError
 
@@ -105,9 +105,14 @@ class Wanted:
         minutes = own.idle_minutes if self.idle_minutes is None else self.idle_minutes
         if minutes < 0:
             raise UserError(f"{minutes} minutes are no time", path=("--idle-minutes",), remedy="0 (never) or more")
-        made_by = backend_for(tpu, self.backend or own.backend)
+        try:
+            made_by = backend_for(tpu, self.backend or own.backend)
+        except UserError as error:
+            raise error.at("--backend" if self.backend else "backend") from None
         if self.reservation:
             check_reservation(self.reservation, made_by)
+        if self.runtime:
+            check_runtime(self.runtime, made_by)
         refuse_container_registry(own.image)
         return Spec(
             place.stack(name), tpu, made_by, self.way(), self.reservation, hours, minutes or None, label(own.owner),

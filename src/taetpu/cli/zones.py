@@ -39,12 +39,15 @@ def zones(
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
+    from taetpu.cloud.settings import check_region
     from taetpu.cloud.zones import rows
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
     if all_regions and region:
         raise UserError("--region and --all-regions exclude each other", remedy="give one of them")
+    if region:
+        check_region(region, ("--region",))
     tpu, place = resolve(kind), here()
     way = Wanted(kind, spot=spot or probe, flex_start=flex_start).way()
     where = region or ("" if all_regions else place.settings.region)
@@ -93,7 +96,7 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
         lines.append(f"  {row.zone} by {row.backend}: {cost}")
     lines.append(f"should this be killed: after {PROBE_HOURS * 60:.0f} min Compute Engine's server deletes its own,")
     lines.append("and the guard on the machine that of the Cloud TPU API, if its account may; else `taetpu tpu gc`")
-    if not agreed("\n".join(lines), "Ask for them?", yes=yes, dry_run=dry_run):
+    if not agreed(place.noted("\n".join(lines)), "Ask for them?", yes=yes, dry_run=dry_run):
         return []
     found = []
     for row, runtime in zip(table, runtimes, strict=True):

@@ -73,6 +73,13 @@ BY_NAME: dict[str, type[CloudError]] = {
     "INTERNAL_ERROR": Unknown, "backendError": Unknown,
 }  # fmt: skip
 """Compute Engine's names: of operations, which have no code of google.rpc, and of refused requests."""
+FIELDS = {
+    "sourceimage": "--runtime, the name of an image family", "subnetwork": "`subnetwork` in taetpu.toml",
+    "network": "`network` in taetpu.toml", "reservation": "--reservation", "serviceaccount": "`service_account` in "
+    "taetpu.toml", "machinetype": "--type and --zone", "zone": "--zone, or `zones` in taetpu.toml",
+    "region": "--region, or `region` in taetpu.toml", "labels": "`owner` in taetpu.toml",
+}  # fmt: skip
+"""What sets a field that Compute Engine refuses, by what stands in its name."""
 BY_CODE: dict[int, type[CloudError]] = {
     1: Unknown, 2: Unknown, 3: Invalid, 4: Unknown, 5: NotFound, 6: Conflict, 7: Permission, 9: Conflict,
     10: Transient, 11: Invalid, 12: Invalid, 13: Unknown, 14: Transient, 15: Unknown, 16: Permission,
@@ -113,7 +120,7 @@ def classify(error: Any, zone: str = "", doing: str = "", *, reading: bool = Fal
     if isinstance(error, CloudError):
         return error
     case = Case(told(error), zone, doing, reading)
-    for rule in (_signed_out, _cut, _disabled, _elsewhere, _exhausted, _denied):
+    for rule in (_signed_out, _unsent, _cut, _disabled, _elsewhere, _exhausted, _denied):
         if found := rule(case):
             return found
     return _by_code(case)
@@ -127,6 +134,13 @@ def _signed_out(case: Case) -> CloudError | None:
     if case.told.signed_out or case.told.code == 16:
         return case.error(Permission, "the sign-in to Google Cloud has expired or is not valid", f"`{SIGN_IN}`")
     return None
+
+
+def _unsent(case: Case) -> CloudError | None:
+    if not case.told.unsent:
+        return None
+    remedy = "see to the connection, then give the same command again"
+    return case.error(Transient, "Google does not answer", remedy)
 
 
 def _cut(case: Case) -> CloudError | None:
@@ -266,6 +280,12 @@ def _by_code(case: Case) -> CloudError:
     if kind is Invalid and (found := re.search(r"[Rr]untime ?[Vv]ersion,? \\?[\"']?([\w.-]+)", case.told.message)):
         known = [chip.runtime for chip in generations() if chip.runtime]
         return case.error(Invalid, f"there is no runtime version {found.group(1)!r}", suggest(found.group(1), known))
+    if kind is Invalid and (found := re.search(r"[Ii]nvalid value for field:? '([^']+)'", case.told.message)):
+        sets = next((what for name, what in FIELDS.items() if name in found[1].lower()), "")
+        remedy = (
+            f"see to {sets}" if sets else "see to the option or setting that it is from; `taetpu doctor` looks at them"
+        )
+        return case.error(Invalid, "", remedy)
     remedies: dict[type[CloudError], str] = {
         Unknown: "give the same command again: it looks first whether it was done",
         Transient: "try again in a while",

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CODES = {
@@ -21,8 +21,8 @@ HTTP = {
 """google/rpc/code.proto, the other way round where one status stands for several codes: the likeliest."""
 
 UNSENT = re.compile(
-    r"failed to connect|connection refused|dns resolution failed|name or service not known|name resolution"
-    r"|failed to establish a new connection|network is unreachable|no route to host",
+    r"failed to connect|failed to resolve|connection refused|dns resolution failed|name or service not known"
+    r"|name resolution|failed to establish a new connection|network is unreachable|no route to host",
     re.I,
 )
 CUT = re.compile(
@@ -43,6 +43,7 @@ class Told:
         facts: what was told with it: `quota_limit`, `service`, `permission`.
         signed_out: nobody is signed in, or not any more.
         cut: the answer never came, so that the request may have been granted.
+        unsent: nothing was reached that could have granted it.
     """
 
     code: int
@@ -51,6 +52,7 @@ class Told:
     facts: Mapping[str, str] = field(default_factory=dict)
     signed_out: bool = False
     cut: bool = False
+    unsent: bool = False
 
 
 def told(error: Any) -> Told:
@@ -75,15 +77,25 @@ def told(error: Any) -> Told:
 
 def _of_sign_in(error: Any) -> Told:
     network = type(error).__name__ == "TransportError" or getattr(error, "retryable", False)
-    return Told(14 if network else 16, str(error), signed_out=not network)
+    return _unanswered(str(error)) if network else Told(16, str(error), signed_out=True)
 
 
 def _of_network(error: Any) -> Told:
     response = getattr(error, "response", None)
     if response is not None:
         return _of_response(response)
-    text = str(error)
-    return Told(14, text, cut=not UNSENT.search(text))
+    told = _unanswered(str(error))
+    return replace(told, cut=not told.unsent)
+
+
+def _unanswered(text: str) -> Told:
+    return Told(14, in_short(text), unsent=bool(UNSENT.search(text)))
+
+
+def in_short(text: str) -> str:
+    """The host and what is the matter, of what the network's libraries say, who name their objects besides."""
+    host, why = re.search(r"host='([^']+)'", text), re.search(r"\[Errno -?\d+\] ([^'\")\]]+)|(\w+ timed out)", text)
+    return f"{host[1]}: {why[1] or why[2]}" if host and why else text
 
 
 def _of_call(error: Any) -> Told:
@@ -101,7 +113,8 @@ def _of_call(error: Any) -> Told:
     reasons, facts = _details(getattr(error, "details", ()) or ())
     plugin = re.search(r"invalid_grant|reauthenticat|RefreshError|expired or revoked", message, re.I)
     cut = code == 4 or (code == 14 and bool(CUT.search(message)) and not UNSENT.search(message))
-    return Told(code, message, reasons, facts, signed_out=bool(plugin), cut=cut)
+    unsent = code == 14 and bool(UNSENT.search(message))
+    return Told(code, message, reasons, facts, signed_out=bool(plugin), cut=cut, unsent=unsent)
 
 
 def _of_response(response: Any) -> Told:

@@ -20,6 +20,13 @@ TABLE = "cloud"
 PREFIX = "TAETPU_"
 
 YES, NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+SHARED = {
+    "admin", "app", "azureuser", "centos", "codespace", "coder", "colab", "debian", "docker", "ec2-user", "fedora",
+    "gitpod", "guest", "jenkins", "jovyan", "kaggle", "node", "nobody", "opc", "rocky", "root", "runner", "student",
+    "ubuntu", "unknown", "user", "vagrant", "vscode", "worker",
+}  # fmt: skip
+"""Logins that images and systems give to everybody: whose machines theirs are nobody can tell."""
+ZONE = r"[a-z]+-[a-z]+\d+-[a-z0-9]+"
 KEYS = re.compile(r"key|credential|secret|password|token|json")
 """What a field would be called that somebody wants to put a key file into."""
 
@@ -31,7 +38,7 @@ class Settings(Config):
 
     Attributes:
         project: the Google Cloud project; else GOOGLE_CLOUD_PROJECT.
-        owner: who makes things, a label on all of them; the login name otherwise.
+        owner: who makes things, a label on all of them (see `spec.label`); the login name otherwise.
         stack: the name of a TPU where a command says none.
         zones: where to look, in this order; empty: wherever the chip is, in `region` first, then the cheapest.
         backend: "gce" or "tpu-api"; empty: the one that suits the generation.
@@ -72,6 +79,10 @@ class Settings(Config):
     @model_validator(mode="after")
     def _plausible(self) -> "Settings":
         """Refuse what no API could take, before one is asked."""
+        if self.project:
+            check_project(self.project)
+        if self.bucket:
+            _check_bucket(self.bucket)
         for zone in self.zones:
             check_zone(zone, ("zones",), '["us-east5-b"]')
         if self.region:
@@ -89,6 +100,13 @@ class Settings(Config):
         return self
 
     @property
+    def shared(self) -> str:
+        """What is wrong with an owner whom many are; "" for one's own."""
+        if self.owner.lower() not in SHARED:
+            return ""
+        return f"{self.owner}: shared by everybody who is {self.owner} in this project, with `down` and `gc`"
+
+    @property
     def secret_names(self) -> dict[str, str]:
         """By variable: the secret that it gets its value from."""
         pairs = (secret.partition("=") for secret in self.secrets)
@@ -101,7 +119,7 @@ def check_zone(zone: str, path: Where = ("--zone",), example: str = "us-east5-b"
     Raises:
         UserError: it is none.
     """
-    if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+    if re.fullmatch(ZONE, zone):
         return zone
     raise UserError(f"{zone!r} is no zone", path=path, remedy=f"zones are written {example}")
 
@@ -114,7 +132,36 @@ def check_region(region: str, path: Where = ("region",)) -> str:
     """
     if re.fullmatch(r"[a-z]+-[a-z]+\d+", region):
         return region
+    if re.fullmatch(ZONE, region):
+        raise UserError(
+            f"{region!r} is no region but a zone", path=path, remedy=f"its region, {region[: region.rindex('-')]}"
+        )
     raise UserError(f"{region!r} is no region", path=path, remedy="a region is written us-east5")
+
+
+def check_project(project: str, path: Where = ("project",)) -> str:
+    """A project's id, by https://docs.cloud.google.com/resource-manager/docs/creating-managing-projects; those of old
+    have a domain before it.
+
+    Raises:
+        UserError: it is none.
+    """
+    if re.fullmatch(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", project):
+        return project
+    remedy = "its id, not its name or number: 6 to 30 lower-case letters, digits and hyphens, a letter first"
+    raise UserError(f"{project!r} is no project's id", path=path, remedy=f"{remedy}; `gcloud projects list` shows it")
+
+
+def _check_bucket(bucket: str) -> None:
+    from taetpu.cloud.storage import SCHEME, check_bucket
+
+    if bucket.startswith(SCHEME):
+        name = bucket.removeprefix(SCHEME).partition("/")[0]
+        raise UserError(f"{bucket!r} is an address", path=("bucket",), remedy=f"its name alone: {name!r}")
+    try:
+        check_bucket(bucket)
+    except UserError as error:
+        raise error.at("bucket") from None
 
 
 def read(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -130,6 +177,8 @@ def read(folder: Path | None = None, environment: Mapping[str, str] | None = Non
     for name in Settings.model_fields:
         if text := environment.get(f"{PREFIX}{name.upper()}", ""):
             own = _overridden(own, name, text)
+    if not own.project and (project := environment.get("GOOGLE_CLOUD_PROJECT", "")):
+        check_project(project, ("GOOGLE_CLOUD_PROJECT",))
     fallbacks = {
         "project": own.project or environment.get("GOOGLE_CLOUD_PROJECT", ""),
         "owner": own.owner or environment.get("USER", "") or _login(),

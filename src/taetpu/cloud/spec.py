@@ -136,17 +136,14 @@ def check_stack(name: str) -> str:
     raise UserError(f"{name!r} cannot be the name of a TPU", remedy=remedy)
 
 
-def stack_of(owner: str, study: str) -> str:
-    """The name of the TPU that a study has where none is given: `tpu-OWNER-STUDY`. Where a name cannot have all of it,
-    the end of a sum over the whole tells it from others."""
-    import hashlib
-
+def stack_of(owner: str, study: str = "") -> str:
+    """The name of the TPU that an owner, or a study, has where none is given: `tpu-OWNER`, `tpu-OWNER-STUDY`. Where a
+    name cannot have all of it, the end of a sum over the whole tells it from others."""
     whole = f"tpu-{owner}-{study}"
     plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
     if len(plain) <= LONGEST and plain.endswith(study):
         return check_stack(plain)
-    end = hashlib.sha256(whole.encode()).hexdigest()[:6]
-    return check_stack(f"{plain[: LONGEST - 7].rstrip('-')}-{end}")
+    return check_stack(f"{plain[: LONGEST - 7].rstrip('-')}-{_end(whole)}")
 
 
 def check_reservation(name: str, backend: BackendName) -> str:
@@ -164,12 +161,51 @@ def check_reservation(name: str, backend: BackendName) -> str:
     raise UserError(f"{name!r} cannot be the name of a reservation", path=("--reservation",), remedy=remedy)
 
 
+RUNTIMES = {
+    "gce": ("an image family of Compute Engine", r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", r"ubuntu-accel-.*"),
+    "tpu-api": (
+        "a runtime version of the Cloud TPU API", r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
+        r"v2-(alpha|nightly).*|tpu-(vm|ubuntu).*",
+    ),
+}  # fmt: skip
+"""By backend: what a machine starts with, how its name is written, and names that no other backend has."""
+
+
+def check_runtime(name: str, backend: BackendName) -> str:
+    """What a machine starts with, as its backend names it.
+
+    Raises:
+        UserError: it is no name, or one of the other backend's.
+    """
+    what, written, _ = RUNTIMES[backend]
+    other = next((one for one, (_, _, own) in RUNTIMES.items() if one != backend and re.fullmatch(own, name)), "")
+    usual = "without --runtime it is what suits the TPU"
+    if other:
+        problem = f"{name!r} is {RUNTIMES[other][0]}, and {backend} starts {what}"
+        raise UserError(problem, path=("--runtime",), remedy=f"--backend {other}, or {what}; {usual}")
+    if re.fullmatch(written, name):
+        return name
+    remedy = f"a letter first, then lower-case letters, digits and hyphens; {usual}"
+    raise UserError(f"{name!r} cannot be the name of {what}", path=("--runtime",), remedy=remedy)
+
+
 def image_label(address: str) -> str:
     """What tells an image by a label: the beginning of its digest, else its tag. A label's value has 63 characters."""
     digest = address.rpartition("sha256:")[2] if "sha256:" in address else ""
-    return digest[:32] or label(address.rpartition(":")[2])
+    return digest[:32] or re.sub(r"[^a-z0-9_-]", "-", address.rpartition(":")[2].lower())[:63]
 
 
 def label(text: str) -> str:
-    """The text as a label's value may be: lower-case letters, digits, `-` and `_`, at most 63."""
-    return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:63] or "unknown"
+    """The text as a label's value: itself if it is one (lower-case letters, digits, `-` and `_`, at most 63), else what
+    of it may be one and the end of a sum over the whole, which no other text has."""
+    if re.fullmatch(r"[a-z0-9_-]{1,63}", text):
+        return text
+    plain = re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:56].strip("-")
+    return f"{plain}-{_end(text)}" if plain else f"x{_end(text)}"
+
+
+def _end(whole: str) -> str:
+    """Six hexadecimal digits that tell a text that cannot be a name from others."""
+    import hashlib
+
+    return hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:6]

@@ -9,6 +9,7 @@ from typing import Any
 
 from taetpu.cloud.clients import SIGN_IN, fake_address, imported
 from taetpu.cloud.errors import CloudError, Conflict, Invalid, NotFound, Permission, Transient
+from taetpu.cloud.google_status import in_short
 
 SCHEME = "gs://"
 WRITER, READER, ADMIN = "roles/storage.objectUser", "roles/storage.objectViewer", "roles/storage.admin"
@@ -140,4 +141,5 @@ def message(error: Exception) -> str:
     try:
         return " ".join(response.json()["error"]["message"].split())  # pyright: ignore[reportOptionalMemberAccess]
     except (AttributeError, ValueError, LookupError, TypeError):
-        return " ".join(str(getattr(error, "message", "") or error).split())[:300] or type(error).__name__
+        said = " ".join(str(getattr(error, "message", "") or error).split())
+        return in_short(said)[:300] or type(error).__name__

@@ -93,6 +93,7 @@ def supervise(
 ) -> int:
     """Keep a job going until it ends; its exit code. The machine is left as it is then; one that was lost is removed.
 
+    The first machine of a study is asked for once; one in place of another patiently, also by the call that comes back.
     A machine that was not made for the study is only removed when it is gone for good by the API's word. What is used
     of the budget stays noted in the stack's record: the same call goes on with what is left of it.
 
@@ -107,7 +108,9 @@ def supervise(
         CloudError: no machine can be had.
     """
     used = _begun(cloud, stack, study, progress, budget)
-    machine = up(max(budget.shortest, budget.hours - used.hours))
+    hours = max(budget.shortest, budget.hours - used.hours)
+    had_one = used.lost > 0 or used.hours > 0  # else its user is there to decide what to do where there is none
+    machine = _another(cloud, up, hours, budget) if had_one else up(hours)
     while True:
         try:
             remote.prepare(machine)
@@ -126,9 +129,13 @@ def supervise(
         else:
             note(cloud, stack, None)
             return code
-        # Quota, too: what was deleted a moment ago may count yet.
-        hours = budget.hours - used.hours
-        machine = _patiently(cloud, lambda hours=hours: up(hours), budget, (Quota, Stockout, Transient, Unknown))
+        machine = _another(cloud, up, budget.hours - used.hours, budget)
+
+
+def _another(cloud: Cloud, up: Callable[[float], Machine], hours: float, budget: Budget) -> Machine:
+    """A machine in place of one that was lost, however long it takes until there is one."""
+    # Quota, too: what was deleted a moment ago may count yet.
+    return _patiently(cloud, lambda: up(hours), budget, (Quota, Stockout, Transient, Unknown))
 
 
 def left(cloud: Cloud, spec: Spec, budget: Budget) -> float:

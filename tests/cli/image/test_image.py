@@ -149,7 +149,11 @@ def test_a_failed_build_is_a_message_with_the_log_and_exit_code_3(image, world):
         (["--type", "v6e-3"], "there is no TPU slice 'v6e-3'"),
         (["--engine", "dockr"], "there is no engine 'dockr'"),
         (["--engine", "podman"], "podman is not installed here"),
-        (["--python-digest", "latest"], "'latest' is no digest"),
+        (["--python-digest", "latest"], "'latest' is no digest\n  where:  --python-digest\n"),
+        (["--python", "3.13"], "'3.13' is a version and no image\n  where:  --python\n"),
+        (["--python", "python:3.11-slim"], "'python:3.11-slim' has a Python below 3.12"),
+        (["--python", "no image"], "'no image' cannot be the name of an image\n  where:  --python\n"),
+        (["--region", "nowhere"], "'nowhere' is no region\n  where:  --region\n"),
     ],
 )
 def test_a_mistake_is_one_message_before_anything_is_asked_for(image, world, arguments, words):

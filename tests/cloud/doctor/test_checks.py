@@ -53,7 +53,7 @@ def test_without_a_project_a_sign_in_or_libraries_nothing_is_asked(look, looked,
     assert look()["billing"][0].found == "no project is named"
     (tmp_path / FILE).write_text("[cloud]\nx = 1\n")
     assert look()["billing"][0].found == "the settings cannot be read"
-    (tmp_path / FILE).write_text('[cloud]\nproject = "p"\n')
+    (tmp_path / FILE).write_text('[cloud]\nproject = "my-project"\n')
     found = look(TAETPU_FAKE_CLOUD="", HOME=str(tmp_path))
     assert found["billing"][0].found == "nobody is signed in"
     monkeypatch.setattr(local, "LIBRARIES", ("google-cloud-tpu", "google-cloud-none"))

@@ -8,7 +8,7 @@ from taetpu.cloud.fakes.quotas import info, usual
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import EXPIRES, OWNER
 
-MINE = Settings(project="fake-project", owner="Me", zones=("us-east5-b",), bucket="mine")
+MINE = Settings(project="fake-project", owner="me", zones=("us-east5-b",), bucket="mine")
 
 
 def test_quota_is_told_where_the_settings_look_and_none_is_a_warning(looked):

@@ -1,11 +1,14 @@
 """Keys of service accounts are found by what stands in files, wherever they are, and what to do is told."""
 
 import base64
+import gzip
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 import textwrap
+import zipfile
 
 import pytest
 
@@ -113,12 +116,72 @@ def test_a_link_that_leads_to_a_key_is_followed_and_the_key_told_once(tmp_path, 
     assert (check.status, check.found, check.command) == ("fails", told, REVOKE)
 
 
-def test_virtual_environments_are_left_out(tmp_path, key):
-    for folder in (".venv", "env", "node_modules", ".git"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "key.json").write_text(key)
-    (tmp_path / "env" / "pyvenv.cfg").touch()
-    assert keys.search(tmp_path).found == []
+@pytest.mark.parametrize("folder", ["node_modules/y", ".venv/x", "env/x", "__pycache__"])
+def test_installed_packages_are_looked_into_last(tmp_path, key, folder, monkeypatch):
+    path = tmp_path / folder / "key.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(key)
+    (tmp_path / folder.partition("/")[0] / "pyvenv.cfg").touch()
+    (tmp_path / "z.json").write_text(key.replace("abc123", "own"))
+    assert [one.number for one in keys.search(tmp_path).found] == ["own", "abc123"]
+    (tmp_path / "z.json").unlink()
+    (check,) = keys.checks(tmp_path)
+    assert (check.status, check.found) == ("fails", f"{path} is the key of the service account {ACCOUNT}")
+    monkeypatch.setattr(keys, "MOST", 0)
+    (check,) = keys.checks(tmp_path)
+    assert check.status == "warning", "a sync would send it"
+
+
+@GIT
+@pytest.mark.parametrize("rule", [".gitignore", ".venv/.gitignore"])
+def test_where_time_ends_in_packages_that_git_ignores_it_is_told_and_no_warning(
+    tmp_path, key, repository, rule, monkeypatch
+):
+    (tmp_path / ".git" / "key.json").write_text(key)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "key.json").write_text(key)
+    (tmp_path / rule).write_text("*" if "/" in rule else ".venv\n")
+    assert [one.path.parent.name for one in keys.search(tmp_path).found] == [".venv"]
+    monkeypatch.setattr(keys, "SHORT", -1.0)
+    (check,) = keys.checks(tmp_path)
+    told = f"no key of a service account in {tmp_path}; not looked at: all of .venv"
+    assert (check.status, check.found) == ("ok", told)
+
+
+def test_a_bare_private_key_is_a_warning_and_one_with_a_passphrase_is_none(tmp_path):
+    dashes, body = "-" * 5, base64.b64encode(bytes(90)).decode()
+
+    def pem(kind):
+        return f"{dashes}BEGIN {kind}{dashes}\n{body}\n{dashes}END {kind}{dashes}\n"
+
+    for name, kind in (("a.pem", "PRIVATE KEY"), ("b", "RSA PRIVATE KEY"), ("c", "ENCRYPTED PRIVATE KEY")):
+        (tmp_path / name).write_text(pem(kind))
+    (tmp_path / "d.pem").write_text(pem("CERTIFICATE"))
+    (tmp_path / "vars").write_text(json.dumps({"KEY": pem("EC PRIVATE KEY")}))
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "of-its-tests.pem").write_text(pem("PRIVATE KEY"))
+    clean, *bare = keys.checks(tmp_path)
+    assert (clean.status, [check.status for check in bare]) == ("ok", ["warning"] * 3)
+    assert [check.found for check in bare] == [
+        f"{tmp_path / name} holds a private key" for name in ("a.pem", "b", "vars")
+    ]
+    assert "`taetpu tpu sync` sends whatever git does not ignore" in bare[0].remedy
+
+
+def test_archives_are_told_and_a_plain_tar_is_looked_into(tmp_path, key):
+    with gzip.open(tmp_path / "key.json.gz", "wt") as packed:
+        packed.write(key)
+    with zipfile.ZipFile(tmp_path / "keys.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("key.json", key)
+    (check,) = keys.checks(tmp_path)
+    told = f"no key of a service account in {tmp_path}; not looked at: 2 archives"
+    assert (check.status, check.found) == ("ok", told)
+    (tmp_path / "key.json").write_text(key)
+    with tarfile.open(tmp_path / "keys.tar", "w") as plain:
+        plain.add(tmp_path / "key.json", "key.json")
+    (tmp_path / "key.json").unlink()
+    found, rest = keys.checks(tmp_path)
+    assert (found.status, rest.status, rest.found) == ("fails", "warning", "not looked at: 2 archives")
 
 
 @pytest.mark.parametrize(("name", "value"), [("MOST", 3), ("PATIENCE", -1.0)])
@@ -130,6 +193,13 @@ def test_where_not_all_files_were_looked_at_it_is_a_warning(tmp_path, key, monke
     assert check.status == "warning"
     assert check.found == f"only the first {max(int(value), 0)} files of {tmp_path} were looked at"
     assert "what was not looked at may hold a key" in check.remedy
+
+
+def test_without_git_all_is_searched_that_a_sync_would_send(tmp_path, key):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "taetpu.toml").touch()
+    (tmp_path / "key.json").write_text(key)
+    assert [check.status for check in keys.checks(tmp_path / "sub")] == ["fails"]
 
 
 @GIT
@@ -151,10 +221,10 @@ def test_a_key_that_was_only_committed_is_found(tmp_path, key, repository):
     repository("commit", "-qm", "gone")
     here, past = keys.checks(tmp_path)
     assert here.status == "ok"
-    assert (past.name, past.status, past.command) == ("keys in git", "warning", REVOKE)
-    assert past.found.endswith("holds a key in old.json")
-    assert "whoever has the repository has the key" in past.remedy
-    assert [one.status for one in keys.checks(tmp_path)] == ["ok", "warning"], "looking changes nothing"
+    assert (past.name, past.status, past.command) == ("keys in git", "fails", REVOKE)
+    assert past.found.endswith(f"holds a key of the service account {ACCOUNT} in old.json")
+    assert "it counts as leaked" in past.remedy
+    assert [one.status for one in keys.checks(tmp_path)] == ["ok", "fails"], "looking changes nothing"
 
 
 def committed(repository, tmp_path, text, name="old.json"):
@@ -179,7 +249,7 @@ FORMS = {
 def test_git_is_looked_through_as_files_are(tmp_path, key, repository, form):
     committed(repository, tmp_path, FORMS[form](key))
     here, past = keys.checks(tmp_path)
-    assert (here.status, past.name, past.status, past.command) == ("ok", "keys in git", "warning", REVOKE)
+    assert (here.status, past.name, past.status, past.command) == ("ok", "keys in git", "fails", REVOKE)
 
 
 @GIT
@@ -200,7 +270,7 @@ def test_a_key_that_only_a_merge_or_a_branch_brought_is_found(tmp_path, key, rep
     _, past = keys.checks(tmp_path)
     words = ["git", "-C", str(tmp_path), "rev-parse", "--short", "HEAD~"]
     merge = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    assert past.found == f"commit {merge} holds a key in in-merge"
+    assert past.found == f"commit {merge} holds a key of the service account {ACCOUNT} in in-merge"
     repository("checkout", "-qb", "other", "side")
     committed(repository, tmp_path, key.replace("abc123", "def456"), "on-branch")
     repository("checkout", "-q", "-")

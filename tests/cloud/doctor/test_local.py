@@ -8,16 +8,16 @@ from tests.cloud.looking import programs
 from taetpu.cloud.doctor import local
 from taetpu.cloud.settings import FILE, Settings
 
-MINE = Settings(project="p")
+MINE = Settings(project="my-project")
 SIGN_IN = "gcloud auth application-default login"
 
 
 def test_settings_are_named_with_their_file(tmp_path):
     found, check = local.settings(tmp_path, {})
     assert (found is not None, check.status, check.command) == (True, "warning", "taetpu doctor --init")
-    (tmp_path / FILE).write_text('[cloud]\nproject = "p"\n')
+    (tmp_path / FILE).write_text('[cloud]\nproject = "my-project"\n')
     found, check = local.settings(tmp_path, {})
-    assert (check.status, check.found) == ("ok", f"{tmp_path / FILE}: project p")
+    assert (check.status, check.found) == ("ok", f"{tmp_path / FILE}: project my-project")
     (tmp_path / FILE).write_text("[cloud]\n")
     assert local.settings(tmp_path, {})[1].status == "fails"
     (tmp_path / FILE).write_text("[cloud]\nprojct = 1\n")
@@ -25,6 +25,15 @@ def test_settings_are_named_with_their_file(tmp_path):
     assert (found, check.status) == (None, "fails")
     assert check.found == f"unknown field 'projct' ({tmp_path / FILE} at cloud.projct)"
     assert check.remedy.startswith("did you mean 'project'?")
+
+
+@pytest.mark.parametrize("login", ["root", "ubuntu", "jovyan", "vscode"])
+def test_an_owner_that_many_are_is_a_warning(login, tmp_path):
+    (check,) = local.owner(local.settings(tmp_path, {"USER": login})[0])
+    assert (check.name, check.status) == ("owner", "warning")
+    assert check.found.startswith(f"{login}: shared by everybody who is {login} in this project")
+    assert check.remedy == "set `owner` in taetpu.toml, or TAETPU_OWNER"
+    assert list(local.owner(local.settings(tmp_path, {"USER": login, "TAETPU_OWNER": "ada"})[0])) == []
 
 
 @pytest.fixture
@@ -48,7 +57,7 @@ def test_a_user_is_fine_and_one_without_a_project_to_count_for_is_told(signed):
     assert local.credentials(signed(user), MINE).status == "ok"
     del user["quota_project_id"]
     check = local.credentials(signed(user), MINE)
-    assert (check.status, check.command) == ("warning", "gcloud auth application-default set-quota-project p")
+    assert (check.status, check.command) == ("warning", "gcloud auth application-default set-quota-project my-project")
     assert local.credentials(signed({"type": "impersonated_service_account"}), MINE).status == "ok"
     assert local.credentials(signed({"type": "external_account"}), MINE).status == "ok"
 
@@ -84,11 +93,11 @@ def test_the_fake_cloud_needs_nobody(tmp_path):
 
 def test_machines_that_act_as_the_projects_default_account_are_told():
     assert list(local.account(Settings())) == []
-    (named,) = local.account(Settings(project="p", service_account="vm@p.iam.gserviceaccount.com"))
+    (named,) = local.account(Settings(project="my-project", service_account="vm@p.iam.gserviceaccount.com"))
     assert (named.status, named.found) == ("ok", "machines act as vm@p.iam.gserviceaccount.com")
-    (default,) = local.account(Settings(project="p"))
+    (default,) = local.account(Settings(project="my-project"))
     assert default.status == "warning"
-    assert default.command == "gcloud iam service-accounts create taetpu-vm --project=p"
+    assert default.command == "gcloud iam service-accounts create taetpu-vm --project=my-project"
 
 
 def test_programs_are_told_with_their_versions(tools):
@@ -103,7 +112,7 @@ def test_programs_that_are_missing_or_broken_fail(tmp_path, monkeypatch):
     assert {check.status for check in found.values()} == {"fails"}
     assert found["rsync"].command == "sudo apt-get install rsync"
     assert "it opens the tunnel" in found["gcloud"].found
-    with_address = {check.name: check for check in local.tools(Settings(project="p", external_ip=True), {})}
+    with_address = {check.name: check for check in local.tools(Settings(project="my-project", external_ip=True), {})}
     assert with_address["gcloud"].status == "warning"
     faked = {check.name: check for check in local.tools(MINE, {"TAETPU_FAKE_CLOUD": "http://127.0.0.1:1"})}
     assert (faked["gcloud"].status, faked["rsync"].status) == ("skipped", "fails")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import taetpu
-from taetpu.cloud.image.context import SUITS, Context, Recipe, context, doubts, torch_of
+from taetpu.cloud.image.context import SUITS, Context, Recipe, check_python, context, doubts, torch_of
 from taetpu.core.chips import generations, resolve
 from taetpu.core.errors import UserError
 
@@ -141,3 +141,30 @@ def test_no_such_pytorch_names_those_that_there_are():
 
 def test_a_tag_may_not_have_the_plus_of_a_local_version():
     assert Context("0.1.0+here", {}, {}).tag.startswith("0.1.0-here-")
+
+
+GOOD = ("python:3.12-slim-bookworm", "python:3.13", "python:3", "python", "me/own:1", "a.b:5000/python:3.14-slim")
+
+
+@pytest.mark.parametrize("image", [*GOOD, f"python:3.12@sha256:{'a1' * 32}"])
+def test_base_images_that_may_be(image):
+    assert check_python(image) == image
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        ("3.12", "is a version and no image"),
+        ("3", "is a version and no image"),
+        ("python:3.11-slim", "has a Python below 3.12"),
+        ("docker.io/library/python:3.9", "has a Python below 3.12"),
+        ("python:2", "has a Python below 3.12"),
+        ("Python:3.12", "cannot be the name of an image"),
+        ("python 3.12", "cannot be the name of an image"),
+        ("python:", "cannot be the name of an image"),
+    ],
+)
+def test_base_images_that_may_not_be(image, problem):
+    with pytest.raises(UserError, match=problem) as error:
+        check_python(image)
+    assert (error.value.path, "python:3.13-slim-bookworm" in str(error.value.remedy)) == (("--python",), True)

@@ -9,8 +9,9 @@ from taetpu.cloud.fakes.images import REPOSITORIES, VERSIONS
 from taetpu.cloud.fakes.world import Fault, Refused
 from taetpu.cloud.image.registry import BATCH, chosen, refuse_container_registry, repository, users
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.spec import IMAGE, OWNER, Spec, image_label
+from taetpu.cloud.spec import IMAGE, OWNER, Spec, image_label, label
 from taetpu.core.chips import resolve
+from taetpu.core.errors import UserError
 
 PATH = PACKAGE.partition("/packages/")[0]
 DENIED = Refused(7, f"Permission 'artifactregistry.repositories.create' denied on resource '{PATH}'", "IAM")
@@ -35,7 +36,7 @@ def test_a_missing_repository_is_made_once_with_its_owner(registry, world, told)
     registry.ensure("Some One")
     assert [call.name for call in world.changes()] == ["repositories.create"]
     (made,) = world.table(REPOSITORIES).values()
-    assert (made["name"], made["format"], made["labels"]) == (PATH, "DOCKER", {OWNER: "some-one"})
+    assert (made["name"], made["format"], made["labels"]) == (PATH, "DOCKER", {OWNER: label("Some One")})
     assert told == ["making the repository taetpu in us-east5"]
 
 
@@ -168,7 +169,7 @@ def test_questions_are_asked_again_where_the_service_has_no_time(registry, world
 @pytest.mark.parametrize("address", ["gcr.io/p/taetpu", "us.gcr.io/p/taetpu:1", "https://eu.gcr.io/p", "gcr.io"])
 def test_container_registry_is_refused_with_the_reason(address):
     with pytest.raises(Invalid, match=r"Container Registry, which was shut down on 2025-03-18") as refused:
-        repository(Settings(project="p", region="us-east5", repository=address))
+        repository(Settings(project="my-project", region="us-east5", repository=address))
     assert "REGION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE" in str(refused.value)
     with pytest.raises(Invalid):
         chosen([], [address], None, 0.0)
@@ -180,18 +181,26 @@ def test_artifact_registry_is_not():
 
 
 def test_a_repository_is_in_the_region_of_the_tpu():
-    zoned = Settings(project="p", zones=("us-east5-b", "europe-west4-a"))
+    zoned = Settings(project="my-project", zones=("us-east5-b", "europe-west4-a"))
     assert repository(zoned).region == "us-east5"
     assert repository(zoned.model_copy(update={"region": "us-central1"})).region == "us-central1"
-    assert repository(zoned, "asia-northeast1").image == "asia-northeast1-docker.pkg.dev/p/taetpu/taetpu"
-    assert repository(Settings(project="example.com:p", region="us-east5")).image.split("/")[1:3] == [
+    assert repository(zoned, "asia-northeast1").image == "asia-northeast1-docker.pkg.dev/my-project/taetpu/taetpu"
+    assert repository(Settings(project="example.com:my-project", region="us-east5")).image.split("/")[1:3] == [
         "example.com",
-        "p",
+        "my-project",
     ]
+    assert repository(zoned, "europe").region == "europe"
+    for place, problem in (
+        ("nowhere", "'nowhere' is no region"),
+        ("us-east5-b", "is no region but a zone"),
+    ):
+        with pytest.raises(UserError, match=problem) as error:
+            repository(zoned, place)
+        assert error.value.path == ("--region",)
     with pytest.raises(Invalid, match="no region is said for the image"):
-        repository(Settings(project="p"))
+        repository(Settings(project="my-project"))
     with pytest.raises(Invalid, match=r"'us-east5-docker\.pkg\.dev/p/r' cannot be the name of a repository"):
-        repository(Settings(project="p", region="us-east5", repository="us-east5-docker.pkg.dev/p/r"))
+        repository(Settings(project="my-project", region="us-east5", repository="us-east5-docker.pkg.dev/p/r"))
 
 
 def machine(name, image):

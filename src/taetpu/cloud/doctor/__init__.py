@@ -36,6 +36,7 @@ def checks(
     """
     settings, check = local.settings(folder, environment)
     yield check
+    yield from local.owner(settings)
     yield from local.account(settings)
     yield from keys.checks(folder)
     signed_in = local.credentials(environment, settings)

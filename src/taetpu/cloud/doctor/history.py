@@ -25,6 +25,12 @@ def tracked(root: Path, paths: Sequence[Path]) -> set[str]:
     return set(_git(root, "ls-files", "--", *map(str, paths)) or []) if paths else set()
 
 
+def ignored(root: Path, folders: Sequence[Path]) -> set[Path]:
+    """Those of some folders whose files git ignores, also by a `.gitignore` of their own."""
+    told = _git(root, "check-ignore", "--", *(str(folder / "any") for folder in folders)) if folders else None
+    return {Path(line).parent for line in told or []}
+
+
 @dataclass
 class Past:
     """The files that a repository's commits hold: merges, other branches, tags and the stash as well.

@@ -10,12 +10,15 @@ import re
 import string
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taetpu.cloud import transfer
 from taetpu.cloud.clients import SIGN_IN
 from taetpu.cloud.doctor import history
 from taetpu.cloud.doctor.check import Check, fails, ok, warning
+from taetpu.core.errors import UserError
 
 LARGEST = 8 * 2**20
 """Bytes of the largest file that is read: a key has about 2,300, a notebook or a log that holds one may have more."""
@@ -23,12 +26,19 @@ MOST = 20_000
 """Files that are looked at, so that a home folder does not take minutes."""
 PATIENCE = 20.0
 """Seconds for the files, and once more for git's history."""
-SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+SHORT = 5.0
+"""Seconds for installed packages that git ignores: a sync does not send them."""
+INSTALLED = {".venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+"""Folders of what others wrote, looked into last; and so is every virtual environment."""
 KIND = re.compile(rb'\\*"type\\*"\s*:\s*\\*"service_account\\*"')
 SECRET = re.compile(rb'\\*"private_key\\*"\s*:\s*\\*"-----BEGIN')
 FIELDS = re.compile(rb'\\*"(private_key_id|client_email)\\*"\s*:\s*\\*"([^"\\]+)')
 BEGIN = b"-----BEGIN PRIVATE KEY"
 """How the secret of Google's keys begins (PKCS #8), whatever stands around it."""
+BARE = re.compile(rb"-----BEGIN (?:RSA |EC |DSA |OPENSSH )?PRIVATE KEY-----(?:\s|\\+[nr])+[A-Za-z0-9+/]{40}")
+"""A private key of any kind that no passphrase protects."""
+PACKS = (b"PK\3\4", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c")
+"""How zip, gzip, bzip2, xz, zstd and 7z files begin. What stands in a tar file stands there plainly."""
 
 
 def _packed(text: bytes, before: int) -> bytes:
@@ -64,75 +74,119 @@ class Looked:
     """What came of looking through a folder.
 
     Attributes:
+        bare: files that hold a private key, and not as keys of service accounts are written.
         files: that were looked at.
         whole: nothing is left out but what the other attributes count.
-        large, unread, links: files too large, files that may not be read, links to folders, none of them looked into.
+        large, unread, packed, links: files too large, files that may not be read, archives, links to folders, none of
+            them looked into.
+        partly: folders of installed packages that git ignores, not looked through to their ends.
     """
 
     found: list[Found] = field(default_factory=list)
+    bare: list[Path] = field(default_factory=list)
     files: int = 0
     whole: bool = True
     large: int = 0
     unread: int = 0
+    packed: int = 0
     links: int = 0
+    partly: list[Path] = field(default_factory=list)
 
-    def left_out(self) -> str:
+    def left_out(self, root: Path) -> str:
         """In words; "" for nothing."""
         what = {
-            f"larger than {LARGEST >> 20} MB": self.large, "not readable": self.unread, "links to folders": self.links
+            f"larger than {LARGEST >> 20} MB": self.large, "not readable": self.unread,
+            "archives": self.packed, "links to folders": self.links,
         }  # fmt: skip
-        return ", ".join(f"{number:,} {words}" for words, number in what.items() if number)
+        words = [f"{number:,} {words}" for words, number in what.items() if number]
+        words += [f"all of {folder.relative_to(root)}" for folder in self.partly]
+        return f"not looked at: {', '.join(words)}" if words else ""
 
 
 def checks(folder: Path) -> list[Check]:
     """Keys in the files at and below the project's folder, and in what git remembers."""
-    root = history.top(folder)
+    root = _root(folder)
     looked = search(root)
-    tracked = history.tracked(root, [one.link or one.path for one in looked.found])
+    tracked = history.tracked(root, [*(one.link or one.path for one in looked.found), *looked.bare])
     told = [_told(one, root, tracked) for one in looked.found]
-    left_out = looked.left_out()
+    left_out = looked.left_out(root)
     if not looked.whole:
-        problem = f"only the first {looked.files:,} files of {root} were looked at"
+        problem = f"only the first {looked.files:,} files of {root} were looked at{left_out and f'; {left_out}'}"
         remedy = "give the command in a folder of the project alone; what was not looked at may hold a key"
         told.append(warning("keys", problem, remedy))
     elif not told:
-        told = [ok("keys", f"no key of a service account in {root}{left_out and f'; not looked at: {left_out}'}")]
+        told = [ok("keys", f"no key of a service account in {root}{left_out and f'; {left_out}'}")]
+    elif left_out:
+        told.append(warning("keys", left_out, "what was not looked at may hold a key"))
+    told += [_bare(path, root, tracked) for path in looked.bare]
     return [*told, *_history(root, {one.number for one in looked.found})]
 
 
+def _root(folder: Path) -> Path:
+    """The repository that a folder is in, else what a sync would send."""
+    root = history.top(folder)
+    with suppress(UserError):  # it would send nothing
+        return root if (root / ".git").exists() else transfer.project(folder)
+    return root
+
+
 def search(root: Path) -> Looked:
-    """Every file that holds a key. Links to files are followed, links to folders are not."""
-    looked, until, keys = Looked(), time.monotonic() + PATIENCE, set[Path]()
-    for parent, folders, names in os.walk(root):
-        looked.links += sum(Path(parent, name).is_symlink() for name in folders)
-        folders[:] = sorted(
-            name for name in folders if name not in SKIPPED and not Path(parent, name, "pyvenv.cfg").is_file()
-        )
-        for path in (Path(parent, name) for name in sorted(names)):
-            if looked.files >= MOST or time.monotonic() > until:
-                looked.whole = False
-                return looked
-            looked.files += 1
-            link = path if path.is_symlink() else None
-            path = path.resolve() if link else path
-            one = _read(path, looked)
-            if one and path.resolve() not in keys:
-                keys.add(path.resolve())
-                looked.found.append(Found(path, one.number, one.account, link))
+    """Every file that holds a key. Links to files are followed, links to folders are not.
+
+    Installed packages come last; those that a sync would not send have a short time.
+    """
+    looked, until, installed = Looked(), time.monotonic() + PATIENCE, list[Path]()
+    looked.whole = _walk(root, looked, until, installed)
+    ignored = history.ignored(root, installed)
+    for folder in installed:
+        if folder not in ignored:
+            looked.whole = looked.whole and _walk(folder, looked, until)
+    until = time.monotonic() + SHORT
+    looked.partly = [folder for folder in installed if folder in ignored and not _walk(folder, looked, until)]
     return looked
 
 
-def _read(path: Path, looked: Looked) -> Found | None:
+def _walk(root: Path, looked: Looked, until: float, installed: list[Path] | None = None) -> bool:
+    """Look at the files below a folder; False where the time or the number ends it.
+
+    Args:
+        installed: gets the folders of installed packages, which are left out then.
+    """
+    for parent, folders, names in os.walk(root):
+        looked.links += sum(Path(parent, name).is_symlink() for name in folders)
+        folders[:] = sorted(name for name in folders if name != ".git")
+        if installed is not None:
+            own = [name for name in folders if name in INSTALLED or Path(parent, name, "pyvenv.cfg").is_file()]
+            installed += [Path(parent, name) for name in own if not Path(parent, name).is_symlink()]
+            folders[:] = [name for name in folders if name not in own]
+        for path in (Path(parent, name) for name in sorted(names)):
+            if looked.files >= MOST or time.monotonic() > until:
+                return False
+            looked.files += 1
+            _look(path, looked, strict=installed is not None)
+    return True
+
+
+def _look(path: Path, looked: Looked, *, strict: bool) -> None:
+    """Look into a file; `strict`: also for private keys of any kind, which packages have for their own tests."""
+    link = path if path.is_symlink() else None
+    path = path.resolve() if link else path
     try:
         if not path.is_file():  # a pipe, a socket, a link to nowhere
-            return None
+            return
         if path.stat().st_size > LARGEST:
             looked.large += 1
-            return None
-        return key(path, path.read_bytes())
+            return
+        data = path.read_bytes()
     except OSError:
         looked.unread += 1
-        return None
+        return
+    looked.packed += data.startswith(PACKS)
+    if one := key(path, data):
+        if all(path.resolve() != known.path.resolve() for known in looked.found):
+            looked.found.append(Found(path, one.number, one.account, link))
+    elif strict and BARE.search(data):
+        looked.bare.append(link or path)
 
 
 def key(path: Path, data: bytes) -> Found | None:
@@ -170,6 +224,13 @@ def _told(found: Found, root: Path, tracked: set[str]) -> Check:
     return fails("keys", f"{where} is the key of the service account {found.account}{known}", remedy, found.revoke)
 
 
+def _bare(path: Path, root: Path, tracked: set[str]) -> Check:
+    known = " and git tracks it" if str(path.relative_to(root)) in tracked else ""
+    remedy = "keep it outside of the project: `taetpu tpu sync` sends whatever git does not ignore"
+    remedy += "; whoever has the repository has the key: replace it" if known else ""
+    return warning("keys", f"{path} holds a private key{known}", remedy)
+
+
 def _history(root: Path, here: set[str]) -> list[Check]:
     """Keys that commits hold and the folder does not (any more), by the keys' own numbers."""
     past = history.Past(root, time.monotonic() + PATIENCE, LARGEST)
@@ -177,9 +238,12 @@ def _history(root: Path, here: set[str]) -> list[Check]:
     for blob, name, data in past.files():
         if (one := key(root / name, data)) and one.number not in known:
             known.add(one.number)
-            remedy = "if it is not revoked yet, revoke it: whoever has the repository has the key"
-            problem = f"{past.commit(blob)} holds a key in {name}"
-            told.append(warning("keys in git", problem, remedy, one.revoke))
+            remedy = (
+                "revoke it (the command below): it counts as leaked, for whoever has a copy of the repository has the "
+                "key; it is told until git forgets it (`git filter-repo`), which does not make up for revoking it"
+            )
+            problem = f"{past.commit(blob)} holds a key of the service account {one.account} in {name}"
+            told.append(fails("keys in git", problem, remedy, one.revoke))
     if past.left:
         problem = f"git's history was not looked at whole: {past.left}"
         told.append(warning("keys in git", problem, "what was not looked at may hold a key", SEARCH))

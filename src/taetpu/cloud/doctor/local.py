@@ -46,6 +46,12 @@ def settings(folder: Path, environment: Mapping[str, str]) -> tuple[Settings | N
     return found, ok("settings", f"{file}: {named}")
 
 
+def owner(settings: Settings | None) -> Iterator[Check]:
+    """Whether what is made has an owner of its own; nothing where it has."""
+    if settings is not None and settings.shared:
+        yield warning("owner", settings.shared, "set `owner` in taetpu.toml, or TAETPU_OWNER")
+
+
 def credentials(environment: Mapping[str, str], settings: Settings | None) -> Check:
     """Who is signed in, without asking anybody: application-default credentials, and no key of a service account."""
     name = "credentials"

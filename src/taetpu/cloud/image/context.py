@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -38,6 +39,9 @@ SUITS: dict[str, tuple[Torch, ...]] = {
 torch_xla 2.9 is the last on PyPI (2025-11). torch_tpu 0.2's own documentation and vllm-torchtpu's name v6e and TPU7x,
 the latter calls v5e experimental; nothing was found on v2 to v4 with it, nor on TPU7x with torch_xla.
 """
+
+OLDEST = (3, 12)
+"""Of Python: torch_tpu asks for it, and no older one was tried in an image."""
 
 ELSEWHERE = ("libtpu",)
 """Pinned by what needs it, not by our lock: its libtpu is the compiler that `plan` asks, and jax[tpu] has another."""
@@ -123,6 +127,25 @@ def context(recipe: Recipe) -> Context:
         name: wheel,
     }
     return Context(version, files, recipe.arguments())
+
+
+def check_python(image: str) -> str:
+    """A base image: one whose Python is not known to be too old.
+
+    Raises:
+        UserError: it is none, or an older Python's.
+    """
+    newer = "python:3.13-slim-bookworm"
+    if re.fullmatch(r"[\d.]+", image):
+        remedy = f"an image, as in {newer}"
+        raise UserError(f"{image!r} is a version and no image", path=("--python",), remedy=remedy)
+    if not re.fullmatch(r"([\w.-]+(:\d+)?/)?[a-z0-9._/-]+(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", image, re.ASCII):
+        raise UserError(f"{image!r} cannot be the name of an image", path=("--python",), remedy=f"as in {newer}")
+    found = re.search(r"(?:^|/)python:(\d+)(?:\.(\d+))?", image)
+    if found and (int(found[1]), int(found[2] or 99)) < OLDEST:
+        problem = f"{image!r} has a Python below {OLDEST[0]}.{OLDEST[1]}, which the image was not made for"
+        raise UserError(problem, path=("--python",), remedy=f"as in {newer}")
+    return image
 
 
 def torch_of(word: str, chip: Chip | None) -> Torch:

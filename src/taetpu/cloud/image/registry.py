@@ -16,7 +16,7 @@ from taetpu.cloud.clients import Clients, imported
 from taetpu.cloud.errors import Conflict, Invalid, NotFound, Unknown
 from taetpu.cloud.google_calls import explained, reading
 from taetpu.cloud.project import Waits
-from taetpu.cloud.settings import Settings
+from taetpu.cloud.settings import Settings, check_region
 from taetpu.cloud.spec import IMAGE, OWNER, image_label, label
 
 NAME = "taetpu"
@@ -69,11 +69,16 @@ class Image:
     uploaded: float
 
 
+MULTI_REGION = ("asia", "europe", "us")
+"""Places of more than one region, by https://docs.cloud.google.com/artifact-registry/docs/repositories/repo-locations."""
+
+
 def repository(settings: Settings, region: str = "") -> Repository:
     """Where the images of these settings are kept: in the region given, the settings' own, or that of the first zone.
 
     Raises:
         Invalid: no region is said, or the repository's name is none.
+        UserError: the region is none.
     """
     refuse_container_registry(settings.repository)
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", settings.repository):
@@ -83,6 +88,8 @@ def repository(settings: Settings, region: str = "") -> Repository:
     if not where:
         remedy = "--region, or region or zones in taetpu.toml; it should be the TPU's, so that pulling it costs nothing"
         raise Invalid("no region is said for the image", remedy=remedy)
+    if where not in MULTI_REGION:
+        check_region(where, ("--region",))
     return Repository(settings.project, where, settings.repository)
 
 
