@@ -82,6 +82,7 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     """What came of asking for a machine in each row, if it is agreed to."""
     from taetpu.cloud import vm
     from taetpu.cloud.catalogue import runtime_of
+    from taetpu.cloud.cost import Price
     from taetpu.cloud.spec import Spec, label
     from taetpu.cloud.zones import PROBE_HOURS
     from taetpu.cloud.zones import probe as ask
@@ -89,8 +90,8 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     own, lines = place.settings, [f"make a spot {tpu.name} in each of these and delete it at once:"]
     runtimes = [runtime_of(tpu, row.backend) for row in table]
     for row in table:
-        cost = "no rate is known" if row.usd is None else f"${row.usd * tpu.chips:.2f} an hour while it is there"
-        lines.append(f"  {row.zone} by {row.backend}: {cost}")
+        cost = Price(tpu.chips, PROBE_HOURS, row.usd, row.source, row.guess).rate()
+        lines.append(f"  {row.zone} by {row.backend}: {cost} while it is there")
     lines.append(f"should this be killed: after {PROBE_HOURS * 60:.0f} min Compute Engine's server deletes its own,")
     lines.append("and the guard on the machine that of the Cloud TPU API, if its account may; else `taetpu tpu gc`")
     if not agreed("\n".join(lines), "Ask for them?", yes=yes, dry_run=dry_run):
@@ -115,7 +116,7 @@ def _show(table: "list[Row]", probed: "list[Probed]", way: str) -> None:
                 "by": row.backend,
                 "published": row.published.removeprefix("by the ").removeprefix("in ").removeprefix("a "),
                 "quota": "not known" if row.limit is None else _quota(row),
-                "USD/chip-h": "no rate" if row.usd is None else f"{row.usd:.4g}",
+                "USD/chip-h": "no rate" if row.usd is None else f"{'~' if row.guess else ''}{row.usd:.4g}",
             }
             for row in table
         ]
@@ -145,6 +146,7 @@ def _data(row: "Row", probed: "list[Probed]") -> dict[str, Any]:
         "quota": limit and {"value": limit.value, "unit": limit.unit, "needed": limit.needed, "names": limit.quotas},
         "usd_per_chip_hour": row.usd,
         "price_source": row.source,
+        "price_is_a_guess": row.guess,
         "probe": tried and {"made": tried.made, "said": tried.said},
     }
 
