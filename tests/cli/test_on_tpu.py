@@ -78,7 +78,7 @@ def test_refused_before_anything_is_asked_for(taetpu, changes, words, problem, w
             "v5litepod-8 (on-demand) in us-west4-a may cost $38.40 in 4 h, more than max_usd 1",
             "--max-hours 0.1 stays below it, or raise --max-usd",
         ),
-        (("--max-hours", "1000"), "a TPU cannot be kept for 1000 hours", "above 0, to 168"),
+        (("--max-hours", "1000"), "a TPU cannot be kept for 1000 hours", "0.01 to 168"),
         ((), "nobody is here to agree to this", "give --yes to do it, --dry-run to see what it is"),
     ],
 )
@@ -105,8 +105,10 @@ def test_a_dry_run_says_all_and_changes_nothing(taetpu, changes, monkeypatch, he
     lines = told.err.splitlines()
     what = "tpu-me-small: v5litepod-8 (8 chips, 1 host), spot, by tpu-api with v2-alpha-tpuv5-lite"
     assert told.err.replace("\n  ", " ").startswith(what)
-    assert lines[-3:] == [
-        "made again where it is lost, at most 20 times and for 4 h together",
+    across = "warning: the bucket is in us-east5 and your zones are in us-west4: every checkpoint and result that"
+    assert across in told.err.replace("\n  ", " ")
+    assert "made again where it is lost, at most 20 times and for 4 h together" in lines
+    assert lines[-2:] == [
         f"train small there into gs://{BUCKET}/studies/small, then delete the TPU",
         "dry run: nothing was changed",
     ]
@@ -183,6 +185,13 @@ def test_hours_that_were_used_are_told_and_not_given_again(taetpu, changes, lab,
     said = " ".join(taetpu(*V6E).err.split())
     assert "of the 4 h that its machines may take together 3 are used" in said
     assert re.search(r"at most \$\S+ in 1 h", said)
+    assert "of it spent already" not in said
+    records.write(Record(fake.world.project, "tpu-me-small", used=replace(used, usd=33.6)))
+    said = " ".join(taetpu(*V6E, "--max-usd", "50").err.split())
+    assert "max_usd 50 is for all of these machines together: $33.60 of it spent already" in said
+    refused = taetpu(*V6E, "--max-usd", "40")
+    words = "may cost $11.23 in 1 h beside $33.60 that is spent already, more than max_usd 40"
+    assert (refused.code, words in " ".join(refused.err.split())) == (2, True), refused.err
     records.write(Record(fake.world.project, "tpu-me-small", used=replace(used, hours=3.9)))
     over = taetpu(*V6E)
     assert (over.code, "given up: the 4 h that it may take are over" in over.err) == (3, True)

@@ -9,6 +9,7 @@ from tests.cloud.gce import KEY, SLICE, ZONE
 from taetpu.cloud.backends import gce_requests
 from taetpu.cloud.backends.gce import Gce
 from taetpu.cloud.clients import FAKE, FAKE_GRPC, Clients
+from taetpu.cloud.fakes.prices import sku
 from taetpu.cloud.fakes.server import Server
 
 UP = ("tpu", "up", "--type", "v6e-8", "--spot", "--dry-run")
@@ -27,6 +28,10 @@ def place(monkeypatch, tmp_path):
     with Server(found.world, found.routes()) as server:
         monkeypatch.setenv(FAKE, server.address)
         yield found
+
+
+EAST = sku("TpuV6e attached to Spot Preemptible VMs running in Columbus", 0.54, "us-east5", usage="Preemptible")
+"""The tables have no rate of this region on spot."""
 
 
 def asked(told: str) -> list[str]:
@@ -51,7 +56,7 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
     order = asked(taetpu(*UP).err)
     assert order[0] == "us-central1-b"
     assert order.index("us-east5-b") < order.index("asia-northeast1-b")
-    assert order[-1] == "us-south1-ai1b", "the dearest comes last"
+    assert order[:3] == ["us-central1-b", "us-east1-d", "us-south1-ai1b"], "known rates first, by price; then guesses"
     monkeypatch.setenv("TAETPU_REGION", "europe-west4")
     assert asked(taetpu(*UP).err)[:2] == ["europe-west4-a", "us-central1-b"]
     assert asked(taetpu(*UP, "--zone", "us-east5-b", "--zone", "us-central1-b").err) == ["us-east5-b", "us-central1-b"]
@@ -67,6 +72,7 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
         (("--max-usd", "inf"), "no TPU costs at most $inf"),
         (("--max-hours", "nan"), "a TPU cannot be kept for nan hours"),
         (("--max-hours", "inf"), "a TPU cannot be kept for inf hours"),
+        (("--max-hours", "0.0001"), "a TPU cannot be kept for 0.0001 hours: it takes minutes until one is ready"),
         (("--max-usd", "1"), "v6e-8 (spot) in us-central1-b may cost $17.28 in 4 h, more than max_usd 1"),
         (("--max-usd-per-chip-hour", "0"), "no TPU costs at most $0"),
         (("--max-usd-per-chip-hour", "0.5"), "v6e-8 (spot) in us-central1-b costs $0.54 per chip-hour, more than 0.5"),
@@ -79,11 +85,27 @@ def test_what_no_machine_can_be_is_refused_before_anything_is_asked_for(taetpu, 
     assert place.world.changes() == []
 
 
+def test_a_rate_that_is_a_guess_is_told_so_and_keeps_no_limit(taetpu, place):
+    said = told(taetpu(*UP).err)
+    assert "us-east5-b about $4.32 an hour, may be more: no rate is known there" in said
+    limited = taetpu(*UP, "--max-usd", "50")
+    assert asked(limited.err) == ["us-central1-b", "us-east1-d", "us-south1-ai1b"]
+    assert "left out, for no rate is known there and there is a limit: us-east5-" in told(limited.err)
+    refused = taetpu(*UP, "--max-usd", "50", "--zone", "us-east5-b")
+    assert refused.code == 2
+    assert "no rate is known for v6e-8 (spot) in us-east5-b, so a limit on its cost cannot be kept" in refused.err
+    place.skus.append(EAST)
+    assert taetpu(*UP, "--max-usd", "50", "--zone", "us-east5-b").code == 2, "the catalog is read once a day"
+
+
 def test_zones_whose_rate_is_too_high_are_left_out(taetpu, place):
+    place.skus.append(EAST)
     dear = asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b").err)
     assert dear == ["us-south1-ai1b", "us-east5-b"]
     limit = ("--max-usd-per-chip-hour", "0.6")
     assert asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b", *limit).err) == ["us-east5-b"]
+    said = told(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b", *limit).err)
+    assert "left out, for they cost more than is allowed: us-south1-ai1b" in said
 
 
 def test_cost_counts_only_what_cost(taetpu, place):
@@ -138,6 +160,7 @@ def told(err: str) -> str:
 
 
 def test_a_machine_that_is_there_is_told_with_its_own_limits(taetpu, place):
+    place.skus.append(EAST)
     place.made(hours=1.0, idle_minutes=30)
     code, _, err = taetpu(*UP, "--zone", "us-central1-b", "--idle-minutes", "0", "--max-hours", "100")
     said = told(err)
@@ -147,11 +170,13 @@ def test_a_machine_that_is_there_is_told_with_its_own_limits(taetpu, place):
     assert "its limits stay as they were made, whatever --max-hours 100 and --idle-minutes 0 say" in said
     assert "`taetpu tpu down tpu-me`, then the same command, makes it anew with them" in said
     assert "100 h" not in said
+    assert "it stays in us-east5-b, whatever --zone us-central1-b says: `taetpu tpu down tpu-me` ends it there" in said
     assert asked(err) == []
     assert place.world.changes() == []
 
 
 def test_one_that_never_ends_itself_is_told_so(taetpu, place):
+    place.skus.append(EAST)
     place.made(idle_minutes=None)
     err = taetpu(*UP).err
     assert "deleted in 4:00 h: $4.32 an hour, at most $17.28 in 4 h" in err
@@ -170,6 +195,7 @@ def test_one_that_never_ends_itself_is_told_so(taetpu, place):
     ],
 )
 def test_limits_are_held_against_the_time_that_a_machine_has_left(taetpu, place, monkeypatch, options, limit, words):
+    place.skus.append(EAST)
     place.made(hours=4.0)
     monkeypatch.setenv(f"TAETPU_{limit}", "0.5")
     code, _, err = taetpu(*options, "--max-hours", "0.1")
@@ -178,6 +204,7 @@ def test_limits_are_held_against_the_time_that_a_machine_has_left(taetpu, place,
 
 
 def test_an_hour_that_is_left_is_not_held_against_a_limit_as_four(taetpu, place):
+    place.skus.append(EAST)
     place.made(hours=1.0)
     assert taetpu(*UP, "--max-usd", "5").code == 0
 

@@ -82,7 +82,8 @@ class Offer:
         if there and self.rest:
             left = lasting(there, self.place.cloud.waits.now())
             lines.append(f"is there already, in {there.zone} ({there.detail or there.state}): nothing would be made")
-            lines.append(f"deleted {left or 'by nobody'}{_idle(there.idle_minutes)}: {self.rest.told()}")
+            deleted = f"deleted {left or 'at a time that it does not say'}{_idle(there.idle_minutes)}"
+            lines.append(f"{deleted}: {self.rest.told()}")
         elif there:
             state = there.detail or there.state
             anew = "what is left of it is removed, and it is made anew"

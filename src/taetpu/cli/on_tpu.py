@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +18,8 @@ from taetpu.cli.wanted import Wanted
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.spec import Spec
     from taetpu.cloud.cost import Before
+    from taetpu.cloud.spec import Spec
     from taetpu.cloud.supervise import Budget
     from taetpu.spec.design import Study
     from taetpu.store.backend import Store
@@ -47,6 +46,7 @@ def run_on_tpu(
         UserError: the study, the settings or the bucket are not as they must be; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
+    from taetpu.cloud.bucket import region
     from taetpu.cloud.spec import label, stack_of
     from taetpu.cloud.supervise import Budget, Kept, Lost, before, note, supervise
     from taetpu.core.errors import UserError
@@ -68,10 +68,13 @@ def run_on_tpu(
         return 0
     used = before(cloud, spec, budget)
     hours = max(0.0, budget.hours - used.hours)
-    spec, near = replace(spec, hours=max(budget.shortest, hours)), _region(place, address)
+    spec, near = (
+        replace(spec, hours=max(budget.shortest, hours)),
+        region(place.clients, address.removeprefix("gs://").partition("/")[0]),
+    )
     offer = Offer.of(place, spec, wanted, again=hours >= budget.shortest, before=used, near=near)
-    lines = _plan(offer, budget, used, f"{study.name} there into {store.where(study.name)}", keep)
-    lines += _spent(used, wanted.limits(place.settings).max_usd) + _across(offer, near)
+    *lines, last = _plan(offer, budget, used, f"{study.name} there into {store.where(study.name)}", keep)
+    lines += [*_spent(used, wanted.limits(place.settings).max_usd), *_across(offer, near), last]
     if not agreed("\n".join(lines), "Go on?", yes=yes, dry_run=dry_run):
         return 0
     setting = [word for one in sets for word in ("--set", one)]
@@ -153,23 +156,12 @@ def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
     return any(machine.study == spec.study for machine in machines)
 
 
-def _region(place: Here, address: str) -> str:
-    """Where the bucket of an address is; "" where that cannot be read."""
-    from taetpu.cloud import bucket
-    from taetpu.cloud.errors import CloudError
-
-    with suppress(CloudError):
-        found = bucket.find(place.clients, address.removeprefix("gs://").partition("/")[0])
-        return (found.location or "").lower() if found else ""
-    return ""
-
-
 def _across(offer: Offer, near: str) -> list[str]:
     """A warning where machines may be outside the bucket's region."""
     from taetpu.cloud.bucket import apart
 
     zones = (*offer.prices, *([offer.there.zone] if offer.there and offer.rest else []))
-    warning = apart(near, zones) if near else ""
+    warning = apart(near, zones)
     return [f"warning: {warning}"] if warning else []
 
 

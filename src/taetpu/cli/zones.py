@@ -58,7 +58,7 @@ def zones(
     else:
         _show(table, probed, way)
     if write and (probed or not probe):
-        _write(table, probed if probe else None, dry_run, yes)
+        _write(place, table, probed if probe else None, dry_run, yes)
 
 
 def _quotas(place: Here) -> "Quotas | None":
@@ -151,11 +151,11 @@ def _data(row: "Row", probed: "list[Probed]") -> dict[str, Any]:
     }
 
 
-def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes: bool) -> None:
+def _write(place: Here, table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes: bool) -> None:
     """Put zones into the settings' file: those that gave a machine, or all where none was asked for."""
     from pathlib import Path
 
-    from taetpu.cloud import settings, settings_file
+    from taetpu.cloud import bucket, settings, settings_file
 
     given = None if probed is None else {one.zone for one in probed if one.made}
     wanted = list(dict.fromkeys(row.zone for row in table if given is None or row.zone in given))
@@ -163,6 +163,9 @@ def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes
         tell("no zone is written: none gave a machine")
         return
     path = settings.find(Path.cwd()) or Path.cwd() / settings.FILE
-    plan = f"{path}: zones = {', '.join(wanted)}"
+    old = ", ".join(place.settings.zones)
+    plan = f"{path}: zones = {f'{old} -> ' if old else ''}{', '.join(wanted)}"
+    if warning := bucket.apart(bucket.region(place.clients, place.settings.bucket), tuple(wanted)):
+        plan += f"\nwarning: {warning}"
     if agreed(plan, "Write them?", yes=yes, dry_run=dry_run):
         tell(f"zones is set in {settings_file.write('zones', wanted)}")

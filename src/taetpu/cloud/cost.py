@@ -103,7 +103,7 @@ def _check_sum(price: Price, spec: Spec, what: str, most: float, there: bool, be
     if before.usd is None:
         problem = f"what the earlier machines of {spec.stack} cost is not known, so max_usd {most:g} cannot be kept"
         raise Invalid(problem, remedy=f"leave --max-usd out, or `taetpu tpu down {spec.stack}` counts anew")
-    if price.worst + before.usd <= most + 0.005:  # to the cent
+    if price.worst + before.usd <= most * (1 + 1e-9):
         return
     spent = f" beside ${before.usd:.2f} that is spent already" if before.usd else ""
     problem = f"{what} may cost ${price.worst:.2f} in {price.hours:.3g} h{spent}, more than max_usd {most:g}"

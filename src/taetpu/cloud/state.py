@@ -42,19 +42,19 @@ class Used:
         study: its name as a label has it.
         since: seconds since 1970 when it began; a machine that was there before counts from then.
         hours: of the machines that it lost, each until it was known to be gone, at most until its own end.
-        usd: of them; None where the rate of one was not known.
         lost: how many.
         idle: of them in a row, between which nothing was added to the results.
         seen: what the results were when the last one was lost, or in the beginning.
+        usd: of the hours; None where the rate of one was not known.
     """
 
     study: str
     since: float
     hours: float = 0.0
-    usd: float | None = 0.0
     lost: int = 0
     idle: int = 0
     seen: str = ""
+    usd: float | None = 0.0
 
 
 @dataclass(frozen=True)
