@@ -1,6 +1,9 @@
 """`taetpu tpu up --dry-run`, `list` and `gc`: what a user reads of plans, leftovers and zones that did not answer."""
 
 import json
+import re
+import time
+from datetime import UTC, datetime
 
 import pytest
 from tests.cli.places import Place
@@ -8,9 +11,13 @@ from tests.cloud.gce import KEY, SLICE, ZONE
 
 from taetpu.cloud.backends import gce_requests
 from taetpu.cloud.backends.gce import Gce
+from taetpu.cloud.backends.tpu_api import TpuApi
 from taetpu.cloud.clients import FAKE, FAKE_GRPC, Clients
 from taetpu.cloud.fakes.prices import sku
 from taetpu.cloud.fakes.server import Server
+from taetpu.cloud.spec import Spec
+from taetpu.cloud.state import Record, Records
+from taetpu.core.chips import resolve
 
 UP = ("tpu", "up", "--type", "v6e-8", "--spot", "--dry-run")
 
@@ -112,6 +119,88 @@ def test_cost_counts_only_what_cost(taetpu, place):
     assert taetpu("tpu", "down", "never-made").code == 0
     assert taetpu("tpu", "cost").out == "nothing has been made yet\n"
     assert taetpu("tpu", "cost", "--json").json() == []
+
+
+def costs(taetpu) -> dict:
+    """What `taetpu tpu cost` says, by TPU, in whole cents."""
+    rows = taetpu("tpu", "cost", "--json").json()
+    return {row["tpu"]: {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in rows}
+
+
+def test_a_machine_that_no_record_prices_is_priced_as_one_that_would_be_made(taetpu, place):
+    place.skus.append(EAST)
+    place.made(hours=4.0)
+    place.made("far", zone="asia-northeast1-b")
+    (far,) = [one for one in place.world.table("gce.instances").values() if one["name"] == "far"]
+    far["lastStartTimestamp"] = datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
+    assert taetpu("tpu", "list").code == 0
+    found = costs(taetpu)
+    assert (found["tpu-me"]["USD an hour"], found["tpu-me"]["at most yet"]) == (4.32, pytest.approx(17.28, abs=0.02))
+    assert (found["tpu-me"]["guess"], found["far"]["guess"]) == (False, True)
+    assert found["far"]["so far"] == pytest.approx(4.32, abs=0.02), "an hour since its start"
+    shown = taetpu("tpu", "cost").out
+    assert "no rate" not in shown.partition("By published")[0]
+    assert "~4.32" in shown
+    assert "~ is a guess, for no rate is known there" in " ".join(shown.split())
+
+
+def test_a_machine_that_is_over_may_cost_no_more(taetpu, place):
+    place.made(zone="us-central1-b")
+    (instance,) = place.world.table("gce.instances").values()
+    instance["status"] = "STOPPING"
+    (row,) = costs(taetpu).values()
+    assert (row["state"], row["USD an hour"], row["at most yet"]) == ("lost", 0.0, 0.0)
+
+
+def test_the_rate_of_an_earlier_machine_is_not_that_of_one_whose_maker_was_killed(taetpu, place):
+    place.made(zone="us-central1-b")
+    records = Records(place.world.project)
+    records.write(Record(place.world.project, "tpu-me", zones=("us-central1-b",), usd_per_hour=99.0, spent=7.0))
+    (row,) = costs(taetpu).values()
+    assert (row["USD an hour"], row["at most yet"]) == (4.32, pytest.approx(17.28, abs=0.02))
+    assert row["so far"] == pytest.approx(7.0, abs=0.02), "what came before counts"
+
+
+def test_one_damaged_record_is_named_and_the_others_are_shown(taetpu, place):
+    place.made(zone="us-central1-b")
+    records = Records(place.world.project)
+    records.write(Record(place.world.project, "old", spent=3.0))
+    (records.folder / "tpu-me.json").write_text("{")
+    done = taetpu("tpu", "cost")
+    assert done.code == 0
+    assert re.search(r"old +gone +0.00 +3.00 +0.00", done.out)
+    assert re.search(r"tpu-me +ready +4.32 +0.0\d +17.2\d", done.out)
+    said = "".join(done.err.split())
+    assert f"warning:thisrecordofaTPUisdamaged:{records.folder / 'tpu-me.json'};deleteit:" in said
+    assert "the hours and dollars that its study has used are forgotten with it" in told(done.err)
+
+
+WAITING = ("tpu", "up", "--type", "v5e-8", "--dry-run", "--zone", "us-south1-a")
+
+
+def test_what_waits_is_told_alike_by_all_and_goes_on_where_it_is(taetpu, place):
+    place.tpu.queue.starved.add("us-west4-a")
+    runtime = "v2-alpha-tpuv5-lite"
+    spec = Spec("tpu-me", resolve("v5e-8"), "tpu-api", owner="me", runtime=runtime, hours=4.0)
+    TpuApi(Clients(place.world.project)).create(spec, "us-west4-a", "", KEY)
+    code, _, err = taetpu(*WAITING)
+    assert code == 0, err
+    assert "deleted 4:00 h after it starts, or once idle for 30 min: " in told(err)
+    assert "it goes on in us-west4-a, whatever --zone us-south1-a says" in told(err)
+    assert "4:00 h after it starts" in " ".join(taetpu("tpu", "list").out.split())
+    assert "deleted 4:00 h after it starts" in taetpu("tpu", "status", "tpu-me").out
+    place.world.skew += 7200
+    assert "4:00 h after it starts" in " ".join(taetpu("tpu", "list").out.split()), "its time has not begun"
+
+
+def test_times_are_by_the_clouds_clock(taetpu, place):
+    place.made(zone="us-central1-b", hours=4.0)
+    place.world.skew += 3 * 3600
+    assert "in 1:00 h" in taetpu("tpu", "list").out
+    assert "deleted in 1:00 h" in taetpu(*UP).err
+    (instance,) = place.world.table("gce.instances").values()
+    instance["labels"]["taetpu-expires"] = str(int(place.world.now() - 3600))
+    assert "expired 1:00 h ago" in taetpu("tpu", "gc", "--dry-run").err
 
 
 def test_an_image_of_container_registry_is_refused_before_anything_is_asked_for(taetpu, place, monkeypatch):

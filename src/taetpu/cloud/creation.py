@@ -63,11 +63,15 @@ def _waited(
     while True:
         asked, machine, answered = False, None, False
         with suppress(Transient):  # a question that was not answered says nothing of the machine
-            asked = operation is None or operation.done()
+            try:
+                asked = operation is None or operation.done()
+            except Stockout:
+                _check_time(known, waits.now())
+                raise
             machine = backend.get(spec.stack, zone)
             answered = True
         now = time.monotonic()
-        if known and answered and (machine is None or machine.state in OVER):
+        if answered and (machine is None or machine.state in OVER):
             _check_time(known, waits.now())
         if machine is None:
             if now - (seen or started) > (waits.settle if asked else waits.ready):
@@ -90,10 +94,10 @@ def _waited(
         waits.sleep(waits.poll)
 
 
-def _check_time(machine: Machine, now: float) -> None:
+def _check_time(machine: Machine | None, now: float) -> None:
     """Raises `Invalid` where a machine that is gone was to go by now: no zone had a part in it."""
-    left = machine.left(now)
-    if left is not None and left <= 0:
+    left = machine.left(now) if machine else None
+    if machine and left is not None and left <= 0:
         problem = f"the time of {machine.name} in {machine.zone} was over before it was ready, and it was deleted"
         raise Invalid(problem, remedy="a longer --max-hours")
 
