@@ -398,7 +398,7 @@ def test_one_whose_own_time_is_over_before_it_is_ready_is_told_so_and_no_other_z
     place.cloud = replace(place.cloud, tell=strike)
     with pytest.raises(Invalid) as told:
         place.up(hours=1.0)
-    assert told.value.problem == f"the time of {NAME} in {ZONE} was over before it was ready, and it was deleted"
+    assert told.value.problem == f"the time of {NAME} in {ZONE} was over before it was ready"
     assert (told.value.remedy, len(taken)) == ("a longer --max-hours", 1)
     assert (place.world.left(), place.record.zones) == ([], ())
 

@@ -65,10 +65,10 @@ def _waited(
         with suppress(Transient):  # a question that was not answered says nothing of the machine
             try:
                 asked = operation is None or operation.done()
+                machine = backend.get(spec.stack, zone)
             except Stockout:
                 _check_time(known, waits.now())
                 raise
-            machine = backend.get(spec.stack, zone)
             answered = True
         now = time.monotonic()
         if answered and (machine is None or machine.state in OVER):
@@ -89,16 +89,17 @@ def _waited(
         queued = machine.state is State.WAITING
         patience = queue if queued else waits.ready
         if patience is not None and now - started > patience:
+            _check_time(machine, waits.now())
             what = "waited in the queue" if queued else "was not ready"
             raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s: {said}")
         waits.sleep(waits.poll)
 
 
 def _check_time(machine: Machine | None, now: float) -> None:
-    """Raises `Invalid` where a machine that is gone was to go by now: no zone had a part in it."""
+    """Raises `Invalid` where a machine that is gone, or never ready, was to go by now: no zone had a part in it."""
     left = machine.left(now) if machine else None
     if machine and left is not None and left <= 0:
-        problem = f"the time of {machine.name} in {machine.zone} was over before it was ready, and it was deleted"
+        problem = f"the time of {machine.name} in {machine.zone} was over before it was ready"
         raise Invalid(problem, remedy="a longer --max-hours")
 
 
