@@ -199,6 +199,36 @@ def test_hours_that_were_used_are_told_and_not_given_again(taetpu, changes, lab,
     assert changes() == []
 
 
+def test_what_the_machine_that_is_there_has_used_counts_too(taetpu, changes, lab, fake):
+    lab("tpu-me-small", study="small", hours=1.0)
+    now = fake.world.now()
+    used = Used("small", now - 7200, hours=1.0, usd=10.0)
+    records = Records(fake.world.project)
+    ready = Record(fake.world.project, "tpu-me-small", zones=("us-east5-b",), used=used)
+    records.write(replace(ready, since=now - 7200, until=now + 3600, usd_per_hour=11.0))
+    said = " ".join(taetpu(*V6E, "--max-usd", "50").err.split())
+    assert "of the 4 h that its machines may take together 3 are used" in said
+    assert re.search(r"max_usd 50 is for all of these machines together: \$32.0\d of it spent already", said)
+    refused = " ".join(taetpu(*V6E, "--max-usd", "43").err.split())
+    assert re.search(r"may cost \$11.2\d in 1 h beside \$32.0\d that is spent already, more than max_usd 43", refused)
+    short = " ".join(taetpu(*V6E, "--max-usd", "50", "--max-hours", "3.1").err.split())
+    assert "not made again should it be lost: too little is left of its hours" in short
+    assert "made anew should it be lost" not in short
+    records.write(replace(ready, since=now - 7200, until=now + 3600))
+    unknown = taetpu(*V6E, "--max-usd", "900")
+    assert (unknown.code, "what the earlier machines of tpu-me-small cost is not known" in unknown.err) == (2, True)
+    assert changes() == []
+
+
+def test_zones_beside_the_bucket_come_first(taetpu, lab, monkeypatch):
+    monkeypatch.setenv("TAETPU_REGION", "us-central1")
+    said = taetpu(*V6E[:7], "--dry-run").err
+    zones = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and " an hour" in line]
+    assert zones[:2] == ["us-east5-a", "us-east5-b"], "whatever `region` says"
+    assert "us-central1-b" in zones
+    assert "warning: the bucket is in us-east5 and your zones are in " in said
+
+
 @pytest.mark.parametrize(
     ("owner", "study", "name"),
     [("me", "small", "tpu-me-small"), ("jo_doe", "a-b", "tpu-jo-doe-a-b")],

@@ -21,7 +21,7 @@ Spot = Annotated[bool, typer.Option("--spot", help="Cheaper, and may be taken ba
 FlexStart = Annotated[bool, typer.Option("--flex-start", help="Wait for it in a queue, then keep it for its time.")]
 Reservation = Annotated[str, typer.Option(metavar="NAME", help="Take it out of this reservation.")]
 MaxHours = Annotated[float | None, typer.Option(help="Delete the TPU after so many hours; else the settings', 4.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Refuse a TPU whose worst case costs more.")]
+MaxUsd = Annotated[float | None, typer.Option(help="Refuse what may cost more: all machines of a study together.")]
 MaxRate = Annotated[
     float | None, typer.Option("--max-usd-per-chip-hour", help="Refuse a zone with a higher rate, e.g. for spot.")
 ]
