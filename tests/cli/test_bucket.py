@@ -84,10 +84,16 @@ def test_a_bucket_that_a_study_is_at_work_in_stays(taetpu, world: World):
 def test_its_name_is_written_into_the_settings(taetpu, tmp_path):
     assert taetpu(*CREATE, "--write", "--dry-run")[0] == 0
     assert not (tmp_path / "taetpu.toml").exists()
-    for _ in range(2):  # made, and then found
-        code, _, err = taetpu(*CREATE, "--write", "--yes")
-        assert (code, err.splitlines()[-1]) == (0, f"bucket is set in {tmp_path / 'taetpu.toml'}")
-    assert (tmp_path / "taetpu.toml").read_text() == '[cloud]\nbucket = "mine"\n'
+    path = tmp_path / "taetpu.toml"
+    code, _, err = taetpu(*CREATE, "--write", "--yes")  # made
+    words = [f"bucket is set in {path}", f"region is set in {path}: us-east5"]
+    assert (code, err.splitlines()[-2:]) == (0, words)
+    code, _, err = taetpu(*CREATE, "--write", "--yes")  # and then found
+    assert (code, err.splitlines()[-1]) == (0, words[0])
+    assert path.read_text() == '[cloud]\nregion = "us-east5"\nbucket = "mine"\n'
+    path.write_text('[cloud]\nregion = "us-west4"\n')
+    taetpu(*CREATE, "--write", "--yes")
+    assert path.read_text() == '[cloud]\nbucket = "mine"\nregion = "us-west4"\n', "who has named one keeps it"
 
 
 def test_dry_runs_change_nothing(taetpu, world: World):

@@ -114,7 +114,7 @@ def test_flags_are_tried_here_before_anything_is_asked_for(taetpu, changes, monk
             "v5litepod-8 (on-demand) in us-west4-a may cost $38.40 in 4 h, more than max_usd 1",
             "--max-hours 0.1 stays below it, or raise --max-usd",
         ),
-        (("--max-hours", "1000"), "a TPU cannot be kept for 1000 hours", "above 0, to 168"),
+        (("--max-hours", "1000"), "a TPU cannot be kept for 1000 hours", "0.01 to 168"),
         ((), "nobody is here to agree to this", "give --yes to do it, --dry-run to see what it is"),
     ],
 )
@@ -141,8 +141,10 @@ def test_a_dry_run_says_all_and_changes_nothing(taetpu, changes, monkeypatch, he
     lines = told.err.splitlines()
     what = "tpu-me-small: v5litepod-8 (8 chips, 1 host), spot, by tpu-api with v2-alpha-tpuv5-lite"
     assert told.err.replace("\n  ", " ").startswith(what)
-    assert lines[-3:] == [
-        "made again where it is lost, at most 20 times and for 4 h together",
+    across = "warning: the bucket is in us-east5 and your zones are in us-west4: every checkpoint and result that"
+    assert across in told.err.replace("\n  ", " ")
+    assert "made again where it is lost, at most 20 times and for 4 h together" in lines
+    assert lines[-2:] == [
         f"train small there into gs://{BUCKET}/studies/small, then delete the TPU",
         "dry run: nothing was changed",
     ]
@@ -219,11 +221,48 @@ def test_hours_that_were_used_are_told_and_not_given_again(taetpu, changes, lab,
     said = " ".join(taetpu(*V6E).err.split())
     assert "of the 4 h that its machines may take together 3 are used" in said
     assert re.search(r"at most \$\S+ in 1 h", said)
+    assert "of it spent already" not in said
+    records.write(Record(fake.world.project, "tpu-me-small", used=replace(used, usd=33.6)))
+    said = " ".join(taetpu(*V6E, "--max-usd", "50").err.split())
+    assert "max_usd 50 is for all of these machines together: $33.60 of it spent already" in said
+    refused = taetpu(*V6E, "--max-usd", "40")
+    words = "may cost $11.23 in 1 h beside $33.60 that is spent already, more than max_usd 40"
+    assert (refused.code, words in " ".join(refused.err.split())) == (2, True), refused.err
     records.write(Record(fake.world.project, "tpu-me-small", used=replace(used, hours=3.9)))
     over = taetpu(*V6E)
     assert (over.code, "given up: the 4 h that it may take are over" in over.err) == (3, True)
     assert re.search(r"at most \$\S+ in 4.1 h", " ".join(taetpu(*V6E, "--max-hours", "8").err.split()))
     assert changes() == []
+
+
+def test_what_the_machine_that_is_there_has_used_counts_too(taetpu, changes, lab, fake):
+    lab("tpu-me-small", study="small", hours=1.0)
+    now = fake.world.now()
+    used = Used("small", now - 7200, hours=1.0, usd=10.0)
+    records = Records(fake.world.project)
+    ready = Record(fake.world.project, "tpu-me-small", zones=("us-east5-b",), used=used)
+    records.write(replace(ready, since=now - 7200, until=now + 3600, usd_per_hour=11.0))
+    said = " ".join(taetpu(*V6E, "--max-usd", "50").err.split())
+    assert "of the 4 h that its machines may take together 3 are used" in said
+    assert re.search(r"max_usd 50 is for all of these machines together: \$32.0\d of it spent already", said)
+    refused = " ".join(taetpu(*V6E, "--max-usd", "43").err.split())
+    assert re.search(r"may cost \$11.2\d in 1 h beside \$32.0\d that is spent already, more than max_usd 43", refused)
+    short = " ".join(taetpu(*V6E, "--max-usd", "50", "--max-hours", "3.1").err.split())
+    assert "not made again should it be lost: too little is left of its hours" in short
+    assert "made anew should it be lost" not in short
+    records.write(replace(ready, since=now - 7200, until=now + 3600))
+    unknown = taetpu(*V6E, "--max-usd", "900")
+    assert (unknown.code, "what the earlier machines of tpu-me-small cost is not known" in unknown.err) == (2, True)
+    assert changes() == []
+
+
+def test_zones_beside_the_bucket_come_first(taetpu, lab, monkeypatch):
+    monkeypatch.setenv("TAETPU_REGION", "us-central1")
+    said = taetpu(*V6E[:7], "--dry-run").err
+    zones = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and " an hour" in line]
+    assert zones[:2] == ["us-east5-a", "us-east5-b"], "whatever `region` says"
+    assert "us-central1-b" in zones
+    assert "warning: the bucket is in us-east5 and your zones are in " in said
 
 
 @pytest.mark.parametrize(

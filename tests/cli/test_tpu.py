@@ -1,6 +1,9 @@
 """`taetpu tpu up --dry-run`, `list` and `gc`: what a user reads of plans, leftovers and zones that did not answer."""
 
 import json
+import re
+import time
+from datetime import UTC, datetime
 
 import pytest
 from tests.cli.places import Place
@@ -8,8 +11,13 @@ from tests.cloud.gce import KEY, SLICE, ZONE
 
 from taetpu.cloud.backends import gce_requests
 from taetpu.cloud.backends.gce import Gce
+from taetpu.cloud.backends.tpu_api import TpuApi
 from taetpu.cloud.clients import FAKE, FAKE_GRPC, Clients
+from taetpu.cloud.fakes.prices import sku
 from taetpu.cloud.fakes.server import Server
+from taetpu.cloud.spec import Spec
+from taetpu.cloud.state import Record, Records
+from taetpu.core.chips import resolve
 
 UP = ("tpu", "up", "--type", "v6e-8", "--spot", "--dry-run")
 
@@ -27,6 +35,10 @@ def place(monkeypatch, tmp_path):
     with Server(found.world, found.routes()) as server:
         monkeypatch.setenv(FAKE, server.address)
         yield found
+
+
+EAST = sku("TpuV6e attached to Spot Preemptible VMs running in Columbus", 0.54, "us-east5", usage="Preemptible")
+"""The tables have no rate of this region on spot."""
 
 
 def asked(told: str) -> list[str]:
@@ -51,7 +63,7 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
     order = asked(taetpu(*UP).err)
     assert order[0] == "us-central1-b"
     assert order.index("us-east5-b") < order.index("asia-northeast1-b")
-    assert order[-1] == "us-south1-ai1b", "the dearest comes last"
+    assert order[:3] == ["us-central1-b", "us-east1-d", "us-south1-ai1b"], "known rates first, by price; then guesses"
     monkeypatch.setenv("TAETPU_REGION", "europe-west4")
     assert asked(taetpu(*UP).err)[:2] == ["europe-west4-a", "us-central1-b"]
     assert asked(taetpu(*UP, "--zone", "us-east5-b", "--zone", "us-central1-b").err) == ["us-east5-b", "us-central1-b"]
@@ -80,6 +92,7 @@ def test_at_the_same_price_zones_of_the_us_come_first_and_the_settings_region_be
         (("--max-usd", "inf"), "no TPU costs at most $inf"),
         (("--max-hours", "nan"), "a TPU cannot be kept for nan hours"),
         (("--max-hours", "inf"), "a TPU cannot be kept for inf hours"),
+        (("--max-hours", "0.0001"), "a TPU cannot be kept for 0.0001 hours: it takes minutes until one is ready"),
         (("--max-usd", "1"), "v6e-8 (spot) in us-central1-b may cost $17.28 in 4 h, more than max_usd 1"),
         (("--max-usd-per-chip-hour", "0"), "no TPU costs at most $0"),
         (("--max-usd-per-chip-hour", "0.5"), "v6e-8 (spot) in us-central1-b costs $0.54 per chip-hour, more than 0.5"),
@@ -92,17 +105,115 @@ def test_what_no_machine_can_be_is_refused_before_anything_is_asked_for(taetpu, 
     assert place.world.changes() == []
 
 
+def test_a_rate_that_is_a_guess_is_told_so_and_keeps_no_limit(taetpu, place):
+    said = told(taetpu(*UP).err)
+    assert "us-east5-b about $4.32 an hour, may be more: no rate is known there" in said
+    limited = taetpu(*UP, "--max-usd", "50")
+    assert asked(limited.err) == ["us-central1-b", "us-east1-d", "us-south1-ai1b"]
+    assert "left out, for no rate is known there and there is a limit: us-east5-" in told(limited.err)
+    refused = taetpu(*UP, "--max-usd", "50", "--zone", "us-east5-b")
+    assert refused.code == 2
+    assert "no rate is known for v6e-8 (spot) in us-east5-b, so a limit on its cost cannot be kept" in refused.err
+    place.skus.append(EAST)
+    assert taetpu(*UP, "--max-usd", "50", "--zone", "us-east5-b").code == 2, "the catalog is read once a day"
+
+
 def test_zones_whose_rate_is_too_high_are_left_out(taetpu, place):
+    place.skus.append(EAST)
     dear = asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b").err)
     assert dear == ["us-south1-ai1b", "us-east5-b"]
     limit = ("--max-usd-per-chip-hour", "0.6")
     assert asked(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b", *limit).err) == ["us-east5-b"]
+    said = told(taetpu(*UP, "--zone", "us-south1-ai1b", "--zone", "us-east5-b", *limit).err)
+    assert "left out, for they cost more than is allowed: us-south1-ai1b" in said
 
 
 def test_cost_counts_only_what_cost(taetpu, place):
     assert taetpu("tpu", "down", "never-made").code == 0
     assert taetpu("tpu", "cost").out == "nothing has been made yet\n"
     assert taetpu("tpu", "cost", "--json").json() == []
+
+
+def costs(taetpu) -> dict:
+    """What `taetpu tpu cost` says, by TPU, in whole cents."""
+    rows = taetpu("tpu", "cost", "--json").json()
+    return {row["tpu"]: {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in rows}
+
+
+def test_a_machine_that_no_record_prices_is_priced_as_one_that_would_be_made(taetpu, place):
+    place.skus.append(EAST)
+    place.made(hours=4.0)
+    place.made("far", zone="asia-northeast1-b")
+    (far,) = [one for one in place.world.table("gce.instances").values() if one["name"] == "far"]
+    far["lastStartTimestamp"] = datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
+    assert taetpu("tpu", "list").code == 0
+    found = costs(taetpu)
+    assert (found["tpu-me"]["USD an hour"], found["tpu-me"]["at most yet"]) == (4.32, pytest.approx(17.28, abs=0.02))
+    assert (found["tpu-me"]["guess"], found["far"]["guess"]) == (False, True)
+    assert found["far"]["so far"] == pytest.approx(4.32, abs=0.02), "an hour since its start"
+    shown = taetpu("tpu", "cost").out
+    assert "no rate" not in shown.partition("By published")[0]
+    assert "~4.32" in shown
+    assert "~ is a guess, for no rate is known there" in " ".join(shown.split())
+
+
+def test_a_machine_that_is_over_may_cost_no_more(taetpu, place):
+    place.made(zone="us-central1-b")
+    (instance,) = place.world.table("gce.instances").values()
+    instance["status"] = "STOPPING"
+    (row,) = costs(taetpu).values()
+    assert (row["state"], row["USD an hour"], row["at most yet"]) == ("lost", 0.0, 0.0)
+
+
+def test_the_rate_of_an_earlier_machine_is_not_that_of_one_whose_maker_was_killed(taetpu, place):
+    place.made(zone="us-central1-b")
+    records = Records(place.world.project)
+    records.write(Record(place.world.project, "tpu-me", zones=("us-central1-b",), usd_per_hour=99.0, spent=7.0))
+    (row,) = costs(taetpu).values()
+    assert (row["USD an hour"], row["at most yet"]) == (4.32, pytest.approx(17.28, abs=0.02))
+    assert row["so far"] == pytest.approx(7.0, abs=0.02), "what came before counts"
+
+
+def test_one_damaged_record_is_named_and_the_others_are_shown(taetpu, place):
+    place.made(zone="us-central1-b")
+    records = Records(place.world.project)
+    records.write(Record(place.world.project, "old", spent=3.0))
+    (records.folder / "tpu-me.json").write_text("{")
+    done = taetpu("tpu", "cost")
+    assert done.code == 0
+    assert re.search(r"old +gone +0.00 +3.00 +0.00", done.out)
+    assert re.search(r"tpu-me +ready +4.32 +0.0\d +17.2\d", done.out)
+    said = "".join(done.err.split())
+    assert f"warning:thisrecordofaTPUisdamaged:{records.folder / 'tpu-me.json'};deleteit:" in said
+    assert "the hours and dollars that its study has used are forgotten with it" in told(done.err)
+
+
+WAITING = ("tpu", "up", "--type", "v5e-8", "--dry-run", "--zone", "us-south1-a")
+
+
+def test_what_waits_is_told_alike_by_all_and_goes_on_where_it_is(taetpu, place):
+    place.tpu.queue.starved.add("us-west4-a")
+    runtime = "v2-alpha-tpuv5-lite"
+    spec = Spec("tpu-me", resolve("v5e-8"), "tpu-api", owner="me", runtime=runtime, hours=4.0)
+    TpuApi(Clients(place.world.project)).create(spec, "us-west4-a", "", KEY)
+    code, _, err = taetpu(*WAITING)
+    assert code == 0, err
+    assert "deleted 4:00 h after it starts, or once idle for 30 min: " in told(err)
+    assert "it goes on in us-west4-a, whatever --zone us-south1-a says" in told(err)
+    assert "4:00 h after it starts" in " ".join(taetpu("tpu", "list").out.split())
+    assert "deleted 4:00 h after it starts" in taetpu("tpu", "status", "tpu-me").out
+    place.world.skew += 7200
+    assert "4:00 h after it starts" in " ".join(taetpu("tpu", "list").out.split()), "its time has not begun"
+
+
+def test_times_are_by_the_clouds_clock(taetpu, place):
+    place.made(zone="us-central1-b", hours=4.0)
+    place.world.skew += 3 * 3600
+    assert "in 1:00 h" in taetpu("tpu", "list").out
+    assert "deleted in 1:00 h" in taetpu(*UP).err
+    (instance,) = place.world.table("gce.instances").values()
+    instance["labels"]["taetpu-expires"] = str(int(place.world.now() - 3600))
+    assert "expired 1:00 h ago" in taetpu("tpu", "gc", "--dry-run").err
 
 
 def test_an_image_of_container_registry_is_refused_before_anything_is_asked_for(taetpu, place, monkeypatch):
@@ -151,6 +262,7 @@ def told(err: str) -> str:
 
 
 def test_a_machine_that_is_there_is_told_with_its_own_limits(taetpu, place):
+    place.skus.append(EAST)
     place.made(hours=1.0, idle_minutes=30)
     code, _, err = taetpu(*UP, "--zone", "us-central1-b", "--idle-minutes", "0", "--max-hours", "100")
     said = told(err)
@@ -160,11 +272,13 @@ def test_a_machine_that_is_there_is_told_with_its_own_limits(taetpu, place):
     assert "its limits stay as they were made, whatever --max-hours 100 and --idle-minutes 0 say" in said
     assert "`taetpu tpu down tpu-me`, then the same command, makes it anew with them" in said
     assert "100 h" not in said
+    assert "it stays in us-east5-b, whatever --zone us-central1-b says: `taetpu tpu down tpu-me` ends it there" in said
     assert asked(err) == []
     assert place.world.changes() == []
 
 
 def test_one_that_never_ends_itself_is_told_so(taetpu, place):
+    place.skus.append(EAST)
     place.made(idle_minutes=None)
     err = taetpu(*UP).err
     assert "deleted in 4:00 h: $4.32 an hour, at most $17.28 in 4 h" in err
@@ -183,6 +297,7 @@ def test_one_that_never_ends_itself_is_told_so(taetpu, place):
     ],
 )
 def test_limits_are_held_against_the_time_that_a_machine_has_left(taetpu, place, monkeypatch, options, limit, words):
+    place.skus.append(EAST)
     place.made(hours=4.0)
     monkeypatch.setenv(f"TAETPU_{limit}", "0.5")
     code, _, err = taetpu(*options, "--max-hours", "0.1")
@@ -191,6 +306,7 @@ def test_limits_are_held_against_the_time_that_a_machine_has_left(taetpu, place,
 
 
 def test_an_hour_that_is_left_is_not_held_against_a_limit_as_four(taetpu, place):
+    place.skus.append(EAST)
     place.made(hours=1.0)
     assert taetpu(*UP, "--max-usd", "5").code == 0
 

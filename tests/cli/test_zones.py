@@ -114,6 +114,16 @@ def test_zones_are_written_into_the_file_and_nothing_else_changes(ready, taetpu,
     assert taetpu(*asked, "--yes").code == 0
     written = (here / "taetpu.toml").read_text()
     assert written == TOML.replace("[cloud]\n", '[cloud]\nzones = ["us-east5-a", "us-east5-b"]\n')
+    again = taetpu(*asked, "--yes", "--region", "europe-west4").err
+    assert "zones = us-east5-a, us-east5-b -> europe-west4-a" in " ".join(again.split())
+    assert "warning" not in again
+    ready.buckets["mine"] = "US-EAST5"
+    monkeypatch.setenv("TAETPU_BUCKET", "mine")
+    warned = " ".join(taetpu(*asked, "--dry-run", "--region", "europe-west4").err.split())
+    assert "warning: the bucket is in us-east5 and your zones are in europe-west4: every checkpoint and" in warned
+    assert "warning" not in taetpu(*asked, "--dry-run").err
+    monkeypatch.setenv("TAETPU_BUCKET", "none-there")
+    assert "warning" not in taetpu(*asked, "--dry-run").err
     (here / "taetpu.toml").unlink()
     monkeypatch.setenv("TAETPU_PROJECT", "fake-project")
     assert taetpu(*asked, "--yes", "--region", "us-east5").code == 0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from taetpu.cloud.cost import Price, check
+from taetpu.cloud.cost import Before, Price, check
 from taetpu.cloud.errors import Invalid
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import Spec
@@ -57,10 +57,46 @@ def test_an_unknown_rate_keeps_no_limit_so_it_is_refused(limit):
     assert "--max-usd" in told.value.remedy
 
 
-@pytest.mark.parametrize("max_usd", [0.01, 1.0, 3.3, 7.7, 15.999])
+@pytest.mark.parametrize("max_usd", [0.5, 1.0, 3.3, 7.7, 15.999])
 def test_the_hours_that_are_advised_stay_below_the_limit(max_usd):
     with pytest.raises(Invalid) as told:
         check(PRICE, SPEC, "us-east5-b", limits(max_usd=max_usd))
     hours = float(told.value.remedy.split()[1])
-    assert hours > 0
+    assert hours >= 0.1
     assert hours * 4.0 <= max_usd
+
+
+def test_hours_in_which_no_machine_is_ready_are_not_advised():
+    with pytest.raises(Invalid) as told:
+        check(PRICE, SPEC, "us-east5-b", limits(max_usd=0.2))
+    assert told.value.remedy == "raise --max-usd: no time of use stays below it"
+
+
+GUESS = replace(PRICE, guess=True)
+
+
+@pytest.mark.parametrize("limit", [{"max_usd": 1e6}, {"max_usd_per_chip_hour": 1e6}])
+def test_the_rate_of_another_region_is_told_as_a_guess_and_keeps_no_limit(limit):
+    assert (GUESS.per_hour, GUESS.worst) == (4.0, None)
+    assert GUESS.told() == "about $4.00 an hour, may be more: no rate is known there"
+    check(GUESS, SPEC, "asia-northeast1-b", limits())
+    with pytest.raises(Invalid) as told:
+        check(GUESS, SPEC, "asia-northeast1-b", limits(**limit))
+    what = "v6e-8 (spot) in asia-northeast1-b"
+    assert told.value.problem == f"no rate is known for {what}, so a limit on its cost cannot be kept"
+    assert told.value.remedy.startswith("a --zone whose rate is known (`taetpu tpu zones --type v6e-8`), or look ")
+
+
+def test_what_a_study_has_spent_counts_for_its_limit():
+    check(PRICE, SPEC, "us-east5-b", limits(max_usd=21.0), before=Before(1.25, 5.0))
+    with pytest.raises(Invalid) as told:
+        check(PRICE, SPEC, "us-east5-b", limits(max_usd=20.0), before=Before(1.25, 5.0))
+    assert told.value.problem.endswith(
+        "may cost $16.00 in 4 h beside $5.00 that is spent already, more than max_usd 20"
+    )
+    assert told.value.remedy == "--max-hours 5 stays below it, or raise --max-usd", "1.25 h of them are used"
+    with pytest.raises(Invalid) as told:
+        check(PRICE, SPEC, "us-east5-b", limits(max_usd=5.5), before=Before(1.25, 5.0))
+    assert told.value.remedy == "raise --max-usd: no time of use stays below it"
+    with pytest.raises(Invalid, match="what the earlier machines of lab cost is not known, so max_usd 900 cannot be"):
+        check(PRICE, SPEC, "us-east5-b", limits(max_usd=900.0), before=Before(1.25, None))

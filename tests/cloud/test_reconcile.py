@@ -381,6 +381,28 @@ def test_one_that_was_being_made_and_is_preempted_now_is_made_elsewhere(place):
     assert place.world.left() == []
 
 
+def test_one_whose_own_time_is_over_before_it_is_ready_is_told_so_and_no_other_zone_is_asked(place):
+    place.patient(now=place.world.now)
+    place.world.endless = (place.kind.make, ZONE)
+    making = place.backend.create(place.kind.spec(hours=1.0), ZONE, "", "")
+    while (there := place.backend.get(NAME, ZONE)) is None or there.state is not State.CREATING or not hosts(place):
+        making.done()
+    taken: list[str] = []
+
+    def strike(line):
+        if line.startswith(f"{ZONE}: ") and not taken:
+            taken.append(line)
+            place.world.skew += 3600 * 2.5
+            place.preempt()
+
+    place.cloud = replace(place.cloud, tell=strike)
+    with pytest.raises(Invalid) as told:
+        place.up(hours=1.0)
+    assert told.value.problem == f"the time of {NAME} in {ZONE} was over before it was ready"
+    assert (told.value.remedy, len(taken)) == ("a longer --max-hours", 1)
+    assert (place.world.left(), place.record.zones) == ([], ())
+
+
 def hosts(place) -> int:
     return len(place.world.table("tpu.nodes")) + len(place.world.table("gce.instances"))
 

@@ -32,7 +32,7 @@ def test_it_lies_where_the_xdg_rules_put_it(tmp_path, monkeypatch):
 def test_what_is_written_is_read_again(records):
     refusals = (Refusal("a-b1-c", "v6e-8", "spot", 1.5, "Stockout"),)
     record = Record(
-        "p", "lab", IDENTITY, ("a", "b"), 10.0, 20.0, 1.25, 3.0, refusals, ("job",), Used("s", 1.0, 2.5, 3, 1, "x")
+        "p", "lab", IDENTITY, ("a", "b"), 10.0, 20.0, 1.25, 3.0, refusals, ("job",), Used("s", 1.0, 2.5, 3, 1, "x", 4.5)
     )
     records.write(record)
     assert records.read("lab") == record
@@ -66,7 +66,10 @@ def test_a_damaged_one_is_told_with_its_file_and_what_to_do(records, text):
     with pytest.raises(UserError) as told:
         records.read("lab")
     assert (told.value.problem, told.value.file) == ("this record of a TPU is damaged", path)
-    assert told.value.remedy == "delete it: `taetpu tpu list` finds machines by their labels, without it"
+    assert told.value.remedy == (
+        "delete it: `taetpu tpu list` finds machines by their labels, without it; the hours and dollars that its study "
+        "has used are forgotten with it"
+    )
     path.unlink()
     assert records.read("lab") == Record("p", "lab")
 
@@ -152,10 +155,13 @@ def test_what_earlier_machines_cost_is_added_up_once():
 def test_hours_of_lost_machines_count_from_when_the_study_began_to_their_end():
     record = replace(Record("p", "lab"), used=Used("s", since=HOUR)).ready("a", IDENTITY, 2.0, 0.0, 4 * HOUR)
     once = record.gone("a", 3 * HOUR).used
-    assert once == Used("s", HOUR, hours=2.0, lost=1), "it was there an hour before the study"
+    assert record.used_at(3 * HOUR) == Used("s", HOUR, hours=2.0, usd=4.0), "it counts while it is there, too"
+    assert once == Used("s", HOUR, hours=2.0, lost=1, usd=4.0), "it was there an hour before the study"
     late = record.gone("a", 100 * HOUR)
-    assert late.used == Used("s", HOUR, hours=3.0, lost=1), "it has deleted itself by then"
+    assert late.used == Used("s", HOUR, hours=3.0, lost=1, usd=6.0), "it has deleted itself by then"
     assert late.gone("a", 101 * HOUR).used == late.used
     assert late.asking("b", IDENTITY).gone("b", 102 * HOUR).used == late.used, "it was never ready"
     again = late.ready("b", IDENTITY, 2.0, 200 * HOUR, None).gone("b", 201 * HOUR)
-    assert again.used == Used("s", HOUR, hours=4.0, lost=2)
+    assert again.used == Used("s", HOUR, hours=4.0, lost=2, usd=8.0)
+    unpriced = late.ready("b", IDENTITY, None, 200 * HOUR, None).gone("b", 201 * HOUR).used
+    assert unpriced == Used("s", HOUR, hours=4.0, lost=2, usd=None), "at no rate that is known"

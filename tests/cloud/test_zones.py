@@ -14,6 +14,7 @@ from taetpu.cloud.clients import Clients
 from taetpu.cloud.errors import Unknown
 from taetpu.cloud.fakes.quotas import info
 from taetpu.cloud.fakes.world import Fault, Refused, World, stockout
+from taetpu.cloud.prices import Quote
 from taetpu.cloud.project import Waits
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.spec import Spec
@@ -23,7 +24,7 @@ V6E = resolve("v6e-8")
 SPEC = Spec("any", V6E, "gce", owner="me", runtime="image")
 ZONE = "us-east5-b"
 WAITS = Waits(poll=0.001, settle=0.02, ready=0.2)
-NO_RATE = (None, "nobody says")
+NO_RATE = Quote(None, "nobody says")
 
 
 def script(spec):

@@ -25,7 +25,9 @@ def create(
     soft_delete_days: Annotated[
         int, typer.Option(help="For how long Google keeps, and bills, what was deleted: 0, or 7 to 89.")
     ] = 7,
-    write: Annotated[bool, typer.Option("--write", help="Put its name into taetpu.toml, as bucket.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put its name, and region if none is set, into taetpu.toml.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -50,6 +52,8 @@ def create(
         tell(f"made gs://{want.name}; studies go there with --root gs://{want.name}/studies")
     if write and not dry_run:
         tell(f"bucket is set in {settings_file.write('bucket', want.name)}")
+        if not place.settings.region and not bucket.MULTI_REGION.fullmatch(want.region):
+            tell(f"region is set in {settings_file.write('region', want.region)}: {want.region}")
     if as_json:
         show_json(asdict(want))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from taetpu.cloud.backends.base import Machine
     from taetpu.cloud.clients import Clients
     from taetpu.cloud.project import Cloud
     from taetpu.cloud.settings import Settings
@@ -49,6 +50,28 @@ class Here:
         if not self.settings.shared:
             return plan
         return f"{plan}\nwarning: owner {self.settings.shared}; set `owner` in taetpu.toml, or TAETPU_OWNER"
+
+
+def lasting(machine: "Machine", now: float) -> str:
+    """When a machine is deleted at the latest: `in 3:10 h`, `4:00 h after it starts`; "" where it does not say, or is
+    over.
+
+    Args:
+        now: seconds since 1970, by the cloud's clock.
+    """
+    from taetpu.cloud.backends.base import OVER, State
+
+    left = machine.left(now)
+    if left is None or machine.state in OVER:
+        return ""
+    waits = machine.state is State.WAITING and not machine.started
+    return f"{hours(left)} after it starts" if waits else f"in {hours(left)}"
+
+
+def hours(seconds: float) -> str:
+    """A time in hours and minutes: `3:10 h`."""
+    minutes = max(0, round(seconds / 60))
+    return f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 def here() -> Here:

@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from taetpu.cli.cloud import Here, tell
+from taetpu.cli.cloud import Here, lasting, tell
 from taetpu.cli.tables import count
 from taetpu.cli.wanted import LONGEST, Wanted
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.cost import Price
+    from taetpu.cloud.cost import Before, Price
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.spec import Spec
 
@@ -36,11 +36,16 @@ class Offer:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, place: Here, spec: "Spec", wanted: Wanted, *, again: bool = False) -> "Offer":
+    def of(
+        cls, place: Here, spec: "Spec", wanted: Wanted, *,
+        again: bool = False, before: "Before | None" = None, near: str = "",
+    ) -> "Offer":  # fmt: skip
         """The machine that is there; where there is none, or it is not ready yet, where one may be made.
 
         Args:
             again: another one is made should that be lost, so that it is priced in any case.
+            before: what of the limits is used already.
+            near: the region whose zones come first; "": that of the settings.
 
         Raises:
             Conflict: another machine of ours has the name, or its time is over.
@@ -56,11 +61,12 @@ class Offer:
         rest, notes = None, ()
         if there and there.state not in OVER:
             rest = _rest(place, spec, there)
-            check(rest, spec, there.zone, limits, there=True)
+            check(rest, spec, there.zone, limits, there=True, before=before)
             notes = _unchanged(there, spec, wanted)
             if there.state is State.READY and not again:
                 return cls(place, spec, {}, there, rest, notes)
-        prices, more = _offered(place, spec, wanted.zones or place.settings.zones, limits)
+        chosen = wanted.zones or place.settings.zones
+        prices, more = _offered(place, spec, chosen, limits, before, near or place.settings.region)
         return cls(place, spec, prices, there, rest, (*notes, *more))
 
     @property
@@ -74,9 +80,10 @@ class Offer:
         what = f"{spec.stack}: {spec.tpu.name} ({count(spec.tpu.chips, 'chip')}, {count(hosts, 'host')})"
         lines = [f"{what}, {spec.provisioning}, by {spec.backend} with {spec.runtime}"]
         if there and self.rest:
-            hours, minutes = divmod(round(self.rest.hours * 60), 60)
+            left = lasting(there, self.place.cloud.waits.now())
             lines.append(f"is there already, in {there.zone} ({there.detail or there.state}): nothing would be made")
-            lines.append(f"deleted in {hours}:{minutes:02d} h{_idle(there.idle_minutes)}: {self.rest.told()}")
+            deleted = f"deleted {left or 'at a time that it does not say'}{_idle(there.idle_minutes)}"
+            lines.append(f"{deleted}: {self.rest.told()}")
         elif there:
             state = there.detail or there.state
             anew = "what is left of it is removed, and it is made anew"
@@ -151,16 +158,23 @@ def _rest(place: Here, spec: "Spec", there: "Machine") -> "Price":
 
 
 def _unchanged(there: "Machine", spec: "Spec", wanted: Wanted) -> tuple[str, ...]:
-    """What is asked for and not so, for the machine is there: its limits stay as it was made with."""
+    """What is asked for and not so, for the machine is there: its zone and limits stay as it was made with."""
+    from taetpu.cloud.backends.base import State
+
+    anew = f"`taetpu tpu down {there.name}`, then the same command, makes it anew with them"
     asked: list[str] = []
+    notes: list[str] = []
+    if wanted.zones and there.zone not in wanted.zones:
+        goes = "stays" if there.state is State.READY else "goes on"
+        zones = " ".join(f"--zone {zone}" for zone in wanted.zones)
+        notes.append(f"it {goes} in {there.zone}, whatever {zones} says: `taetpu tpu down {there.name}` ends it there")
     if wanted.max_hours is not None:
         asked.append(f"--max-hours {wanted.max_hours:g}")
     if there.idle_minutes is not None and there.idle_minutes != (spec.idle_minutes or 0):
         asked.append(f"--idle-minutes {spec.idle_minutes or 0}")
-    if not asked:
-        return ()
-    anew = f"`taetpu tpu down {there.name}`, then the same command, makes it anew with them"
-    return (f"its limits stay as they were made, whatever {' and '.join(asked)} say: {anew}",)
+    if asked:
+        notes.append(f"its limits stay as they were made, whatever {' and '.join(asked)} say: {anew}")
+    return tuple(notes)
 
 
 def _idle(minutes: int | None) -> str:
@@ -170,11 +184,11 @@ def _idle(minutes: int | None) -> str:
 
 
 def _offered(
-    place: Here, spec: "Spec", chosen: Sequence[str], limits: "Settings"
+    place: Here, spec: "Spec", chosen: Sequence[str], limits: "Settings", before: "Before | None", near: str
 ) -> "tuple[dict[str, Price], list[str]]":
     """Where it may be made, with the prices, and what is to be said of it: where the user says, in his order; else
-    wherever the backend lists the slice: in the settings' region (the bucket's) first, then the cheapest, then in the
-    US. Zones that cost more than is allowed are left out.
+    wherever the backend lists the slice: in the region `near` (the bucket's) first, then where the rate is known, then
+    the cheapest, then in the US. Zones that cost more than is allowed, or nobody knows what, are left out.
 
     Raises:
         UserError: the slice is listed nowhere, or not in the zones.
@@ -186,22 +200,28 @@ def _offered(
     from taetpu.cloud.prices import rate
 
     zones, notes = _having(place, spec, chosen) if chosen else (_listed(place, spec), [])
-    prices, refused = dict[str, Price](), list[Invalid]()
+    prices, refused = dict[str, Price](), dict[str, Invalid]()
     known = {
         zone: Price(spec.tpu.chips, spec.hours, *rate(place.clients, spec.tpu, zone, spec.provisioning))
         for zone in zones
     }
     if not chosen:
-        ranks = {zone: (region(zone) != limits.region, order(zone, known[zone].per_chip_hour)) for zone in known}
+        ranks = {
+            zone: (region(zone) != near, order(zone, price.per_chip_hour, price.guess)) for zone, price in known.items()
+        }
         known = {zone: known[zone] for zone in sorted(known, key=lambda zone: ranks[zone])}
     for zone, price in known.items():
         try:
-            check(price, spec, zone, limits)
+            check(price, spec, zone, limits, before=before)
             prices[zone] = price
         except Invalid as error:
-            refused.append(error)
+            refused[zone] = error
     if refused and not prices:
-        raise refused[0]
+        raise next(iter(refused.values()))
+    if dear := [zone for zone in refused if known[zone].worst is not None]:
+        notes.append(f"left out, for they cost more than is allowed: {', '.join(dear)}")
+    if unknown := [zone for zone in refused if zone not in dear]:
+        notes.append(f"left out, for no rate is known there and there is a limit: {', '.join(unknown)}")
     return prices, notes
 
 

@@ -18,6 +18,7 @@ from taetpu.cli.wanted import Wanted
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
+    from taetpu.cloud.cost import Before
     from taetpu.cloud.spec import Spec
     from taetpu.cloud.supervise import Budget
     from taetpu.spec.design import Study
@@ -45,8 +46,9 @@ def run_on_tpu(
         UserError: the study, the settings or the bucket are not as they must be; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
+    from taetpu.cloud.bucket import region
     from taetpu.cloud.spec import label, stack_of
-    from taetpu.cloud.supervise import Budget, Kept, Lost, left, note, supervise
+    from taetpu.cloud.supervise import Budget, Kept, Lost, before, note, supervise
     from taetpu.core.errors import UserError
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
@@ -64,10 +66,13 @@ def run_on_tpu(
             note(cloud, spec.stack, None)
             _fetch(store, study.name, as_json)
         return 0
-    hours = left(cloud, spec, budget)
+    used = before(cloud, spec, budget)
+    hours = max(0.0, budget.hours - used.hours)
     spec = replace(spec, hours=max(budget.shortest, hours))
-    offer = Offer.of(place, spec, wanted, again=True)
-    lines = _plan(offer, budget, hours, f"{study.name} there into {store.where(study.name)}", keep)
+    near = region(place.clients, address.removeprefix("gs://").partition("/")[0])
+    offer = Offer.of(place, spec, wanted, again=hours >= budget.shortest, before=used, near=near)
+    *lines, last = _plan(offer, budget, used, f"{study.name} there into {store.where(study.name)}", keep)
+    lines += [*_spent(used, wanted.limits(place.settings).max_usd), *_across(offer, near), last]
     if not agreed(place.noted("\n".join(lines)), "Go on?", yes=yes, dry_run=dry_run):
         return 0
     setting = [word for one in sets for word in ("--set", one)]
@@ -149,11 +154,27 @@ def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
     return any(machine.study == spec.study for machine in machines)
 
 
-def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -> list[str]:
+def _across(offer: Offer, near: str) -> list[str]:
+    """A warning where machines may be outside the bucket's region."""
+    from taetpu.cloud.bucket import apart
+
+    zones = (*offer.prices, *([offer.there.zone] if offer.there and offer.rest else []))
+    warning = apart(near, zones)
+    return [f"warning: {warning}"] if warning else []
+
+
+def _spent(used: "Before", most: float | None) -> list[str]:
+    """What of the limit on dollars is spent."""
+    if most is None or not used.usd:
+        return []
+    return [f"max_usd {most:g} is for all of these machines together: ${used.usd:.2f} of it spent already"]
+
+
+def _plan(offer: Offer, budget: "Budget", used: "Before", what: str, keep: bool) -> list[str]:
     """What will happen, in lines.
 
     Args:
-        hours: that are left of the budget's.
+        used: of the budget.
         what: is trained where.
 
     Raises:
@@ -167,10 +188,12 @@ def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -
     if there and not own and there.state is State.STOPPED:
         problem = f"{stack} in {there.zone} is stopped, and was not made for this study"
         raise Conflict(problem, remedy=f"start it, or `taetpu tpu down {stack}`; or leave --tpu out")
-    if hours < budget.hours:
-        used = budget.hours - hours
-        lines.append(f"of the {budget.hours:g} h that its machines may take together {used:.3g} are used")
-    lines.append(f"made again where it is lost, at most {budget.recoveries} times and for {hours:.3g} h together")
+    if used.hours:
+        lines.append(f"of the {budget.hours:g} h that its machines may take together {used.hours:.3g} are used")
+    if (hours := budget.hours - used.hours) >= budget.shortest:
+        lines.append(f"made again where it is lost, at most {budget.recoveries} times and for {hours:.3g} h together")
+    else:
+        lines.append("not made again should it be lost: too little is left of its hours")
     if own or not offer.rest:
         return [*lines, f"train {what}, then {'keep' if keep else 'delete'} the TPU"]
     lines.append(f"{stack} was not made for this study: it is made again only if it is gone for good")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.cloud import here, tell
+from taetpu.cli.cloud import here, lasting, tell
 from taetpu.cli.consent import DryRun
 from taetpu.cli.hosts import (
     Beside,
@@ -188,7 +188,10 @@ def status(
         show_json(told | {"detail": machine.detail, "hosts": hosts})
         return
     detail = f" ({machine.detail})" if machine.detail else ""
+    end = lasting(machine, place.cloud.waits.now())
     typer.echo(f"{machine.name}: {machine.type} in {machine.zone}, {machine.state}{detail}")
+    if end:
+        typer.echo(f"deleted {end}")
     if not found:
         return
     rows = [_host(worker, one) for worker, one in found.items()]

@@ -1,13 +1,12 @@
 """`taetpu tpu`: machines made, found and removed; what happens on them is in `remote`."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli import remote
-from taetpu.cli.cloud import Here, here, tell
+from taetpu.cli import machine_costs, remote
+from taetpu.cli.cloud import Here, here, hours, lasting, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.hosts import COMMAND
 from taetpu.cli.offer import Offer
@@ -68,7 +67,7 @@ def up(
     if not agreed(place.noted(offer.plan()), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
         return
     machine = offer.set_up(offer.made())
-    show_json(_machine(machine)) if as_json else _show([machine])
+    show_json(_machine(machine)) if as_json else _show(place, [machine])
     _show_orphans(place, machine)
 
 
@@ -102,14 +101,15 @@ def list_machines(as_json: AsJson = False) -> None:
     """
     from taetpu.cloud.backends.base import State
 
-    cloud = here().cloud
+    place = here()
+    cloud = place.cloud
     machines, unseen = cloud.machines(), cloud.unseen()
     if as_json:
         show_json({"machines": [_machine(m) for m in machines], "unseen": unseen})
         return
     left = [machine for machine in machines if machine.state is State.LOST and not machine.workers]
     whole = [machine for machine in machines if machine not in left]
-    _show(whole) if whole else typer.echo("no TPU machine is there")
+    _show(place, whole) if whole else typer.echo("no TPU machine is there")
     for machine in whole:
         if machine.state is not State.READY:
             say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
@@ -130,12 +130,13 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     place = here()
     machines = place.cloud.machines()
     _show_unseen(place.cloud.unseen())
-    doomed = reconcile.expired(machines, place.cloud.owner, place.cloud.waits.now())
+    now = place.cloud.waits.now()
+    doomed = reconcile.expired(machines, place.cloud.owner, now)
     for machine in machines:
         if not machine.owner:
             tell(f"left alone: {machine.name} in {machine.zone} has no owner that taetpu knows")
     gone: list[Machine] = []
-    lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {_ago(m.expires)} ago" for m in doomed]
+    lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {hours(now - (m.expires or now))} ago" for m in doomed]
     if not doomed:
         tell("nothing of yours has expired")
     elif agreed(place.noted("\n".join(lines)), "Delete them?", yes=yes, dry_run=dry_run):
@@ -150,25 +151,14 @@ def cost(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu cost
     """
-    place, rows = here(), []
-    cloud = place.cloud
-    alive = {machine.stack: machine for machine in cloud.machines() if machine.owner == cloud.owner}
-    now = cloud.waits.now()
-    for stack in sorted({*alive, *cloud.records.stacks()}):
-        record, machine = cloud.records.read(stack), alive.get(stack)
-        so_far = record.cost(now) if machine or record.since is not None else 0.0
-        left = max(0.0, machine.left(now) or 0.0) / 3600 if machine else 0.0
-        row: dict[str, Any] = {"tpu": stack, "state": str(machine.state) if machine else "gone"}
-        row["USD an hour"] = record.usd_per_hour if machine else 0.0
-        row["so far"] = None if so_far is None else so_far + record.spent
-        row["at most yet"] = 0.0 if not left else None if record.usd_per_hour is None else record.usd_per_hour * left
-        if machine or row["so far"]:
-            rows.append(row)
+    rows, warnings = machine_costs.rows(here())
+    for warning in warnings:
+        tell(filled(f"warning: {warning}", 0, 2))
     if as_json:
-        show_json(rows)
+        show_json([row.data() for row in rows])
     elif rows:
-        show_table([{k: _usd(v) if k not in ("tpu", "state") else v for k, v in row.items()} for row in rows])
-        say("By published rates, from when each was ready; disks, traffic and buckets are not in it.")
+        show_table([row.cells() for row in rows])
+        say(machine_costs.LINE)
     else:
         typer.echo("nothing has been made yet")
 
@@ -179,8 +169,8 @@ def _machine(machine: "Machine") -> dict[str, Any]:
     return asdict(machine) | {"labels": dict(machine.labels), "state": str(machine.state)}
 
 
-def _show(machines: list["Machine"]) -> None:
-    now = time.time()
+def _show(place: Here, machines: list["Machine"]) -> None:
+    now = place.cloud.waits.now()
     show_table(
         [
             {
@@ -190,7 +180,7 @@ def _show(machines: list["Machine"]) -> None:
                 "state": str(m.state),
                 "hosts": len(m.workers) or None,
                 "owner": m.owner or "none known",
-                "expires in": "" if m.expires is None else _ago(2 * now - m.expires),
+                "deleted": lasting(m, now),
             }
             for m in machines
         ]
@@ -208,16 +198,6 @@ def _show_orphans(place: Here, machine: "Machine") -> None:
     others = [m for m in place.cloud.machines() if m.owner == machine.owner and m.stack != machine.stack]
     for other in others:
         tell(f"also running: {other.name} ({other.type}) in {other.zone}, {other.detail or other.state}")
-
-
-def _ago(moment: float | None) -> str:
-    """How long a moment (seconds since 1970) is past, in hours and minutes."""
-    minutes = max(0, round((time.time() - (moment or time.time())) / 60))
-    return f"{minutes // 60}:{minutes % 60:02d} h"
-
-
-def _usd(value: float | None) -> str:
-    return "no rate" if value is None else f"{value:.2f}"
 
 
 app.command(context_settings=COMMAND)(remote.ssh)

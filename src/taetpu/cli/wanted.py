@@ -21,7 +21,7 @@ Spot = Annotated[bool, typer.Option("--spot", help="Cheaper, and may be taken ba
 FlexStart = Annotated[bool, typer.Option("--flex-start", help="Wait for it in a queue, then keep it for its time.")]
 Reservation = Annotated[str, typer.Option(metavar="NAME", help="Take it out of this reservation.")]
 MaxHours = Annotated[float | None, typer.Option(help="Delete the TPU after so many hours; else the settings', 4.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Refuse a TPU whose worst case costs more.")]
+MaxUsd = Annotated[float | None, typer.Option(help="Refuse what may cost more: all machines of a study together.")]
 MaxRate = Annotated[
     float | None, typer.Option("--max-usd-per-chip-hour", help="Refuse a zone with a higher rate, e.g. for spot.")
 ]
@@ -89,6 +89,7 @@ class Wanted:
             UserError: no slice is named, or a value cannot be.
         """
         from taetpu.cloud.catalogue import backend_for, runtime_of
+        from taetpu.cloud.cost import shortest
         from taetpu.cloud.image.registry import refuse_container_registry
         from taetpu.cloud.spec import Spec, check_reservation, check_runtime, label
         from taetpu.core.chips import resolve
@@ -98,10 +99,10 @@ class Wanted:
             raise UserError("which TPU is not said", remedy="--type, e.g. v6e-8; `taetpu chips` lists them")
         own, tpu = place.settings, resolve(self.kind)
         hours = own.max_hours if self.max_hours is None else self.max_hours
-        if not 0 < hours <= LONGEST:
-            raise UserError(
-                f"a TPU cannot be kept for {hours:g} hours", path=("--max-hours",), remedy=f"above 0, to {LONGEST:g}"
-            )
+        if not shortest() <= hours <= LONGEST:
+            why = ": it takes minutes until one is ready" if 0 < hours < LONGEST else ""
+            remedy = f"{shortest():g} to {LONGEST:g}"
+            raise UserError(f"a TPU cannot be kept for {hours:g} hours{why}", path=("--max-hours",), remedy=remedy)
         minutes = own.idle_minutes if self.idle_minutes is None else self.idle_minutes
         if minutes < 0:
             raise UserError(f"{minutes} minutes are no time", path=("--idle-minutes",), remedy="0 (never) or more")

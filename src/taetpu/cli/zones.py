@@ -61,7 +61,7 @@ def zones(
     else:
         _show(table, probed, way)
     if write and (probed or not probe):
-        _write(table, probed if probe else None, dry_run, yes)
+        _write(place, table, probed if probe else None, dry_run, yes)
 
 
 def _quotas(place: Here) -> "Quotas | None":
@@ -85,6 +85,7 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     """What came of asking for a machine in each row, if it is agreed to."""
     from taetpu.cloud import vm
     from taetpu.cloud.catalogue import runtime_of
+    from taetpu.cloud.cost import Price
     from taetpu.cloud.spec import Spec, label
     from taetpu.cloud.zones import PROBE_HOURS
     from taetpu.cloud.zones import probe as ask
@@ -92,8 +93,8 @@ def _probed(place: Here, tpu: "Slice", table: "list[Row]", dry_run: bool, yes: b
     own, lines = place.settings, [f"make a spot {tpu.name} in each of these and delete it at once:"]
     runtimes = [runtime_of(tpu, row.backend) for row in table]
     for row in table:
-        cost = "no rate is known" if row.usd is None else f"${row.usd * tpu.chips:.2f} an hour while it is there"
-        lines.append(f"  {row.zone} by {row.backend}: {cost}")
+        cost = Price(tpu.chips, PROBE_HOURS, row.usd, row.source, row.guess).rate()
+        lines.append(f"  {row.zone} by {row.backend}: {cost} while it is there")
     lines.append(f"should this be killed: after {PROBE_HOURS * 60:.0f} min Compute Engine's server deletes its own,")
     lines.append("and the guard on the machine that of the Cloud TPU API, if its account may; else `taetpu tpu gc`")
     if not agreed(place.noted("\n".join(lines)), "Ask for them?", yes=yes, dry_run=dry_run):
@@ -118,7 +119,7 @@ def _show(table: "list[Row]", probed: "list[Probed]", way: str) -> None:
                 "by": row.backend,
                 "published": row.published.removeprefix("by the ").removeprefix("in ").removeprefix("a "),
                 "quota": "not known" if row.limit is None else _quota(row),
-                "USD/chip-h": "no rate" if row.usd is None else f"{row.usd:.4g}",
+                "USD/chip-h": "no rate" if row.usd is None else f"{'~' if row.guess else ''}{row.usd:.4g}",
             }
             for row in table
         ]
@@ -148,15 +149,16 @@ def _data(row: "Row", probed: "list[Probed]") -> dict[str, Any]:
         "quota": limit and {"value": limit.value, "unit": limit.unit, "needed": limit.needed, "names": limit.quotas},
         "usd_per_chip_hour": row.usd,
         "price_source": row.source,
+        "price_is_a_guess": row.guess,
         "probe": tried and {"made": tried.made, "said": tried.said},
     }
 
 
-def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes: bool) -> None:
+def _write(place: Here, table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes: bool) -> None:
     """Put zones into the settings' file: those that gave a machine, or all where none was asked for."""
     from pathlib import Path
 
-    from taetpu.cloud import settings, settings_file
+    from taetpu.cloud import bucket, settings, settings_file
 
     given = None if probed is None else {one.zone for one in probed if one.made}
     wanted = list(dict.fromkeys(row.zone for row in table if given is None or row.zone in given))
@@ -164,6 +166,9 @@ def _write(table: "list[Row]", probed: "list[Probed] | None", dry_run: bool, yes
         tell("no zone is written: none gave a machine")
         return
     path = settings.find(Path.cwd()) or Path.cwd() / settings.FILE
-    plan = f"{path}: zones = {', '.join(wanted)}"
+    old = ", ".join(place.settings.zones)
+    plan = f"{path}: zones = {f'{old} -> ' if old else ''}{', '.join(wanted)}"
+    if warning := bucket.apart(bucket.region(place.clients, place.settings.bucket), tuple(wanted)):
+        plan += f"\nwarning: {warning}"
     if agreed(plan, "Write them?", yes=yes, dry_run=dry_run):
         tell(f"zones is set in {settings_file.write('zones', wanted)}")

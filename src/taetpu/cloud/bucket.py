@@ -17,6 +17,7 @@ from taetpu.cloud.errors import Conflict, Invalid, NotFound, Permission
 from taetpu.cloud.settings import Settings, check_region
 from taetpu.cloud.spec import OWNER, label
 from taetpu.cloud.storage import ADMIN, LASTS, Address, check_bucket, explained, message, patience
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
@@ -108,9 +109,9 @@ def named(settings: Settings, name: str = "") -> str:
 
 
 def apart(region: str, zones: tuple[str, ...]) -> str:
-    """A warning where TPUs are not in the bucket's region; empty where they are, or none are known."""
+    """A warning where TPUs are not in the bucket's region; empty where they are, or either is not known."""
     others = sorted({region_of(zone) for zone in zones} - {region.lower()})
-    if not others:
+    if not others or not region:
         return ""
     return (
         f"the bucket is in {region} and your zones are in {', '.join(others)}: every checkpoint and result that "
@@ -134,6 +135,14 @@ def find(clients: Clients, name: str) -> "Bucket | None":
             problem = f"gs://{name} is there, and you may not look at it: {message(error)}"
             remedy = f"it may be somebody else's, since all of Google shares the names: try {clients.project}-{name}"
             raise Permission(problem, remedy=remedy) from None
+
+
+def region(clients: Clients, name: str) -> str:
+    """Where a bucket is; "" where there is none, or that cannot be read."""
+    with suppress(UserError):
+        if name and (found := find(clients, name)):
+            return str(found.location or "").lower()
+    return ""
 
 
 def create(clients: Clients, want: Wanted) -> bool:

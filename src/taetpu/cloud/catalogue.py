@@ -70,26 +70,22 @@ def region(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def order(zone: str, usd: float | None) -> tuple[bool, float, bool, str]:
-    """What zones are sorted by: the price; and at the same price the US first, whose rates the tables know."""
-    return usd is None, usd or 0.0, not zone.startswith("us-"), zone
+def order(zone: str, usd: float | None, guess: bool) -> tuple[bool, bool, float, bool, str]:
+    """What zones are sorted by: those whose rate is known, a `guess`, none; the price; and at the same one the US."""
+    return usd is None, guess, usd or 0.0, not zone.startswith("us-"), zone
 
 
 Rated = Literal["on-demand", "spot", "flex-start"]
 
 
 def rate(tpu: Slice, zone: str, provisioning: Provisioning) -> float | None:
-    """USD per chip-hour by the dated tables; None where no rate is known.
+    """USD per chip-hour that the dated table has for a zone's region; None where it has none.
 
     A reservation is paid for whether it is used or not; its machines are counted at the rate on demand.
     """
     kind: Rated = "on-demand" if provisioning == "reservation" else provisioning
     own = _document()["rates"].get(tpu.generation.name, {}).get(kind, {}).get(region(zone))
-    if own:
-        return own[0]
-    if kind == "flex-start":
-        return None
-    return tpu.generation.usd_per_chip_hour(spot=kind == "spot")
+    return own[0] if own else None
 
 
 def runtime_of(tpu: Slice, backend: BackendName) -> str:

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 
 from taetpu.cloud.backends.base import OVER, Backend, Machine, Operation, State
-from taetpu.cloud.errors import CloudError, Conflict, Stockout, Transient, Unknown
+from taetpu.cloud.errors import CloudError, Conflict, Invalid, Stockout, Transient, Unknown
 from taetpu.cloud.pace import wait_turn
 from taetpu.cloud.project import Cloud
 from taetpu.cloud.spec import Spec, fingerprint
@@ -54,23 +54,31 @@ def _waited(
 
     Raises:
         Stockout: it was lost, or it did not become ready in time; what is left of it is the caller's to remove.
+        Invalid: its own time was over before it was ready.
         Unknown: nothing of it is to be seen.
         CloudError: the operation ended so.
     """
     waits, said, started, seen = cloud.waits, "", time.monotonic(), None
+    known: Machine | None = None
     while True:
         asked, machine, answered = False, None, False
         with suppress(Transient):  # a question that was not answered says nothing of the machine
-            asked = operation is None or operation.done()
-            machine = backend.get(spec.stack, zone)
+            try:
+                asked = operation is None or operation.done()
+                machine = backend.get(spec.stack, zone)
+            except Stockout:
+                _check_time(known, waits.now())
+                raise
             answered = True
         now = time.monotonic()
+        if answered and (machine is None or machine.state in OVER):
+            _check_time(known, waits.now())
         if machine is None:
             if now - (seen or started) > (waits.settle if asked else waits.ready):
                 raise _vanished(spec, zone, seen is not None and answered)
             waits.sleep(waits.poll)
             continue
-        seen = now
+        seen, known = now, machine
         if machine.state is State.READY:
             return machine
         if machine.detail != said:
@@ -81,9 +89,18 @@ def _waited(
         queued = machine.state is State.WAITING
         patience = queue if queued else waits.ready
         if patience is not None and now - started > patience:
+            _check_time(machine, waits.now())
             what = "waited in the queue" if queued else "was not ready"
             raise Stockout(f"{spec.stack} {what} in {zone} for {patience:.0f} s: {said}")
         waits.sleep(waits.poll)
+
+
+def _check_time(machine: Machine | None, now: float) -> None:
+    """Raises `Invalid` where a machine that is gone, or never ready, was to go by now: no zone had a part in it."""
+    left = machine.left(now) if machine else None
+    if machine and left is not None and left <= 0:
+        problem = f"the time of {machine.name} in {machine.zone} was over before it was ready"
+        raise Invalid(problem, remedy="a longer --max-hours")
 
 
 def _vanished(spec: Spec, zone: str, seen: bool) -> CloudError:

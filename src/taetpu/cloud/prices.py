@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from taetpu.cloud import catalogue
@@ -21,7 +21,7 @@ from taetpu.cloud.clients import Clients, fake_address, imported
 from taetpu.cloud.errors import CloudError
 from taetpu.cloud.rest import answered, patience
 from taetpu.cloud.spec import Provisioning
-from taetpu.core import chips, disk
+from taetpu.core import disk
 from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
 from taetpu.core.runtime import cache_folder
@@ -80,8 +80,17 @@ class Rates:
 _refused: dict[str, tuple[float, str]] = {}
 
 
-def rate(clients: Clients, tpu: Slice, zone: str, provisioning: Provisioning) -> tuple[float | None, str]:
-    """USD per chip-hour of a slice in a zone, and where the figure is from, with its day; None: no rate is known.
+class Quote(NamedTuple):
+    """A rate in USD per chip-hour, None where none is known, and where it is from, with its day. A `guess` is another
+    region's rate, the cheapest in the US: what it is there is not known."""
+
+    usd: float | None
+    source: str
+    guess: bool = False
+
+
+def rate(clients: Clients, tpu: Slice, zone: str, provisioning: Provisioning) -> Quote:
+    """What a chip of a slice costs in a zone.
 
     A machine out of a reservation is counted at the rate on demand, as the reservation is paid for anyway.
     """
@@ -89,15 +98,19 @@ def rate(clients: Clients, tpu: Slice, zone: str, provisioning: Provisioning) ->
     try:
         rates = read(clients)
         if (usd := rates.of(tpu, zone, provisioning)) is not None:
-            return usd, f"Billing Catalog, read {_day(rates.read)}"
+            return Quote(usd, f"Billing Catalog, read {_day(rates.read)}")
     except CloudError as error:
         told = f"the Billing Catalog is not to be had: {error.problem}"
     except UserError as error:
         told = error.problem
-    usd = _plausible(catalogue.rate(tpu, zone, provisioning))
+    if (usd := _plausible(catalogue.rate(tpu, zone, provisioning))) is not None:
+        return Quote(usd, f"table of {catalogue.dated()} for {catalogue.region(zone)}; {told}")
+    spot = provisioning == "spot"
+    usd = None if provisioning == "flex-start" else _plausible(tpu.generation.usd_per_chip_hour(spot))
     if usd is None:
-        return None, f"{told}, nor has the table of {catalogue.dated()}"
-    return usd, f"{_table(tpu, zone, usd, provisioning)}; {told}"
+        return Quote(None, f"{told}, nor has the table of {catalogue.dated()}")
+    table = dict(tpu.generation.sources)["usd_spot" if spot else "usd_on_demand"].read
+    return Quote(usd, f"a guess, the cheapest in the US by the table of {table}: it may be more there; {told}", True)
 
 
 def read(clients: Clients) -> Rates:
@@ -160,14 +173,6 @@ def _rates(skus: Iterable[Any]) -> Iterator[Rate]:
 def _plausible(usd: float | None) -> float | None:
     """None for what cannot be a rate: nothing, 0 (a placeholder of commitments), or a mark for "unknown"."""
     return usd if usd is not None and 0 < usd <= CEILING else None
-
-
-def _table(tpu: Slice, zone: str, usd: float, provisioning: Provisioning) -> str:
-    """Which of the dated tables a rate is from; the one of chips knows the cheapest US region alone."""
-    anywhere = None if provisioning == "flex-start" else tpu.generation.usd_per_chip_hour(provisioning == "spot")
-    if usd != anywhere:
-        return f"table of {catalogue.dated()} for {catalogue.region(zone)}"
-    return f"table of {chips.dated()}, the cheapest in the US, so that it may be more there"
 
 
 def _path() -> Path:

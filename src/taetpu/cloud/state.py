@@ -45,6 +45,7 @@ class Used:
         lost: how many.
         idle: of them in a row, between which nothing was added to the results.
         seen: what the results were when the last one was lost, or in the beginning.
+        usd: of the hours; None where the rate of one was not known.
     """
 
     study: str
@@ -53,6 +54,7 @@ class Used:
     lost: int = 0
     idle: int = 0
     seen: str = ""
+    usd: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,18 @@ class Record:
         zones = tuple(z for z in self.zones if z != zone)
         if self.zones[-1:] != (zone,):
             return replace(self, zones=zones)
-        spent, used = self.spent + (self.cost(now) or 0.0), self.used
+        spent, used = self.spent + (self.cost(now) or 0.0), self.used_at(now)
         if used and self.since is not None:
-            hours = self._seconds(now, max(self.since, used.since)) / 3600
-            used = replace(used, hours=used.hours + hours, lost=used.lost + 1)
+            used = replace(used, lost=used.lost + 1)
         return replace(self, zones=zones, since=None, until=None, spent=spent, used=used)
+
+    def used_at(self, now: float) -> Used | None:
+        """What the study has used until now, with the machine that is there."""
+        if self.used is None or self.since is None:
+            return self.used
+        used, hours = self.used, self._seconds(now, max(self.since, self.used.since)) / 3600
+        usd = None if used.usd is None or self.usd_per_hour is None else used.usd + hours * self.usd_per_hour
+        return replace(used, hours=used.hours + hours, usd=usd)
 
     def refused(self, refusal: Refusal) -> "Record":
         """A zone would not make it; its older refusals of the same are forgotten."""
@@ -155,6 +164,7 @@ class Records:
             return TypeAdapter(Record).validate_json(data)
         except ValidationError:
             remedy = "delete it: `taetpu tpu list` finds machines by their labels, without it"
+            remedy += "; the hours and dollars that its study has used are forgotten with it"
             raise UserError("this record of a TPU is damaged", file=path, remedy=remedy) from None
 
     def write(self, record: Record) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from taetpu.cloud.backends.base import OVER, Machine, State
+from taetpu.cloud.cost import LEAST, Before
 from taetpu.cloud.errors import CloudError, Quota, Stockout, Transient, Unknown
 from taetpu.cloud.project import Cloud
 from taetpu.cloud.reconcile import down, lost
@@ -71,7 +72,7 @@ class Budget:
     recoveries: int = 20
     idle: int = 3
     hours: float = 4.0
-    least: float = 0.25
+    least: float = LEAST
     reconnects: int = 6
     lasting: float = 300.0
     patience: float = 12 * 3600.0
@@ -138,19 +139,18 @@ def _another(cloud: Cloud, up: Callable[[float], Machine], hours: float, budget:
     return _patiently(cloud, lambda: up(hours), budget, (Quota, Stockout, Transient, Unknown))
 
 
-def left(cloud: Cloud, spec: Spec, budget: Budget) -> float:
-    """Hours that the study of a spec has left of those that its machines may take together. Those of the machine that
-    is there, or was lost since anybody looked, are not counted yet.
+def before(cloud: Cloud, spec: Spec, budget: Budget) -> Before:
+    """What the study of a spec has used of its hours and dollars, with the machine that is there.
 
     Raises:
         Lost: they are too few, and no machine is there.
     """
-    used = cloud.records.read(spec.stack).used
+    used = cloud.records.read(spec.stack).used_at(cloud.waits.now())
     if used is None or used.study != spec.study:
-        return budget.hours
+        return Before()
     if all(machine.state in OVER for machine in cloud.of(spec.stack)):
         _check_hours(budget, used, spec.stack)
-    return budget.hours - used.hours
+    return Before(used.hours, used.usd)
 
 
 def _begun(cloud: Cloud, stack: str, study: str, progress: Callable[[], str], budget: Budget) -> Used:

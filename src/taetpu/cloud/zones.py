@@ -14,6 +14,7 @@ from typing import Literal
 from taetpu.cloud import catalogue
 from taetpu.cloud.backends.base import OVER, Backend, Machine, State
 from taetpu.cloud.errors import CloudError, Conflict, Transient, Unknown
+from taetpu.cloud.prices import Quote
 from taetpu.cloud.project import Tell, Waits
 from taetpu.cloud.quotas import Limit, Quotas
 from taetpu.cloud.spec import BackendName, Provisioning, Spec
@@ -34,7 +35,7 @@ class Row:
     Attributes:
         published: who says that the slice is there at all.
         limit: of the project's quota; None where quotas are not to be had.
-        usd: per chip-hour; None where no rate is known; `source` says where from.
+        usd: per chip-hour; None where no rate is known; `source` says where from. See `prices.Quote`, also of `guess`.
     """
 
     zone: str
@@ -43,13 +44,14 @@ class Row:
     limit: Limit | None
     usd: float | None
     source: str
+    guess: bool = False
 
 
 def rows(
     tpu: Slice,
     backends: Sequence[Backend],
     quotas: Quotas | None,
-    price: Callable[[str], tuple[float | None, str]],
+    price: Callable[[str], Quote],
     provisioning: Provisioning,
     region: str = "",
     tell: Tell = lambda line: None,
@@ -78,7 +80,7 @@ def rows(
         for (zone, name), what in here.items()
     ]
     order: list[Published] = ["by the API", "in Google's table", "in a price list only"]
-    return sorted(table, key=lambda r: (order.index(r.published), *catalogue.order(r.zone, r.usd), r.backend))
+    return sorted(table, key=lambda r: (order.index(r.published), *catalogue.order(r.zone, r.usd, r.guess), r.backend))
 
 
 def _listed(backend: Backend, tpu: Slice, tell: Tell) -> list[str]:
