@@ -82,7 +82,8 @@ def test_a_dry_run_asks_nobody(capsys):
 
 
 def test_nobody_is_asked_where_nobody_is(monkeypatch):
-    with open(os.devnull) as nobody, pytest.raises(UserError) as refused:
+    with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
-        agreed("make it", "Make it?", yes=False, dry_run=False)
+        with pytest.raises(UserError) as refused:
+            agreed("make it", "Make it?", yes=False, dry_run=False)
     assert refused.value.problem == "nobody is here to agree to this"

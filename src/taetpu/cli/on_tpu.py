@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import agreed
+from taetpu.cli.leaving import telling
 from taetpu.cli.offer import Offer
 from taetpu.cli.study_job import StudyJob, check_paths, sources
 from taetpu.cli.tables import show_json
@@ -45,6 +45,7 @@ def run_on_tpu(
         UserError: the study, the settings or the bucket are not as they must be; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
+    from taetpu.cloud.reconcile import remains
     from taetpu.cloud.spec import label, stack_of
     from taetpu.cloud.supervise import Budget, Kept, Lost, left, note, supervise
     from taetpu.core.errors import UserError
@@ -78,23 +79,21 @@ def run_on_tpu(
         job.machine = offer.made(hours)
         return job.machine
 
+    def leaving() -> str:
+        return job.detached(store.where(study.name)) if job.name else remains(cloud, spec.stack)
+
     try:
-        code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
-    except KeyboardInterrupt:
-        if not job.name:
-            if place.cloud.records.read(spec.stack).since is not None:  # else `up` has told of it
-                tell(f"\n{remains(spec.stack)}")
-            raise
-        tell(job.detached(store.where(study.name)))
-        sys.exit(130)  # not as a study that was interrupted: this one goes on
+        with telling(leaving):
+            code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
     except UserError as error:
-        if not isinstance(error, Kept | Lost) and place.cloud.records.read(spec.stack).zones:
-            tell(remains(spec.stack))
+        if not isinstance(error, Kept | Lost) and (there := remains(cloud, spec.stack)):
+            tell(there)
         raise
-    try:
-        _fetch(store, study.name, as_json)
-    finally:
-        _leave(place, spec.stack, keep or not job.own)
+    with telling(lambda: remains(cloud, spec.stack)):
+        try:
+            _fetch(store, study.name, as_json)
+        finally:
+            _leave(place, spec.stack, keep or not job.own)
     if code:
         where = store.where(study.name)
         tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
@@ -137,11 +136,6 @@ def kept(store: "Store", name: str) -> str:
     """
     found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
     return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
-
-
-def remains(stack: str) -> str:
-    """What a user is told where a machine may have been made and is not used."""
-    return f"{stack} may be there: the same command goes on with it, `taetpu tpu down {stack}` removes it"
 
 
 def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
