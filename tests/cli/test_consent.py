@@ -59,9 +59,7 @@ def answered(question: str, answer: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("question", ASKED)
-@pytest.mark.parametrize(
-    ("key", "code"), [(b"\x03", 130), (b"\x04", 130), (b"n\n", 1)], ids=["ctrl-c", "ctrl-d", "no"]
-)
+@pytest.mark.parametrize(("key", "code"), [(b"\x03", 130), (b"\x04", 130), (b"n\n", 1)], ids=["ctrl-c", "ctrl-d", "no"])
 def test_whoever_does_not_agree_is_told_that_nothing_was_changed(question, key, code):
     ended, shown = answered(question, key)
     assert ended == code, shown

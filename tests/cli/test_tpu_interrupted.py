@@ -73,9 +73,7 @@ def test_who_leaves_a_machine_that_is_ready_is_told_that_it_costs(world, number)
         _, said = up.communicate(timeout=60)
     assert up.returncode == 128 + number, before + said
     hint = "the same command goes on with it, `taetpu tpu down mine` removes it"
-    assert re.fullmatch(
-        rf"(.*\n)*mine is there in us-east5-b and costs \$\d+\.\d\d an hour: {re.escape(hint)}\n", said
-    )
+    assert re.fullmatch(rf"(.*\n)*mine is there in us-east5-b and costs \$\d+\.\d\d an hour: {re.escape(hint)}\n", said)
     assert "Traceback" not in said
     assert "interrupted" not in said
     assert world.left() != []

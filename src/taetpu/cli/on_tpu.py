@@ -64,12 +64,18 @@ def run_on_tpu(
         if not dry_run:
             note(cloud, spec.stack, None)
             _fetch(store, study.name, as_json)
+        elif as_json:
+            show_json({"study": study.name, "into": store.where(study.name), "left": False})
         return 0
     hours = left(cloud, spec, budget)
     spec = replace(spec, hours=max(budget.shortest, hours))
     offer = Offer.of(place, spec, wanted, again=True)
     lines = _plan(offer, budget, hours, f"{study.name} there into {store.where(study.name)}", keep)
     if not agreed("\n".join(lines), "Go on?", yes=yes, dry_run=dry_run):
+        if as_json:
+            told = {"study": study.name, "into": store.where(study.name), "left": True, "hours": hours}
+            stays = keep or bool(offer.rest and not _ours(offer))
+            show_json(told | {"recoveries": budget.recoveries, "keep": stays} | offer.data())
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
@@ -93,7 +99,7 @@ def run_on_tpu(
         try:
             _fetch(store, study.name, as_json)
         finally:
-            _leave(place, spec.stack, keep or not job.own)
+            leave(place, spec.stack, keep or not job.own)
     if code:
         where = store.where(study.name)
         tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
@@ -143,6 +149,11 @@ def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
     return any(machine.study == spec.study for machine in machines)
 
 
+def _ours(offer: Offer) -> bool:
+    """Whether the machine that is there was made for the study, or one would be."""
+    return offer.there is None or _own([offer.there], offer.spec)
+
+
 def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -> list[str]:
     """What will happen, in lines.
 
@@ -157,7 +168,7 @@ def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -
     from taetpu.cloud.errors import Conflict
 
     there, stack = offer.there, offer.spec.stack
-    lines, own = [offer.plan()], there is None or _own([there], offer.spec)
+    lines, own = [offer.plan()], _ours(offer)
     if there and not own and there.state is State.STOPPED:
         problem = f"{stack} in {there.zone} is stopped, and was not made for this study"
         raise Conflict(problem, remedy=f"start it, or `taetpu tpu down {stack}`; or leave --tpu out")
@@ -171,15 +182,22 @@ def _plan(offer: Offer, budget: "Budget", hours: float, what: str, keep: bool) -
     return [*lines, f"train {what}, then keep the TPU"]
 
 
-def _leave(place: Here, stack: str, keep: bool) -> None:
+def leave(place: Here, stack: str, keep: bool) -> None:
+    """Remove the machine of a study that has ended, unless it is kept, or another command is at it: one that followed
+    the study as well, and does the same.
+    """
     from taetpu.cloud import ssh
     from taetpu.cloud.reconcile import down
+    from taetpu.cloud.state import Held
 
     if keep:
         tell(f"{stack} is kept for the rest of its time: `taetpu tpu down {stack}` removes it")
-    else:
+        return
+    try:
         down(place.cloud, stack)
         ssh.forget(stack)
+    except Held as other:
+        tell(f"{other.problem}: its deletion is left to that one, `taetpu tpu list` shows what is there")
 
 
 def _root(place: Here, root: str | None) -> str:

@@ -69,6 +69,8 @@ def up(
     )  # fmt: skip
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(offer.plan(), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
+        if as_json:
+            show_json(offer.data())
         return
     with telling(lambda: reconcile.remains(place.cloud, offer.spec.stack)):
         machine = offer.set_up(offer.made())
