@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from tests.clouds import BUCKET
+from tests.small import STUDY
 
 from taetpu.cloud.clients import FAKE
 from taetpu.cloud.fakes import gce, prices, tpu_rest
@@ -87,6 +89,23 @@ def test_who_leaves_a_machine_that_is_ready_is_told_that_it_costs(world, number)
     assert down.returncode == 128 + number, before + said
     there = "mine may still be there, in us-east5-b, and cost money: the same command goes on"
     assert said.splitlines()[-1] == f"{there}, `taetpu tpu list` shows what is there"
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_who_leaves_a_study_while_its_machine_is_set_up_is_told_that_it_costs(fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(STUDY)
+    words = ("run", "s.yaml", "--on", "tpu", "--root", f"gs://{BUCKET}/r", "--type", "v6e-8", "--zone", "us-east5-b")
+    with taetpu(*words, "--yes") as run:
+        before = said_until(run, "waiting until it answers")
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == 143, before + said
+    there = re.escape("the same command goes on with it, `taetpu tpu down tpu-me-small` removes it")
+    line = rf"tpu-me-small is there in us-east5-b and costs \$\d+\.\d\d an hour: {there}"
+    assert re.fullmatch(line, said.splitlines()[-1])
+    assert "interrupted" not in said
     assert "Traceback" not in said
 
 
