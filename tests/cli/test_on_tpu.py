@@ -1,13 +1,19 @@
 """What `taetpu run --on tpu` refuses before anything is made, and what it says that it would do."""
 
+import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cli.places import Place
+from tests.cloud.test_interrupted import HOLD
 from tests.clouds import BUCKET
 
+from taetpu.cli.cloud import here as settings_here
+from taetpu.cli.on_tpu import leave
 from taetpu.cloud.spec import check_stack, stack_of
 from taetpu.cloud.state import Record, Records, Used
 
@@ -278,3 +284,41 @@ def test_names_that_cannot_be_whole_are_told_apart_by_their_end():
     found = [check_stack(stack_of("me", name)) for name in names]
     assert len(set(found)) == len(names)
     assert max(map(len, found)) == 48
+
+
+def test_a_plan_as_json_is_the_plan(taetpu, changes, lab):
+    told = taetpu(*V6E, "--json")
+    plan = json.loads(told.out)
+    assert {key: plan[key] for key in ("study", "into", "left", "hours", "recoveries", "keep", "tpu", "there")} == {
+        "study": "small",
+        "into": f"gs://{BUCKET}/studies/small",
+        "left": True,
+        "hours": 4.0,
+        "recoveries": 20,
+        "keep": False,
+        "tpu": "tpu-me-small",
+        "there": None,
+    }
+    (zone,) = plan["zones"]
+    assert (zone["zone"], zone["hours"]) == ("us-east5-b", 4.0)
+    assert plan["usd_at_most"] == zone["usd_at_most"] == pytest.approx(4 * 8 * zone["usd_per_chip_hour"])
+    assert f"at most ${plan['usd_at_most']:.2f} in 4 h" in " ".join(told.err.split())
+    lab(hours=2.0)
+    plan = json.loads(taetpu(*V6E, "--tpu", "lab", "--json").out)
+    assert (plan["keep"], plan["there"]["zone"], plan["there"]["state"]) == (True, "us-east5-b", "ready")
+    assert plan["there"]["left"]["hours"] == pytest.approx(2.0, abs=0.1)
+    assert changes() == []
+
+
+def test_a_machine_that_another_command_deletes_already_is_left_to_it(fake, here, capsys):
+    """As where the same study was followed from two terminals."""
+    place = settings_here()
+    command = [sys.executable, "-c", HOLD, "tpu-me-small"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        leave(place, "tpu-me-small", keep=False)
+        other.kill()
+    problem = f"another command (process {other.pid}) is changing the TPU 'tpu-me-small'"
+    words = f"{problem}: its deletion is left to that one, `taetpu tpu list` shows what is there\n"
+    assert capsys.readouterr().err == words

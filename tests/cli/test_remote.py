@@ -428,3 +428,29 @@ def test_a_machine_that_went_away_is_unreachable_and_not_a_trace(ready, hosts, p
     done = taetpu("tpu", "logs", code=3)
     assert done.stderr.startswith("error: t does not answer, so that nothing can answer `jobs` there")
     assert "remedy: `taetpu tpu status` looks it up anew" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_sync_says_what_it_did_and_a_scrap_what_is_not_there(ready, hosts, project):
+    ready(2)
+    target = transfer.work(project)
+    many = len(ALL) + 2  # the folders
+    assert taetpu("dev", "sync", "--dry-run").stderr == f"would change {many} paths of ~/{target}\n"
+    assert taetpu("dev", "sync").stderr == f"changed {many} paths of ~/{target}\n"
+    for words in (["dev", "sync", "--dry-run"], ["dev", "sync"], ["tpu", "sync"]):
+        done = taetpu(*words)
+        assert (done.stdout, done.stderr) == ("", f"~/{target} is as it is here already\n")
+    for more in (["--dry-run"], []):
+        none = taetpu("dev", "scrap", *more, "nothere.py")
+        said = "nothere.py is not there, on no host of t, nor here: nothing of it is removed\n"
+        assert (none.stdout, none.stderr) == ("", said)
+    (place(hosts, project, "t-w1") / "show.py").unlink()
+    some = taetpu("dev", "scrap", "--dry-run", "show.py", "nothere.py")
+    assert some.stderr.splitlines() == [
+        said.strip(),
+        f"remove show.py from ~/{target} on 2 host(s) of t",
+        "dry run: nothing was changed",
+    ]
+    (place(hosts, project) / "show.py").unlink()
+    none = taetpu("dev", "scrap", "show.py")
+    assert none.stderr == "show.py is not there, on no host of t: nothing of it is removed\n"

@@ -10,6 +10,7 @@ import pytest
 from tests.cloud.reconciling import EACH, NAME, NEXT, ZONE, cloud
 
 from taetpu.cloud.fakes.world import Fault
+from taetpu.cloud.reconcile import remains
 from taetpu.core.errors import UserError
 
 HOLD = """
@@ -41,7 +42,7 @@ def test_ctrl_c_at_any_call_of_up_leaves_what_the_next_command_finds(place):
                 there = place.world.alive()
                 assert {zone for _, zone in there} <= {*place.record.zones}, number
                 hint = f"the same command goes on with it, `taetpu tpu down {NAME}` removes it"
-                said = bool(place.said) and place.said[-1].endswith(hint)
+                said = remains(place.cloud, NAME).endswith(hint)
                 assert said == bool(place.record.zones)
                 told += said
             else:

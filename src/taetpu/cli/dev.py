@@ -17,11 +17,15 @@ from taetpu.cli.hosts import (
     Debug,
     On,
     Stack,
+    asking,
     begin,
     bring,
+    check_there,
+    enter_host,
     finish,
     folder_of,
     slice_of,
+    synced,
     workers,
     would_run,
 )  # fmt: skip
@@ -47,6 +51,7 @@ Enter = Annotated[bool, typer.Option("-i", help="Run it in this terminal, on one
 
 
 @app.command()
+@asking
 def mount(
     paths: Paths = None, everything: All = False, tpu: Stack = None, worker: On = "all", dry_run: DryRun = False
 ) -> None:
@@ -63,6 +68,7 @@ def mount(
 
 
 @app.command(context_settings=COMMAND)
+@asking
 def run(
     context: typer.Context,
     tpu: Stack = None,
@@ -99,12 +105,13 @@ def run(
     if not beside:
         jobs.check(slice, chosen)  # before a file of a job that runs is touched
     if enter:
-        _enter(slice, commands, files, chosen)
+        _enter(place, slice, commands, files, chosen)
     else:
         _run(place, slice, commands, files, chosen, detach=detach, debug=debug, beside=beside)
 
 
 @app.command("run-all", context_settings=COMMAND)
+@asking
 def run_all(
     context: typer.Context,
     tpu: Stack = None,
@@ -144,6 +151,7 @@ def run_all(
 
 
 @app.command()
+@asking
 def scrap(
     paths: Paths = None,
     everything: All = False,
@@ -162,6 +170,14 @@ def scrap(
     chosen = workers(slice, worker)
     root = transfer.project(Path.cwd())
     names = [] if everything else _names(root, _chosen(paths, everything))
+    if names:
+        missing = transfer.missing(slice, transfer.work(root), names, chosen)
+        for name in missing:
+            here_too = "" if os.path.lexists(root / name) else ", nor here"
+            tell(f"{name} is not there, on no host of {slice.stack}{here_too}: nothing of it is removed")
+        names = [name for name in names if name not in missing]
+        if not names:
+            return
     what = ", ".join(names) if names else "everything, results included,"
     plan = f"remove {what} from ~/{transfer.work(root)} on {len(chosen)} host(s) of {slice.stack}"
     if agreed(plan, "Remove it?", yes=yes or bool(names), dry_run=dry_run):
@@ -169,6 +185,7 @@ def scrap(
 
 
 @app.command()
+@asking
 def sync(
     tpu: Stack = None,
     worker: On = "all",
@@ -190,13 +207,13 @@ def sync(
         now = _seen(root)
         try:
             if now != before:
-                for line in bring(slice, chosen, dry_run=dry_run)[0]:
-                    typer.echo(line)
+                synced(slice, chosen, dry_run=dry_run)
             before, said = now, ""
         except Transient as error:
             if not watch:
                 raise
             if error.problem != said:
+                check_there(here(), tpu)
                 tell(f"{error.problem}; trying again until it succeeds")
             said = error.problem
         if not watch or dry_run:
@@ -223,13 +240,13 @@ def _run(
         finish(slice, name, chosen, debug=debug)
 
 
-def _enter(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:
+def _enter(place: Here, slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:
     """Copy files and run commands in this terminal, on one host; never returns."""
     if files:
         _sent(slice, files, chosen, dry_run=False)
     script = " && ".join(shlex.join(one) for one in commands)
     script = f'{ENTER} && mkdir -p "$1" && cd "$1" && {script}'
-    slice.enter(chosen[0], command=["sh", "-c", script, "sh", folder_of(Path.cwd())])
+    enter_host(place, slice, chosen[0], command=["sh", "-c", script, "sh", folder_of(Path.cwd())])
 
 
 def _would_run(slice: "Slice", commands: list[list[str]], files: list[str], chosen: list[int]) -> None:

@@ -2,13 +2,14 @@
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from taetpu.cli.cloud import Here, tell
+from taetpu.cli.cloud import Here, here, tell
 
 if TYPE_CHECKING:
     from taetpu.cloud.backends.base import Machine
@@ -52,6 +53,61 @@ def slice_of(place: Here, name: str | None) -> "Slice":
         problem = f"{machine.name} in {machine.zone} is not ready: it is {machine.state} ({machine.detail})"
         raise Conflict(problem, remedy="`taetpu tpu up` waits for it, or makes another")
     return hosts_of(place, machine)
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """A command on hosts that, where they do not answer, asks the API what became of them; it has the option `tpu`."""
+
+    @wraps(command)
+    def asked(*words: Any, tpu: str | None, **options: Any) -> None:
+        from taetpu.cloud.ssh_errors import Unreachable
+
+        try:
+            command(*words, tpu=tpu, **options)
+        except Unreachable:
+            check_there(here(), tpu)
+            raise
+
+    return asked
+
+
+def check_there(place: Here, name: str | None) -> None:
+    """Ask the API once whether a TPU that does not answer is there. Where the API does not answer either, it may be.
+
+    Raises:
+        NotFound: it is gone, or over.
+    """
+    from taetpu.cloud.backends.base import OVER
+    from taetpu.cloud.errors import CloudError, NotFound
+
+    stack = place.stack(name)
+    try:
+        there = place.cloud.of(stack)
+    except CloudError:
+        return
+    anew = f"`taetpu tpu up {stack}` makes it anew"
+    if not there:
+        raise NotFound(f"{stack} is gone: it does not answer, and the API knows no such machine", remedy=anew)
+    if all(machine.state in OVER for machine in there):
+        states = ", ".join(f"{machine.detail or machine.state} in {machine.zone}" for machine in there)
+        problem = f"{stack} is over: it does not answer, and is {states} by the API's word"
+        raise NotFound(problem, remedy=f"{anew}, `taetpu tpu down {stack}` removes what is left of it")
+
+
+def enter_host(
+    place: Here, slice: "Slice", worker: int, options: Sequence[str] = (), command: Sequence[str] = ()
+) -> NoReturn:
+    """Log into a host, or run a command there, in this terminal; this process ends as ssh does.
+
+    Raises:
+        NotFound: there was no connection, and the machine is gone.
+    """
+    from taetpu.cloud.ssh_errors import NO_CONNECTION
+
+    code = slice.enter(worker, options, command)
+    if code == NO_CONNECTION:
+        check_there(place, slice.stack)
+    sys.exit(code)
 
 
 def machine_of(place: Here, name: str | None) -> "Machine":
@@ -106,6 +162,15 @@ def bring(slice: "Slice", chosen: list[int], *, dry_run: bool = False) -> tuple[
         tell(f"{running} runs there: what is gone here is not removed there before it has ended")
     changed = transfer.sync(slice, root, target, dry_run=dry_run, workers=chosen, keep=bool(running))
     return changed, target
+
+
+def synced(slice: "Slice", chosen: list[int], *, dry_run: bool) -> None:
+    """Sync the project of this folder, and say what changed, or would."""
+    changed, target = bring(slice, chosen, dry_run=dry_run)
+    for line in changed:
+        typer.echo(line)
+    many = f"{'would change' if dry_run else 'changed'} {len(changed)} paths of ~/{target}"
+    tell(many if changed else f"~/{target} is as it is here already")
 
 
 def would_run(slice: "Slice", changed: list[str], commands: list[list[str]], chosen: list[int]) -> None:

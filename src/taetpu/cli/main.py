@@ -1,6 +1,7 @@
 """The entry point: the commands together, and what an error becomes.
 
-Exit codes: 0 done, 2 the user's input is wrong, 3 failed runs or claims, 130 interrupted and resumable, 1 our bug.
+Exit codes: 0 done, 2 the user's input is wrong, 3 failed runs or claims, 130 interrupted and resumable, 1 our bug, or
+the user did not agree to what was asked.
 """
 
 import sys

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taetpu.cli.cloud import Here, lasting, tell
 from taetpu.cli.tables import count
@@ -101,6 +101,31 @@ class Offer:
         lines += [f"price in {', '.join(zones)}: {source}" for source, zones in sources.items()]
         return "\n".join([*lines, *self.notes])
 
+    def data(self) -> dict[str, Any]:
+        """The same as plain data. Where a rate is not known, what it leads to is None; disks, traffic and buckets are
+        not in any.
+        """
+        from dataclasses import asdict
+
+        spec, there = self.spec, self.there
+        worst = [price.worst for price in ([self.rest] if self.rest else []) + [*self.prices.values()]]
+        known = [usd for usd in worst if usd is not None]
+        return {
+            "tpu": spec.stack,
+            "spec": {"type": spec.tpu.name, "chips": spec.tpu.chips, "hosts": spec.tpu.hosts}
+            | {name: value for name, value in asdict(spec).items() if name not in ("stack", "tpu")},
+            "zones": [{"zone": zone} | _priced(price) for zone, price in self.prices.items()],
+            "usd_at_most": max(known) if known and len(known) == len(worst) else None,
+            "there": there
+            and {
+                "zone": there.zone,
+                "state": str(there.state),
+                "detail": there.detail,
+                "left": self.rest and _priced(self.rest),
+            },
+            "notes": list(self.notes),
+        }
+
     def made(self, hours: float | None = None) -> "Machine":
         """The machine, READY by the API's word: a new one or the one that is there.
 
@@ -136,6 +161,16 @@ class Offer:
 
         vm.prepare(ssh.Slice.of(machine, self.spec.user, self.place.settings), self.spec, tell, check=check)
         return machine
+
+
+def _priced(price: "Price") -> dict[str, Any]:
+    return {
+        "hours": price.hours,
+        "usd_per_chip_hour": price.per_chip_hour,
+        "usd_per_hour": price.per_hour,
+        "usd_at_most": price.worst,
+        "source": price.source,
+    }
 
 
 def _rest(place: Here, spec: "Spec", there: "Machine") -> "Price":

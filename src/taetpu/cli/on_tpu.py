@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import agreed
+from taetpu.cli.leaving import telling
 from taetpu.cli.offer import Offer
 from taetpu.cli.study_job import StudyJob, check_paths, sources
 from taetpu.cli.tables import show_json
@@ -47,6 +47,7 @@ def run_on_tpu(
         CloudError: no machine can be had, or too many were lost.
     """
     from taetpu.cloud.bucket import region
+    from taetpu.cloud.reconcile import remains
     from taetpu.cloud.spec import label, stack_of
     from taetpu.cloud.supervise import Budget, Kept, Lost, before, note, supervise
     from taetpu.core.errors import UserError
@@ -65,6 +66,8 @@ def run_on_tpu(
         if not dry_run:
             note(cloud, spec.stack, None)
             _fetch(store, study.name, as_json)
+        elif as_json:
+            show_json({"study": study.name, "into": store.where(study.name), "left": False})
         return 0
     used = before(cloud, spec, budget)
     hours = max(0.0, budget.hours - used.hours)
@@ -74,6 +77,10 @@ def run_on_tpu(
     *lines, last = _plan(offer, budget, used, f"{study.name} there into {store.where(study.name)}", keep)
     lines += [*_spent(used, wanted.limits(place.settings).max_usd), *_across(offer, near), last]
     if not agreed(place.noted("\n".join(lines)), "Go on?", yes=yes, dry_run=dry_run):
+        if as_json:
+            told = {"study": study.name, "into": store.where(study.name), "left": True, "hours": hours}
+            stays = keep or bool(offer.rest and not _ours(offer))
+            show_json(told | {"recoveries": budget.recoveries, "keep": stays} | offer.data())
         return 0
     setting = [word for one in sets for word in ("--set", one)]
     job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
@@ -83,23 +90,21 @@ def run_on_tpu(
         job.machine = offer.made(hours)
         return job.machine
 
+    def leaving() -> str:
+        return job.detached(store.where(study.name)) if job.name else remains(cloud, spec.stack)
+
     try:
-        code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
-    except KeyboardInterrupt:
-        if not job.name:
-            if place.cloud.records.read(spec.stack).since is not None:  # else `up` has told of it
-                tell(f"\n{remains(spec.stack)}")
-            raise
-        tell(job.detached(store.where(study.name)))
-        sys.exit(130)  # not as a study that was interrupted: this one goes on
+        with telling(leaving):
+            code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
     except UserError as error:
-        if not isinstance(error, Kept | Lost) and place.cloud.records.read(spec.stack).zones:
-            tell(remains(spec.stack))
+        if not isinstance(error, Kept | Lost) and (there := remains(cloud, spec.stack)):
+            tell(there)
         raise
-    try:
-        _fetch(store, study.name, as_json)
-    finally:
-        _leave(place, spec.stack, keep or not job.own)
+    with telling(lambda: remains(cloud, spec.stack)):
+        try:
+            _fetch(store, study.name, as_json)
+        finally:
+            leave(place, spec.stack, keep or not job.own)
     if code:
         where = store.where(study.name)
         tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
@@ -144,11 +149,6 @@ def kept(store: "Store", name: str) -> str:
     return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
 
 
-def remains(stack: str) -> str:
-    """What a user is told where a machine may have been made and is not used."""
-    return f"{stack} may be there: the same command goes on with it, `taetpu tpu down {stack}` removes it"
-
-
 def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
     """Whether one of them was made for the study of a spec."""
     return any(machine.study == spec.study for machine in machines)
@@ -170,6 +170,11 @@ def _spent(used: "Before", most: float | None) -> list[str]:
     return [f"max_usd {most:g} is for all of these machines together: ${used.usd:.2f} of it spent already"]
 
 
+def _ours(offer: Offer) -> bool:
+    """Whether the machine that is there was made for the study, or one would be."""
+    return offer.there is None or _own([offer.there], offer.spec)
+
+
 def _plan(offer: Offer, budget: "Budget", used: "Before", what: str, keep: bool) -> list[str]:
     """What will happen, in lines.
 
@@ -184,7 +189,7 @@ def _plan(offer: Offer, budget: "Budget", used: "Before", what: str, keep: bool)
     from taetpu.cloud.errors import Conflict
 
     there, stack = offer.there, offer.spec.stack
-    lines, own = [offer.plan()], there is None or _own([there], offer.spec)
+    lines, own = [offer.plan()], _ours(offer)
     if there and not own and there.state is State.STOPPED:
         problem = f"{stack} in {there.zone} is stopped, and was not made for this study"
         raise Conflict(problem, remedy=f"start it, or `taetpu tpu down {stack}`; or leave --tpu out")
@@ -200,15 +205,22 @@ def _plan(offer: Offer, budget: "Budget", used: "Before", what: str, keep: bool)
     return [*lines, f"train {what}, then keep the TPU"]
 
 
-def _leave(place: Here, stack: str, keep: bool) -> None:
+def leave(place: Here, stack: str, keep: bool) -> None:
+    """Remove the machine of a study that has ended, unless it is kept, or another command is at it: one that followed
+    the study as well, and does the same.
+    """
     from taetpu.cloud import ssh
     from taetpu.cloud.reconcile import down
+    from taetpu.cloud.state import Held
 
     if keep:
         tell(f"{stack} is kept for the rest of its time: `taetpu tpu down {stack}` removes it")
-    else:
+        return
+    try:
         down(place.cloud, stack)
         ssh.forget(stack)
+    except Held as other:
+        tell(f"{other.problem}: its deletion is left to that one, `taetpu tpu list` shows what is there")
 
 
 def _root(place: Here, root: str | None) -> str:

@@ -12,15 +12,18 @@ from taetpu.cli.hosts import (
     Debug,
     On,
     Stack,
+    asking,
     begin,
     bring,
     ended,
+    enter_host,
     fetch,
     finish,
     hosts_of,
     machine_of,
     read,
     slice_of,
+    synced,
     workers,
     would_run,
 )  # fmt: skip
@@ -43,9 +46,11 @@ def ssh(
     Example: taetpu tpu ssh --worker 1 -L 6006:localhost:6006
     """
     options = [word for one in forward or [] for word in ("-L", one)]
-    slice_of(here(), tpu).enter(worker, options, _words(context))
+    place = here()
+    enter_host(place, slice_of(place, tpu), worker, options, _words(context))
 
 
+@asking
 def sync(tpu: Stack = None, worker: On = "all", dry_run: DryRun = False) -> None:
     """Bring this project to the hosts, without what git ignores. What was sent and is gone here is removed there.
 
@@ -54,13 +59,10 @@ def sync(tpu: Stack = None, worker: On = "all", dry_run: DryRun = False) -> None
     Example: taetpu tpu sync --dry-run
     """
     slice = slice_of(here(), tpu)
-    changed, target = bring(slice, workers(slice, worker), dry_run=dry_run)
-    for line in changed:
-        typer.echo(line)
-    many = f"{'would change' if dry_run else 'changed'} {len(changed)} paths of ~/{target}"
-    tell(many if changed else f"~/{target} is as it is here already")
+    synced(slice, workers(slice, worker), dry_run=dry_run)
 
 
+@asking
 def run(
     context: typer.Context,
     tpu: Stack = None,
@@ -97,6 +99,7 @@ def run(
         finish(slice, name, chosen, clean=clean, debug=debug)
 
 
+@asking
 def logs(
     job: Job = "",
     tpu: Stack = None,
@@ -118,6 +121,7 @@ def logs(
         fetch(slice, name, sorted(found))
 
 
+@asking
 def stop(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest that runs.")] = "",
     tpu: Stack = None,
@@ -145,6 +149,7 @@ def stop(
         tell(f"{name} has ended: {_codes(codes)}")
 
 
+@asking
 def clean(
     job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
     tpu: Stack = None,

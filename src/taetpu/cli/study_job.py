@@ -126,7 +126,7 @@ class StudyJob:
         stack, study = self.offer.spec.stack, self.study.name
         end = f"taetpu tpu down {stack}" if self.own else f"taetpu tpu stop --tpu {stack}"
         return (
-            f"\ndetached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
+            f"detached: {study} goes on. To come back: the same command; to look: `taetpu tpu logs -f --tpu {stack}` "
             f"or `taetpu status {where}`; to end it: `{end}`"
         )
 

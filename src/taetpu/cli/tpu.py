@@ -9,6 +9,7 @@ from taetpu.cli import machine_costs, remote
 from taetpu.cli.cloud import Here, here, hours, lasting, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.hosts import COMMAND
+from taetpu.cli.leaving import telling
 from taetpu.cli.offer import Offer
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import filled, say, show_json, show_table
@@ -59,14 +60,19 @@ def up(
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
+    from taetpu.cloud import reconcile
+
     place = here()
     wanted = Wanted(
         kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
     )  # fmt: skip
     offer = Offer.of(place, wanted.spec(place, name), wanted)
     if not agreed(place.noted(offer.plan()), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
+        if as_json:
+            show_json(offer.data())
         return
-    machine = offer.set_up(offer.made())
+    with telling(lambda: reconcile.remains(place.cloud, offer.spec.stack)):
+        machine = offer.set_up(offer.made())
     show_json(_machine(machine)) if as_json else _show(place, [machine])
     _show_orphans(place, machine)
 
@@ -87,8 +93,11 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     lines = [f"delete {m.name}: {m.type} in {m.zone}, {m.detail or m.state}" for m in there]
     gone: list[Machine] = []
     if (not there or agreed(place.noted("\n".join(lines)), "Delete it?", yes=yes, dry_run=dry_run)) and not dry_run:
-        gone = reconcile.down(place.cloud, stack)
-        ssh.forget(stack)
+        places = sorted({*(m.zone for m in there), *place.cloud.records.read(stack).zones})
+        left = f"{stack} may still be there{', in ' if places else ''}{' or '.join(places)}, and cost money"
+        with telling(lambda: f"{left}: the same command goes on, `taetpu tpu list` shows what is there"):
+            gone = reconcile.down(place.cloud, stack)
+            ssh.forget(stack)
     if as_json:
         show_json({"found": [_machine(m) for m in there], "removed": [_machine(m) for m in gone]})
 

@@ -32,13 +32,21 @@ def up(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str
         CloudError: the API refuses it for good.
     """
     with cloud.records.held(spec.stack):
-        try:
-            return _brought(cloud, spec, zones, startup, ssh_key)
-        except KeyboardInterrupt:
-            if asked := cloud.records.read(spec.stack).zones:
-                remedy = f"the same command goes on with it, `taetpu tpu down {spec.stack}` removes it"
-                cloud.tell(f"\n{spec.stack} may be in {' or '.join(asked)}, or come there yet: {remedy}")
-            raise
+        return _brought(cloud, spec, zones, startup, ssh_key)
+
+
+def remains(cloud: Cloud, stack: str) -> str:
+    """What a user is told who leaves, or is left with, what `up` has asked for; "" if that is nothing. By the record
+    alone.
+    """
+    record = cloud.records.read(stack)
+    if not record.zones:
+        return ""
+    remedy = f"the same command goes on with it, `taetpu tpu down {stack}` removes it"
+    if record.since is None:
+        return f"{stack} may be in {' or '.join(record.zones)}, or come there yet: {remedy}"
+    rate = "money" if record.usd_per_hour is None else f"${record.usd_per_hour:.2f} an hour"
+    return f"{stack} is there in {record.zones[-1]} and costs {rate}: {remedy}"
 
 
 def _brought(cloud: Cloud, spec: Spec, zones: Mapping[str, float | None], startup: str, ssh_key: str) -> Machine:

@@ -1,8 +1,8 @@
 """The hosts of a TPU by OpenSSH, with a generated ssh_config for each stack, see `ssh_config`."""
 
 import json
-import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -128,11 +128,23 @@ class Slice:
         last = len(self.workers) - 1
         raise UserError(f"{self.stack} has no worker {worker}", remedy=f"from 0 to {last}" if last else "only 0")
 
-    def enter(self, worker: int, options: Sequence[str] = (), command: Sequence[str] = ()) -> None:
-        """Become an ssh that is logged into a host; never returns."""
+    def enter(self, worker: int, options: Sequence[str] = (), command: Sequence[str] = ()) -> int:
+        """Be logged into a host in this terminal until that ends; ssh's exit code, which is 255 also where there was no
+        connection.
+        """
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
         words = [*self.ssh(self.check(worker), *tty, *options), *([shlex.join(command)] if command else [])]
-        os.execv(words[0], words)
+        with subprocess.Popen(words) as process:
+            # Keys are for the other side. What ends this process ends ssh, which then lets go of the terminal.
+            before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                before[number] = signal.signal(number, lambda number, frame: process.send_signal(number))
+            try:
+                code = process.wait()
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        return code if code >= 0 else 128 - code
 
     def close(self) -> None:
         """End the connections that are kept."""

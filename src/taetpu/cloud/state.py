@@ -142,6 +142,10 @@ def folder() -> Path:
     return Path(base).expanduser() / "taetpu"
 
 
+class Held(UserError):
+    """Another command is changing the stack."""
+
+
 class Records:
     """The records of one project's stacks."""
 
@@ -182,7 +186,7 @@ class Records:
         """Keep other commands of this machine from changing the stack until the block is left.
 
         Raises:
-            UserError: another one is at it.
+            Held: another one is at it.
         """
         path = self.folder / f"{stack}.lock"
         with disk.explained("write", path):
@@ -195,7 +199,7 @@ class Records:
                 lock.seek(0)
                 by = lock.read().strip() or "that has just started"
                 problem = f"another command (process {by}) is changing the TPU {stack!r}"
-                raise UserError(problem, file=path, remedy="wait for it, or stop it and try again") from None
+                raise Held(problem, file=path, remedy="wait for it, or stop it and try again") from None
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()

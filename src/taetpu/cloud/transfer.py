@@ -40,6 +40,9 @@ READ = f'! [ -f "{SENT}/$1" ] || cat "{SENT}/$1"'
 ADD = f'set -e; f="{SENT}/$1"; mkdir -p "${{f%/*}}"; ! [ -f "$f" ] || cat "$f" </dev/null; cat >>"$f"'
 REPLACE = f'set -e; f="{SENT}/$1"; cat >"$f.new"; mv "$f.new" "$f"'
 
+HAVING = 'n=0; for f; do if [ -e "$f" ] || [ -L "$f" ]; then echo $n; fi; n=$((n+1)); done'
+"""Tells the numbers, from 0, of the paths that are there."""
+
 
 def work(root: Path) -> str:
     """The folder, in the home of each host, where a local folder's files go: `work/NAME-3f9a1c`.
@@ -145,6 +148,14 @@ def scrap(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int
     doomed = [inside(path) for path in paths]
     names = [f"{target}/{path}" for path in doomed] or [target, f"{SENT}/{target}"]
     together(slice.everywhere(["rm", "-rf", "--", *names], workers=workers), "remove files")
+
+
+def missing(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int] | None = None) -> list[str]:
+    """Those of some paths of a folder that are on none of the hosts."""
+    asked = ["sh", "-c", HAVING, "having", *(f"{target}/{path}" for path in paths)]
+    done = together(slice.everywhere(asked, workers=workers), "look for files")
+    there = {int(number) for one in done for number in one.out.split()}
+    return [path for number, path in enumerate(paths) if number not in there]
 
 
 def _everywhere(
