@@ -42,17 +42,23 @@ def answered(question: str, answer: bytes) -> tuple[int, str]:
     shown = b""
     with subprocess.Popen(setsid, stdin=side, stdout=side, stderr=side) as process:
         os.close(side)
-        sent = False
+        patience = 30
         while True:
-            assert select.select([terminal], [], [], 60)[0], shown
+            if not select.select([terminal], [], [], 2)[0]:
+                patience -= 1
+                if not patience:
+                    process.kill()
+                    raise AssertionError(shown)
+                if shown.endswith(b": "):  # Python may miss a signal that comes just before it begins to read
+                    os.write(terminal, answer)
+                continue
             try:
                 read = os.read(terminal, 1024)
             except OSError:  # it has ended
                 break
             shown += read
-            if not sent and shown.endswith((b": ",)):
+            if read.endswith(b" ") and shown.endswith(b": "):
                 os.write(terminal, answer)
-                sent = True
         code = process.wait(60)
     os.close(terminal)
     return code, shown.decode().replace("\r\n", "\n")

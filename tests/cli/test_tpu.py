@@ -426,7 +426,7 @@ def test_a_fake_cloud_that_is_gone_is_told(taetpu, monkeypatch, words):
 
 
 def test_a_plan_is_told_as_json_too(taetpu, place):
-    code, out, err = taetpu(*UP, "--zone", "us-east5-b", "--max-hours", "2", "--json")
+    code, out, err = taetpu(*UP, "--zone", "us-central1-b", "--max-hours", "2", "--json")
     plan = json.loads(out)
     assert (code, err.splitlines()[-1]) == (0, "dry run: nothing was changed")
     spec = {name: plan["spec"][name] for name in ("type", "chips", "hosts", "backend", "provisioning", "hours")}
@@ -435,7 +435,7 @@ def test_a_plan_is_told_as_json_too(taetpu, place):
     (zone,) = plan["zones"]
     assert zone["usd_at_most"] == plan["usd_at_most"] == pytest.approx(2 * zone["usd_per_hour"])
     assert zone["usd_per_hour"] == pytest.approx(8 * zone["usd_per_chip_hour"])
-    assert f"price in us-east5-b: {zone['source']}" in " ".join(err.split())
+    assert f"price in us-central1-b: {zone['source']}" in " ".join(err.split())
     place.made(hours=2.0)
     ready = json.loads(taetpu(*UP, "--json").out)
     assert (ready["zones"], ready["there"]["zone"]) == ([], "us-east5-b")

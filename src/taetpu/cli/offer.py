@@ -169,6 +169,7 @@ def _priced(price: "Price") -> dict[str, Any]:
         "usd_per_chip_hour": price.per_chip_hour,
         "usd_per_hour": price.per_hour,
         "usd_at_most": price.worst,
+        "guess": price.guess,
         "source": price.source,
     }
 
