@@ -39,6 +39,7 @@ class Job:
     said: list[str] = field(default_factory=list)
     hours: list[float] = field(default_factory=list)
     waking: Callable[[float], object] = lambda seconds: None
+    done: bool = False
 
     def prepare(self, machine: Machine) -> None:
         self.seen.append(machine.workers[0].instance)
@@ -52,6 +53,9 @@ class Job:
         code = self.steps.pop(0)(self)
         assert code is not None, "a step gives a code or raises"
         return code
+
+    def ended(self) -> bool:
+        return self.done
 
     def sleep(self, seconds: float) -> None:
         self.clock += seconds
@@ -101,6 +105,20 @@ def silent(job: Job) -> None:
 
 def gone(job: Job) -> None:
     raise Gone("it is being preempted")
+
+
+def test_a_machine_that_goes_once_all_is_done_is_not_made_anew(place):
+    """Another command has followed the job, too, and deletes the machine."""
+
+    def deleted(job: Job) -> None:
+        job.done = True
+        reconcile.down(job.cloud, "lab")
+        raise Lost("ssh broke off")
+
+    job = Job(place, [deleted])
+    assert job.run() == 0
+    assert (len(job.seen), place.hosts.up) == (1, {})
+    assert job.cloud.records.read("lab").used is None
 
 
 def test_a_job_that_ends_keeps_its_code_and_its_machine(place):

@@ -12,7 +12,7 @@ from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import agreed
 from taetpu.cli.leaving import telling
 from taetpu.cli.offer import Offer
-from taetpu.cli.study_job import StudyJob, check_paths, sources
+from taetpu.cli.study_job import StudyJob, check_paths, finished, sources
 from taetpu.cli.tables import show_json
 from taetpu.cli.wanted import Wanted
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 FETCHED = ("results.json", "study.yaml", "report/")
 """What comes back of a study's folder; runs and models stay in the bucket."""
-MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
-"""Options with which more may be done than a study's file asks for."""
 
 
 def run_on_tpu(
@@ -61,7 +59,7 @@ def run_on_tpu(
     check_stored(store, study)
     spec = wanted.spec(place, name or stack_of(label(place.settings.owner), study.name))
     spec, budget, cloud = replace(spec, study=label(study.name)), Budget(hours=spec.hours), place.cloud
-    if MORE.isdisjoint(words) and finished(store, study) and not _own(cloud.of(spec.stack), spec):
+    if finished(store, study, words) and not _own(cloud.of(spec.stack), spec):
         tell(f"nothing of {study.name} is left to train: no TPU is made")
         if not dry_run:
             note(cloud, spec.stack, None)
@@ -83,7 +81,7 @@ def run_on_tpu(
             show_json(told | {"recoveries": budget.recoveries, "keep": stays} | offer.data())
         return 0
     setting = [word for one in sets for word in ("--set", one)]
-    job = StudyJob(place, offer, study, file, [*setting, "--root", address, *words])
+    job = StudyJob(place, offer, study, store, file, [*setting, "--root", address, *words])
 
     def up(hours: float) -> "Machine":
         job.name = ""  # what ran on the machine before is at its end
@@ -128,17 +126,6 @@ def check_stored(store: "Store", study: "Study") -> None:
         # The texts that come with Python may be those of another version there.
         docs = PYTHON_DOCS in sources(study)
         check_frozen(read_study(folder) | ({"data": frozen(study)["data"]} if docs else {}), study)
-
-
-def finished(store: "Store", study: "Study") -> bool:
-    """Whether all that the file asks for is trained and reported: then no machine is needed to say so again."""
-    from taetpu.store.study import StudyFolder
-
-    folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"
-    if study.tune or study.match or not store.exists(page):
-        return False
-    results = [f"{folder.run(run.arm, run.seed, run.id).key}/result.json" for run in study.runs()]
-    return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
 
 
 def kept(store: "Store", name: str) -> str:

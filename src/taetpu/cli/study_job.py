@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from taetpu.cloud.errors import CloudError
     from taetpu.cloud.ssh import Slice
     from taetpu.spec.design import Study
+    from taetpu.store.backend import Store
 
+MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
+"""Options with which more may be done than a study's file asks for."""
 PORT, PORTS = 8476, 1000
 """Where processes of several hosts meet: jax's own port for it on Cloud TPU, or one of those behind it."""
 
@@ -27,6 +30,7 @@ class StudyJob:
     """A study as a job on a machine, see `taetpu.cloud.supervise.Remote`.
 
     Attributes:
+        store: where it keeps its results.
         words: of `taetpu run`, after the study's file.
         machine: that it is on, or was last.
     """
@@ -34,6 +38,7 @@ class StudyJob:
     place: Here
     offer: Offer
     study: "Study"
+    store: "Store"
     file: Path
     words: list[str]
     machine: "Machine | None" = field(default=None, init=False)
@@ -121,6 +126,9 @@ class StudyJob:
             raise Gone("it is being preempted, and the study was told so")
         return max(codes)
 
+    def ended(self) -> bool:
+        return finished(self.store, self.study, self.words)
+
     def detached(self, where: str) -> str:
         """What a user who leaves is told."""
         stack, study = self.offer.spec.stack, self.study.name
@@ -154,6 +162,17 @@ def meeting(workers: "Sequence[Worker]") -> dict[str, str]:
         "JAX_NUM_PROCESSES": str(len(workers)),
         "JAX_PROCESS_ID": "{worker}",
     }
+
+
+def finished(store: "Store", study: "Study", words: Sequence[str]) -> bool:
+    """Whether all that the file asks for, and no option more, is trained and reported: then no machine is needed."""
+    from taetpu.store.study import StudyFolder
+
+    folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"
+    if study.tune or study.match or not MORE.isdisjoint(words) or not store.exists(page):
+        return False
+    results = [f"{folder.run(run.arm, run.seed, run.id).key}/result.json" for run in study.runs()]
+    return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
 
 
 def needed(study: "Study", file: Path) -> list[Path]:

@@ -52,6 +52,10 @@ class Remote(Protocol):
         """Show what it says until it ends; its exit code, the largest of all workers. Raises `Lost`, `Gone`."""
         ...
 
+    def ended(self) -> bool:
+        """Whether all that it is for is done and stored, so that no machine is needed."""
+        ...
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -121,6 +125,9 @@ def supervise(
             if not isinstance(error, Gone) and _was_cut_off(cloud, machine, budget):
                 continue
             cloud.tell(f"{machine.name} in {machine.zone} is lost: {error.problem}")
+            if _patiently(cloud, remote.ended, budget, (Transient, Unknown)):  # e.g. deleted by who followed it, too
+                note(cloud, stack, None)
+                return 0
             if machine.study != study:
                 _check_gone(cloud, machine, error)
             # Also one that is ready by the API's word: it does not answer, or is ill.
