@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import zlib
 from pathlib import Path
@@ -19,6 +20,11 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "programs")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# Who runs the tests may ignore what ends programs, as a shell does for what it puts in the background.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # What is stored is made durable file by file, and tests would spend a third of their time waiting for a disk: they use
 # one in memory, where there is one with room on which programs may run. TMPDIR chooses another.

@@ -31,8 +31,7 @@ def begun(tmp_path, monkeypatch):
     processes = []
 
     def begin(script):
-        words = ["env", "--default-signal=HUP"]  # who runs the tests may ignore it
-        words += [sys.executable, "-m", "taetpu", "dev", "fake-cloud", "--"]
+        words = [sys.executable, "-m", "taetpu", "dev", "fake-cloud", "--"]
         words += ["bash", "-c", f"echo $TAETPU_FAKE_CLOUD; {script}"]
         fake = subprocess.Popen(
             words, cwd=tmp_path / "project", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
