@@ -74,6 +74,7 @@ def test_what_looks_says_the_same(both: Compare, here: Path):
         assert masked(there, "gs://") == masked(own, "gs://")
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_told_alike(both: Compare):
     for words in (("status", "ROOT/none"), ("report", "ROOT/none"), ("plot", "ROOT/none", "--metric", "val/loss")):
         assert both(*words, code=2).err.startswith("error: ")
@@ -105,6 +106,7 @@ def test_a_report_is_written_the_same(both: Compare, places: dict[str, str]):
         assert there == here, key
 
 
+@pytest.mark.slow
 def test_the_live_page_and_python_read_the_same(places: dict[str, str]):
     pytest.importorskip("uvicorn")
     from tests.ui.served import TOKEN, serving

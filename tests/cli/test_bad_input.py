@@ -105,6 +105,7 @@ def test_an_arm_whose_data_cannot_be_used_is_not_frozen(taetpu, here, contents, 
     assert contents(here) == before
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, contents, mistaken):
     mistaken(MISTAKES["heads that do not divide"])
     before = contents(here)

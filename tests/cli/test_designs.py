@@ -18,6 +18,7 @@ def fair(here):
     (here / "s.yaml").write_text(TINY + FAIR)
 
 
+@pytest.mark.slow
 def test_the_plan_lists_matched_arms_and_what_tuning_adds(taetpu, fair):
     plan = taetpu("plan", "s.yaml", "--json").json()
     arms = {arm["name"]: arm for arm in plan["arms"]}

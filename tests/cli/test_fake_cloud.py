@@ -62,13 +62,8 @@ def naming(folder):
     return [pid for pid, found in words.items() if own in found]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(number, marks=() if number == signal.SIGKILL else pytest.mark.slow, id=number.name)
-        for number in ENDS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ENDS, ids=lambda number: number.name)
 def test_a_signal_ends_the_command_too(begun, tmp_path, number):
     fake, address = begun("trap '' TERM; sleep 1000 & setsid sleep 1000 & echo begun; wait; sleep 1000")
     next(line for line in fake.stdout if line == "begun\n")

@@ -65,6 +65,7 @@ def test_the_plan_says_which_arms_share_a_program_and_what_they_keep(taetpu, wri
     assert "batch: a seed reads other windows than the baseline's, or in another order" in taetpu("plan", "s.yaml").out
 
 
+@pytest.mark.slow
 def test_a_program_has_the_same_name_in_every_process(taetpu, process):
     def programs(done):
         return [arm["contract"]["program"] for arm in done.json()["arms"]]

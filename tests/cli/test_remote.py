@@ -253,6 +253,7 @@ def test_mount_keeps_folders_and_scrap_removes_what_is_named(ready, hosts, proje
     assert taetpu("dev", "mount", code=2).stderr.startswith("error: which files are meant is not said")
 
 
+@pytest.mark.slow
 def test_each_file_has_its_own_arguments(ready, hosts, project):
     ready()
     words = ["show.py", "--lr", "a 'b' $c", "+", "sub/other.py", "-i", "--worker", "x", "+", "sub/fail.py"]

@@ -30,6 +30,7 @@ def test_a_new_study_may_be_named_by_its_file(taetpu, here):
     assert load_study(here / "my-idea.yaml").name == "my-idea"
 
 
+@pytest.mark.slow
 def test_the_written_study_is_planned_as_it_stands_and_planning_writes_nothing(taetpu, here, contents):
     taetpu("new", "my-idea")
     before = contents(here)

@@ -374,6 +374,7 @@ printf '%s\\n' "$@" >>"$HOME/docker-$1"
 """
 
 
+@pytest.mark.slow
 def test_a_job_in_a_container(ready, hosts, tmp_path):
     """The `docker` here is a stub that records its arguments: what they do is docker's own matter and is not tested."""
     stub = tmp_path / "bin" / "docker"

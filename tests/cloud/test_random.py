@@ -273,6 +273,9 @@ class Job:
             self.stored.append(len(self.stored))
         return 0
 
+    def ended(self) -> bool:
+        return len(self.stored) >= STEPS
+
     def reach(self, machine: Machine) -> None:
         if (machine.stack, machine.zone) not in self.story.place.world.alive():
             raise Lost("it does not answer")

@@ -230,6 +230,7 @@ def test_without_git_the_plain_lines_of_gitignore_hold(boot, hosts, project):
     assert "train.py" in there(hosts, "work/p")
 
 
+@pytest.mark.slow
 def test_a_transfer_that_was_cut_goes_on_where_it_was(boot, hosts, tmp_path):
     slice = boot()
     root = tmp_path / "p"

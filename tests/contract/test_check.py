@@ -274,6 +274,7 @@ def test_a_component_that_sees_later_tokens_is_refused_though_it_starts_blind(st
     assert place == "arms.leak.model.layers.0.ffn"
 
 
+@pytest.mark.slow
 def test_on_a_task_that_shows_its_question_whole_it_may(study):
     loaded = study("leak: {model.layers.0.ffn: hindsight}")
     arm = loaded.arms[1]

@@ -46,6 +46,7 @@ def test_golden():
     assert ident(SHORT) == "a6e98828562a4356"
 
 
+@pytest.mark.slow
 def test_the_identity_is_the_same_in_another_process():
     script = "from test_identity import ident, SHORT\nprint(ident(SHORT))"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.path.dirname(__file__)}

@@ -165,6 +165,7 @@ def test_another_study_of_the_same_name_is_refused_and_nothing_changes(
     assert stored(finished) == undisturbed[1]
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_an_outcome(study, text):
     wild = text.replace("lr: 1e-4", "lr: 1e25").replace("low-lr", "wild")
     outcome, _ = study(wild)
@@ -223,6 +224,7 @@ def test_a_trained_arm_that_is_removed_stays_in_the_report(study, text, finished
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]
 
 
+@pytest.mark.slow
 def test_an_arm_whose_data_changed_is_refused_before_anything_is_trained(study, tmp_path, interrupting):
     words = "the cat sat on the mat and ate the rat "
     task = "{kind: text, source: a.txt, seq_len: 8, val: 0.2}"

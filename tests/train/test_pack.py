@@ -81,6 +81,7 @@ def test_two_devices_agree_with_one(trainer, configs, text):
     np.testing.assert_allclose(one, two, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_padding_moves_no_run(trainer, configs, text):
     """Two runs filled up to four are the same bits as the first two of four others at that width."""
     padded = trainer(configs[:2], text[1], width=4).advance(8)["train/loss"]
@@ -107,6 +108,7 @@ def test_a_diverged_run_leaves_its_neighbours_alone(trainer, make, text):
     assert diverged[1] == np.flatnonzero(~(both[1] <= calm.train.loss_bound))[0]
 
 
+@pytest.mark.slow
 def test_every_run_of_a_pack_evaluates_as_it_would_alone(trainer, configs, text):
     pack = trainer(configs, text[1])
     windows = pack.program.evaluation_set("val")

@@ -39,6 +39,7 @@ def test_names_are_logical_and_layers_apart(draw, make, text):
     assert {"layers.0.mixer.wq", "layers.1.ffn.down", "embedding.weight"} <= set(named_parameters(model))
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_refused(draw, make, text):
     _, stored = files(draw, make, text, {})
     config = json.loads(stored["config.json"])

@@ -87,6 +87,7 @@ def test_a_trace_without_marked_steps_has_no_figures():
         read(space(**{"/host:CPU": {"python": [("other", 0, 10)]}}))
 
 
+@pytest.mark.slow
 def test_a_real_trace_of_two_cpu_devices_counts_every_iteration(tmp_path):
     mesh = Mesh(np.array(jax.devices()), ("run",))
 

@@ -60,6 +60,7 @@ def test_running_is_not_ready(boot, hosts):
     assert not preparing.is_alive()
 
 
+@pytest.mark.slow
 def test_a_key_that_comes_late_is_waited_for(boot, hosts):
     """The image's own agent writes keys down when it has read them, which may be after sshd is up."""
     slice, spec = boot_with(boot)
