@@ -271,7 +271,7 @@ def test_an_arm_that_fails_there_leaves_the_others_and_their_report(fake: FakeCl
     nothing_left(fake)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hosts_train_together_and_again_where_one_is_taken_away(fake: FakeCloud, place: Path):
     """As one process does on as many devices; neither host sees the other's disk."""
     programs, devices = {"JAX_COMPILATION_CACHE_DIR": str(PROGRAMS)}, "--xla_force_host_platform_device_count="
@@ -289,7 +289,7 @@ def test_two_hosts_train_together_and_again_where_one_is_taken_away(fake: FakeCl
     same(place / "local" / "quickstart", fake, place)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_machine_of_its_user_is_used_and_kept(fake: FakeCloud, place: Path):
     made = Command(place, "tpu", "up", "lab", *V6E, "--max-hours", "2", "--yes")
     assert made.end() == 0, made.said
