@@ -49,7 +49,9 @@ def answered(question: str, answer: bytes) -> tuple[int, str]:
                 if not patience:
                     process.kill()
                     raise AssertionError(shown)
-                if shown.endswith(b": "):  # Python may miss a signal that comes just before it begins to read
+                if (
+                    ASKED[question][1].encode() in shown
+                ):  # Python may miss a signal that comes just before it begins to read
                     os.write(terminal, answer)
                 continue
             try:
