@@ -49,9 +49,8 @@ def answered(question: str, answer: bytes) -> tuple[int, str]:
                 if not patience:
                     process.kill()
                     raise AssertionError(shown)
-                if (
-                    ASKED[question][1].encode() in shown
-                ):  # Python may miss a signal that comes just before it begins to read
+                # Python may miss a signal that comes just before it begins to read.
+                if ASKED[question][1].encode() in shown:
                     os.write(terminal, answer)
                 continue
             try:
