@@ -8,7 +8,7 @@ has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is o
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,10 @@ from taetpu.core.errors import UserError
 
 _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
+
+
+SAMPLE = "val_sample"
+"""What metrics of the sample of the validation split begin with, which is evaluated during training."""
 
 
 class Series(NamedTuple):
@@ -82,6 +86,17 @@ def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
         name: Series(np.concatenate([part.step for part in found]), np.concatenate([part.value for part in found]))
         for name, found in sorted(parts.items())
     }
+
+
+def curve_name(metric: str, known: Container[str]) -> str:
+    """The series that shows a metric over training: that of the sample of the validation split for `val/...`.
+
+    Args:
+        known: names of series. Runs of earlier versions evaluated the whole split each time, and have no sample.
+    """
+    split, _, what = metric.partition("/")
+    sampled = f"{SAMPLE}/{what}"
+    return sampled if split == "val" and sampled in known else metric
 
 
 def segment_name(start: int, end: int) -> str:

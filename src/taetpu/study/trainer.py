@@ -14,6 +14,7 @@ from taetpu.core.flags import flags
 from taetpu.core.hosts import Parted, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
+from taetpu.spec.evaluation import Sample
 from taetpu.store.study import StudyFolder
 from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
 from taetpu.train.loop import PackTrainer
@@ -70,7 +71,7 @@ def train_missing(
             queue.append(plan)
             if not packing.kept_by(plan):
                 watcher.kept(plan)
-    trainer = Packs(study.sources, folder, watcher, wanted, profile)
+    trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
     watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
@@ -99,6 +100,7 @@ class Packs:
     folder: StudyFolder
     watcher: Watcher
     wanted: dict[str, RunSpec]
+    sample: Sample
     profile: int = 0
     programs: dict[str, Program] = field(default_factory=dict)
 
@@ -116,7 +118,9 @@ class Packs:
             self.note_flags(plan)
             with begun(self.folder, plan):
                 program = self.program_for(plan)
-                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment(), profile).run()
+                PackTrainer(
+                    plan, program, runs, folders, self.folder, self.watcher, environment(), self.sample, profile
+                ).run()
         except UserError:
             raise
         except Exception as error:
@@ -158,6 +162,11 @@ class Packs:
         """Equal for packs that share a program."""
         structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
         return f"{plan.layout} {plan.precision} {plan.execution} {structure_key(structure)}"
+
+
+def stored_sample(folder: StudyFolder) -> Sample:
+    """The sample of the validation split that a study was frozen with."""
+    return Sample.stored(folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

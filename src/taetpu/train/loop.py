@@ -14,9 +14,11 @@ import numpy as np
 from taetpu.core.hosts import fetched, several, together
 from taetpu.core.interrupt import ending, listening, noted
 from taetpu.core.traced import split
-from taetpu.data.batches import Source
+from taetpu.data.batches import Source, evaluation_order
 from taetpu.spec.design import RunSpec
+from taetpu.spec.evaluation import Sample
 from taetpu.store.backend import at_once
+from taetpu.store.metrics import SAMPLE
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
@@ -25,7 +27,7 @@ from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.profile import OFF, Profile
-from taetpu.train.record import Recorder, blocks, checkpoint_steps, derived
+from taetpu.train.record import Recorder, blocks, checkpoint_steps, measured
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.usage import Usage, usage
@@ -51,6 +53,7 @@ class PackTrainer:
         program: compiled functions; shared by packs of one structure and width.
         runs, folders: the pack's runs and where each is stored.
         environment: what the runs were trained with, for their results.
+        sample: of the validation split, evaluated during training.
         profile: is told of dispatches, and may trace some.
     """
 
@@ -61,6 +64,7 @@ class PackTrainer:
     study: StudyFolder
     watcher: Watcher
     environment: dict[str, Any]
+    sample: Sample
     profile: Profile = OFF
 
     def __post_init__(self) -> None:
@@ -72,8 +76,7 @@ class PackTrainer:
         self.numbers = self.program.place(stack_numbers(numbers))
         self.seeds_on_host = [run.seed for run in everyone]
         self.seeds = self.program.place(np.array(self.seeds_on_host, np.int32))
-        every = self.train.eval_every or max(1, self.steps // 10)
-        self.evals = sorted({*range(every, self.steps, every), self.steps})
+        self.evals = self.train.evaluations(self.steps)
         self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
         looks = {metric.every for metric in self.train.metrics.values()}
         self.looks = {step - 1: [n for n in looks if step % n == 0]
@@ -86,7 +89,11 @@ class PackTrainer:
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
         self.sequences: dict[str, dict[str, np.ndarray]] = {}  # of the last evaluation, by split
-        self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
+        self.warm: set[str] = set()  # splits whose evaluation is compiled
+        held = self.source.evaluation("val")
+        self.held_out = 0 if held is None else len(held.tokens)  # windows, of which so many are in the sample:
+        self.sampled = self.sample.among(self.held_out) if self.held_out else 0
+        self.windows = {name: self.program.evaluation_set(name, self.sampled) for name in ("val", "test")}
 
     @property
     def source(self) -> Source:
@@ -199,7 +206,7 @@ class PackTrainer:
     def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
         if step in self.evals:
-            values = self.evaluation(state, "val")
+            values = self.evaluation(state, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
                 self.recorder.add_point(step, i, {**values[i], **self.spent(run, step)})
                 self.watcher.evaluated(step, run, values[i])
@@ -241,22 +248,29 @@ class PackTrainer:
                     folder.write_checkpoint(step, self.model_files(state, i))
         checkpoints.save(step, state)
 
-    def evaluation(self, state: TrainState, split_name: str) -> list[dict[str, float]]:
-        """The metrics of every run on a split; nothing where the task has no such split."""
+    def evaluation(self, state: TrainState, split_name: str, *, whole: bool = True) -> list[dict[str, float]]:
+        """The metrics of every run on a split and, of `val`, on the sample; on that alone unless `whole`. Nothing where
+        the task has no such split.
+        """
         windows, data = self.windows[split_name], self.source.evaluation(split_name)
         if windows is None or data is None:
             return [{}] * self.plan.width
-        began = time.monotonic()
-        found = self.program.evaluate(state.model, windows)
-        sequences = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
-        if split_name in self.sequences:  # the first time compiles
-            self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
-        self.sequences[split_name] = sequences
-        sums = {name: values.sum(1) for name, values in sequences.items()}
-        return [
-            derived({name: float(v[i]) for name, v in sums.items()}, split_name, data.num_bytes)
-            for i in range(self.plan.width)
-        ]
+        began, (_, size, length) = time.monotonic(), windows.tokens.shape
+        order = evaluation_order(len(data.tokens))
+        count = -(-(len(order) if whole else self.sampled) // size)
+        found = self.program.evaluate(state.model, windows, np.int32(count))
+        rows = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
+        if split_name in self.warm:  # the first time compiles
+            self.forward = (time.monotonic() - began) / (count * size * length * self.plan.width)
+        self.warm.add(split_name)
+        part = {name: values[:, : self.sampled] for name, values in rows.items()}
+        num_bytes = data.num_bytes and data.num_bytes * part["weight"][0].sum() / data.weights.sum()
+        metrics = measured(part, SAMPLE, num_bytes) if split_name == "val" else [{}] * self.plan.width
+        if whole:  # in the split's own order
+            own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
+            self.sequences[split_name] = own
+            metrics = [a | b for a, b in zip(measured(own, split_name, data.num_bytes), metrics, strict=True)]
+        return metrics
 
     def spent(self, run: RunSpec, step: int) -> dict[str, float]:
         """What a run has cost after `step` steps: tokens seen and training FLOPs."""
@@ -314,6 +328,7 @@ class PackTrainer:
                 "diverged_at": diverged if diverged >= 0 else None,
                 "steps": self.steps,
                 "metrics": {**last, **test},
+                "val_sample": {"windows": self.sampled, "of": self.held_out},
                 "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                 "memory": {
                     "training": state_bytes(run.config, self.source)

@@ -66,13 +66,20 @@ class Recorder:
         self.count = 0
 
 
-def derived(sums: Mapping[str, float], split: str, num_bytes: int | None) -> dict[str, float]:
+def derived(sums: Mapping[str, float], split: str, num_bytes: float | None) -> dict[str, float]:
     """Metrics of an evaluation set from its sums: mean loss in nats, accuracy, bits per byte where bytes are known."""
     weight = max(sums["weight"], 1.0)
     found = {f"{split}/loss": sums["nll"] / weight, f"{split}/accuracy": sums["correct"] / weight}
     if num_bytes:
         found[f"{split}/bits_per_byte"] = sums["nll"] / math.log(2) / num_bytes
     return found
+
+
+def measured(sequences: Mapping[str, np.ndarray], split: str, num_bytes: float | None) -> list[dict[str, float]]:
+    """Metrics of each run on an evaluation set, from sums of its sequences, each `(width, sequences)`."""
+    sums = {name: values.sum(1) for name, values in sequences.items()}
+    width = len(next(iter(sums.values())))
+    return [derived({name: float(v[i]) for name, v in sums.items()}, split, num_bytes) for i in range(width)]
 
 
 def blocks(values: np.ndarray) -> np.ndarray:
