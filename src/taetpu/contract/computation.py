@@ -124,7 +124,7 @@ class Outline:
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
         )  # fmt: skip
-        measured = evaluate(new.model, windows, 1, dtype=self.dtype)
+        measured = evaluate(new.model, windows, dtype=self.dtype)
         return jax.tree.leaves((trainable(new.model)[0], new.opt, metrics, measured))
 
     @property

@@ -249,7 +249,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
     if (asked := new["evaluation"]["asked"]) != sample["asked"]:
-        problem = f"runs of this study are evaluated on a sample of eval_windows={sample['asked']}, and {asked} is asked for"
+        problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
         raise _refused(study, problem, "base.train.eval_windows", f"eval_windows: {sample['asked']}, or ")
     for arm in study.arms:
         before = stored["arms"].get(arm.name)

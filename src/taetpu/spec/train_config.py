@@ -29,13 +29,14 @@ class SampleConfig(Config):
 class TrainConfig(Config):
     """Exactly one of `steps` (optimizer steps) and `epochs` (passes over the training windows) is set.
 
-    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every`
-    None evaluates about ten times; the last step is always evaluated. `eval_windows` is the number of validation windows
-    in the sample that is evaluated during training (see `spec.evaluation`). `checkpoint` says after which steps a killed run
-    can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
-    done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
-    one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them:
-    both are lists of kinds, or settings by name. `compute` says how numbers are computed.
+    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every` None
+    evaluates about ten times; the last step is always evaluated. `eval_windows` is how many windows of the validation
+    split are evaluated during training: a number, `all`, or as many as cost a tenth of the baseline's training (`auto`;
+    see `spec.evaluation`). `checkpoint` says after which steps a killed run can go on: at each evaluation (`eval`),
+    after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when done (`end`); the models of those steps
+    stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or one that is not a number, means that the
+    run diverged. `hooks` change single steps, `metrics` look into them: both are lists of kinds, or settings by name.
+    `compute` says how numbers are computed.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None

@@ -51,11 +51,12 @@ def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     assert baseline.result is not None
     name = curve_name(plan.primary, arm.curves)
     curve, theirs = arm.curves.get(name), baseline.curves.get(name)
-    if curve is None or theirs is None or len(curve.step) < 2:
+    target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
+    if curve is None or target is None or len(curve.step) < 2:
         return None
     if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # a run reused from a study with another one
         return None
-    sign, target = (1 if plan.direction == "min" else -1), float(theirs.value[-1])
+    sign = 1 if plan.direction == "min" else -1
     step = crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
     return step / baseline.result["steps"]
 

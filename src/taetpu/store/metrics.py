@@ -20,7 +20,7 @@ _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
 
 
-SAMPLE = "val_sample"
+SAMPLED = "val_sample"
 """What metrics of the sample of the validation split begin with, which is evaluated during training."""
 
 
@@ -95,7 +95,7 @@ def curve_name(metric: str, known: Container[str]) -> str:
         known: names of series. Runs of earlier versions evaluated the whole split each time, and have no sample.
     """
     split, _, what = metric.partition("/")
-    sampled = f"{SAMPLE}/{what}"
+    sampled = f"{SAMPLED}/{what}"
     return sampled if split == "val" and sampled in known else metric
 
 

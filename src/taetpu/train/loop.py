@@ -18,7 +18,7 @@ from taetpu.data.batches import Source, evaluation_order
 from taetpu.spec.design import RunSpec
 from taetpu.spec.evaluation import Sample
 from taetpu.store.backend import at_once
-from taetpu.store.metrics import SAMPLE
+from taetpu.store.metrics import SAMPLED
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
@@ -265,7 +265,7 @@ class PackTrainer:
         self.warm.add(split_name)
         part = {name: values[:, : self.sampled] for name, values in rows.items()}
         num_bytes = data.num_bytes and data.num_bytes * part["weight"][0].sum() / data.weights.sum()
-        metrics = measured(part, SAMPLE, num_bytes) if split_name == "val" else [{}] * self.plan.width
+        metrics = measured(part, SAMPLED, num_bytes) if split_name == "val" else [{}] * self.plan.width
         if whole:  # in the split's own order
             own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
             self.sequences[split_name] = own

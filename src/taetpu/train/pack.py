@@ -218,7 +218,7 @@ class Program:
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
         """`(model, windows, count) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`.
 
-        The first `count` batches are evaluated: a sample and the whole split take one program.
+        The first `count` batches are evaluated, so that a sample and the whole split share one program.
         """
         return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,))
 
@@ -238,8 +238,9 @@ class Program:
         return self.over_runs(one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
-        """A split on the device as `(batches, batch, seq)`, in `evaluation_order`, the last batch padded with windows of
-        weight 0. A batch has `most` windows, and no more than in training.
+        """A split on the device as `(batches, batch, seq)`, in `evaluation_order`, padded with windows of weight 0.
+
+        A batch has at most `most` windows, and no more than in training.
         """
         windows = self.windows(split, most)
         return None if windows is None else placed(windows, NamedSharding(self.mesh, DIVIDED))

@@ -207,13 +207,13 @@ def part_key(key: Key, number: Any) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, count: Any, *, dtype: Any, division: Division = WHOLE
+    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of the first `count` batches of an evaluation set, 0 for the others (see
-    `optim.loss.positions`).
+    """Sums of each sequence of an evaluation set (see `optim.loss.positions`).
 
     Args:
         windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
+        count: how many batches are evaluated, all by default; the sums of the others are 0.
     """
 
     def one(i: Any) -> dict[str, Array]:
@@ -223,4 +223,4 @@ def evaluate(
     shapes = jax.eval_shape(lambda: one(0))
     sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
     body: Any = lambda i, sums: {name: sums[name].at[i].set(values) for name, values in one(i).items()}  # noqa: E731
-    return division.joined(jax.lax.fori_loop(0, count, body, sums))
+    return division.joined(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))

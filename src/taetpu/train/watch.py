@@ -41,7 +41,7 @@ class Watcher:
         """The metrics that are due of the next update were measured."""
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
-        """A run was evaluated on the validation split."""
+        """A run was evaluated on the sample of the validation split; after the last step on the whole split, too."""
 
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         """A text that a run's model made."""
