@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import placed
+from taetpu.core.hosts import fetched, placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source
@@ -218,6 +218,16 @@ class Program:
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
         """`(model, windows) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`."""
         return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), divided=(1,))
+
+    def evaluated(self, model: Any, windows: Batch) -> dict[str, np.ndarray]:
+        """Sums of each sequence on the host, float64 `(width, sequences)`, of a model with a leading run axis.
+
+        A model on the host is put on the pack's devices as the one in training lies there.
+        """
+        on_host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model))
+        model = jax.tree.map(placed, model, self.spread(model)) if on_host else model
+        found = self.evaluate(model, windows)
+        return {name: fetched(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:
