@@ -22,6 +22,7 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import Packing, PackPlan
 from taetpu.train.profile import OFF, Tracing
+from taetpu.train.readback import NotReproduced
 from taetpu.train.watch import Watcher
 
 
@@ -85,6 +86,7 @@ def train_missing(
             watcher.halved(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
+            runs = [run for run in runs if run.id in error.runs] if isinstance(error, NotReproduced) else runs
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
         else:
@@ -123,6 +125,8 @@ class Packs:
                 ).run()
         except UserError:
             raise
+        except NotReproduced as error:  # every process has found the same
+            return error
         except Exception as error:
             if several():  # the others may be in the middle of a step, and wait for this process for ever
                 told = f"{type(error).__name__}: {error}".splitlines()[0]

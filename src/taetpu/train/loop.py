@@ -27,6 +27,7 @@ from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.profile import OFF, Profile
+from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.record import Recorder, blocks, checkpoint_steps, measured
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
@@ -89,6 +90,7 @@ class PackTrainer:
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
         self.sequences: dict[str, dict[str, np.ndarray]] = {}  # of the last evaluation, by split
+        self.first_batch: dict[str, dict[str, np.ndarray]] = {}  # the same in the order of `windows`
         self.warm: set[str] = set()  # splits whose evaluation is compiled
         held = self.source.evaluation("val")
         self.held_out = 0 if held is None else len(held.tokens)  # windows, of which so many are in the sample:
@@ -258,8 +260,7 @@ class PackTrainer:
         began, (_, size, length) = time.monotonic(), windows.tokens.shape
         order = evaluation_order(len(data.tokens))
         count = -(-(len(order) if whole else self.sampled) // size)
-        found = self.program.evaluate(state.model, windows, np.int32(count))
-        rows = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
+        rows = self.program.evaluated(state.model, windows, count)
         if split_name in self.warm:  # the first time compiles
             self.forward = (time.monotonic() - began) / (count * size * length * self.plan.width)
         self.warm.add(split_name)
@@ -269,6 +270,7 @@ class PackTrainer:
         if whole:  # in the split's own order
             own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
             self.sequences[split_name] = own
+            self.first_batch[split_name] = {name: values[:, :size] for name, values in rows.items()}
             metrics = [a | b for a, b in zip(measured(own, split_name, data.num_bytes), metrics, strict=True)]
         return metrics
 
@@ -293,26 +295,34 @@ class PackTrainer:
                 self.watcher.sampled(step, run, text)
 
     def finish(self, state: TrainState) -> None:
-        """Write each run's model and result. The result comes last: it alone says that a run is done."""
+        """Write each run's model and result. The result comes last: it alone says that a run is done.
+
+        Raises:
+            NotReproduced: the saved model of a run does not compute what was trained; that run gets no result.
+        """
         test = self.evaluation(state, "test")
         if "val" not in self.sequences:  # killed between the last evaluation and the result
             self.evaluation(state, "val")
         diverged = fetched(state.diverged_at)
+        places = [i for i, folder in enumerate(self.folders) if folder in self.open]
+        at_once(self.study.store, (partial(self.folders[i].write_model, self.model_files(state, i)) for i in places))
+        stored = {i: self.folders[i].read_model() for i in places}
+        wrong = mismatches(self.program, stored, self.windows, self.first_batch)
         at_once(
             self.study.store,
-            (partial(self.finish_run, i, self.model_files(state, i), test[i], int(diverged[i]))
-             for i, folder in enumerate(self.folders) if folder in self.open),
+            (partial(self.finish_run, i, test[i], int(diverged[i])) for i in places if i not in wrong),
         )  # fmt: skip
+        if wrong:
+            raise NotReproduced({self.runs[i].id: f"{self.folders[i].where}: {wrong[i]}" for i in wrong})
 
-    def finish_run(self, i: int, model: dict[str, bytes], test: dict[str, float], diverged: int) -> None:
-        """Write one run's model and result.
+    def finish_run(self, i: int, test: dict[str, float], diverged: int) -> None:
+        """Write one run's evaluation and result.
 
         Args:
             test: its metrics on the test split.
             diverged: the step at which it did; below 0 if it did not.
         """
         run, folder = self.runs[i], self.folders[i]
-        folder.write_model(model)
         folder.write_evaluation({
             f"{name}/{sum_}": blocks(values[i])
             for name, sums in self.sequences.items() for sum_, values in sums.items()
