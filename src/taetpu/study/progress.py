@@ -77,6 +77,9 @@ class StudyProgress(Watcher):
         layout = in_words(plan.layout)
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
 
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        self.tell(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
+
     def begun(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 

@@ -145,7 +145,7 @@ class Packs:
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
         before, now = self.folder.pack_flags(plan.id), flags()
-        if not self.folder.pack_steps(plan.id):
+        if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:
             self.watcher.begun_otherwise(plan, before, now)

@@ -104,7 +104,7 @@ class PackTrainer:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
         pack = self.plan.id
-        saved = Checkpoints(self.study.pack_folder(pack), lambda step: self.study.keep_pack(pack, step))
+        saved = Checkpoints(self.study.pack(pack), self.watcher.damaged)
         with self.interruptible() as self.check, ending() as self.ending, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
@@ -125,12 +125,19 @@ class PackTrainer:
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
-        step = checkpoints.latest() or 0
+        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.check_runs)
         self.watcher.resumed(step)
         for folder in self.open:
             folder.truncate(step)
-        state = self.program.init(self.numbers, self.seeds)
-        return (checkpoints.restore(step, state) if step else state), step
+        return state, step
+
+    def check_runs(self, about: dict[str, Any]) -> None:
+        """Raise `Damaged` unless the files of the runs are those that a checkpoint was written after."""
+        for folder in self.open:
+            if folder.key in about.get("runs", {}):
+                folder.verify_files(about["runs"][folder.key])
+            else:  # of an earlier version
+                folder.metrics()
 
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
         """Train to `border`, or to where the run can be left before it; the step that was reached.
@@ -171,7 +178,7 @@ class PackTrainer:
         if step > self.recorder.start:
             self.store(step)
         if checkpoints.latest() != step:
-            checkpoints.save(step, state)
+            self.save_state(state, step, checkpoints)
         raise KeyboardInterrupt
 
     def rows(self, step: int, size: int) -> np.ndarray:
@@ -248,7 +255,11 @@ class PackTrainer:
             for i, folder in enumerate(self.folders):
                 if folder in self.open:
                     folder.write_checkpoint(step, self.model_files(state, i))
-        checkpoints.save(step, state)
+        self.save_state(state, step, checkpoints)
+
+    def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+        """Write the resume state, with digests of what is stored of the runs by now."""
+        checkpoints.save(step, state, runs={folder.key: folder.digests() for folder in self.open})
 
     def evaluation(self, state: TrainState, split_name: str, *, whole: bool = True) -> list[dict[str, float]]:
         """The metrics of every run on a split and, of `val`, on the sample; on that alone unless `whole`. Nothing where
