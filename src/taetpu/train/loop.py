@@ -81,7 +81,7 @@ class PackTrainer:
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.own_runs = self.program.own_runs
-        self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
+        self.facts = dict(self.source.facts)
         self.dispatch, self.began = 1, time.monotonic()
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
@@ -254,7 +254,7 @@ class PackTrainer:
         self.sequences[split_name] = sequences
         sums = {name: values.sum(1) for name, values in sequences.items()}
         return [
-            derived({name: float(v[i]) for name, v in sums.items()}, split_name, data.num_bytes)
+            derived({n: float(v[i]) for n, v in sums.items()}, split_name, data.num_bytes, data.unpredicted_bits)
             for i in range(self.plan.width)
         ]
 

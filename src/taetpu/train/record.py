@@ -66,12 +66,19 @@ class Recorder:
         self.count = 0
 
 
-def derived(sums: Mapping[str, float], split: str, num_bytes: int | None) -> dict[str, float]:
-    """Metrics of an evaluation set from its sums: mean loss in nats, accuracy, bits per byte where bytes are known."""
+def derived(
+    sums: Mapping[str, float], split: str, num_bytes: int | None, unpredicted_bits: float = 0.0
+) -> dict[str, float]:
+    """Return the metrics of an evaluation set: mean loss in nats, accuracy, and bits per byte of a text.
+
+    Args:
+        sums: over the positions of the set (see `optim.loss.positions`).
+        num_bytes, unpredicted_bits: see `data.batches.Split`.
+    """
     weight = max(sums["weight"], 1.0)
     found = {f"{split}/loss": sums["nll"] / weight, f"{split}/accuracy": sums["correct"] / weight}
     if num_bytes:
-        found[f"{split}/bits_per_byte"] = sums["nll"] / math.log(2) / num_bytes
+        found[f"{split}/bits_per_byte"] = (sums["nll"] / math.log(2) + unpredicted_bits) / num_bytes
     return found
 
 
