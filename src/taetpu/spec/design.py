@@ -180,6 +180,20 @@ class Study:
             )
             remedy = f"measure: {{primary: {split}/bits_per_byte}}"
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
+        if what == "bits_per_byte":
+            self._check_bytes(arm, *(getattr(of.evaluation(split), "num_bytes", None) for of in (source, baseline)))
+
+    def _check_bytes(self, arm: Arm, own: int | None, baseline: int | None) -> None:
+        """Raise `UserError` unless bits per byte of an arm and of its baseline have the same denominator."""
+        if own is not None and own == baseline:
+            return
+        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: "
+        if own is None:
+            problem += "its tokens do not determine the text, and what they leave out would cost nothing"
+        else:
+            problem += f"its text has {own} bytes, and that of its baseline {baseline}"
+        remedy = "a tokenizer that restores the text (byte, bpe, or char with unseen: unk), or another metric"
+        raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""

@@ -85,7 +85,7 @@ class PackTrainer:
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.own_runs = self.program.own_runs
-        self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
+        self.facts = dict(self.source.facts)
         self.dispatch, self.began = 1, time.monotonic()
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
@@ -276,13 +276,12 @@ class PackTrainer:
             self.forward = (time.monotonic() - began) / (count * size * length * self.plan.width)
         self.warm.add(split_name)
         part = {name: values[:, : self.sampled] for name, values in rows.items()}
-        num_bytes = data.num_bytes and data.num_bytes * part["weight"][0].sum() / data.weights.sum()
-        metrics = measured(part, SAMPLED, num_bytes) if split_name == "val" else [{}] * self.plan.width
+        metrics = measured(part, SAMPLED, data) if split_name == "val" else [{}] * self.plan.width
         if whole:  # in the split's own order
             own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
             self.sequences[split_name] = own
             self.first_batch[split_name] = {name: values[:, :size] for name, values in rows.items()}
-            metrics = [a | b for a, b in zip(measured(own, split_name, data.num_bytes), metrics, strict=True)]
+            metrics = [a | b for a, b in zip(measured(own, split_name, data), metrics, strict=True)]
         return metrics
 
     def spent(self, run: RunSpec, step: int) -> dict[str, float]:
