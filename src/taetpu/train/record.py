@@ -78,12 +78,12 @@ def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> li
     """
     sums = {key: values.sum(1) for key, values in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
-    return [
-        _derived({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in range(len(sums["nll"]))
-    ]
+    runs = range(len(sums["nll"]))
+    return [derived({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
 
 
-def _derived(sums: Mapping[str, float], name: str, split: Split, share: float) -> dict[str, float]:
+def derived(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+    """Return one run's metrics from its sums over `share` of a split."""
     weight = max(sums["weight"], 1.0)
     found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
     if split.num_bytes:
