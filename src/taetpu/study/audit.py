@@ -65,7 +65,8 @@ class Audit:
         again = StudyFolder(open_store(self.folder.where), AUDIT)
         trainer = Packs(self.study.sources, again, self.watcher, {run.id: run for run in runs})
         for run in runs:
-            at(again, run).start(described(run))
+            if at(again, run).status() == "absent":
+                at(again, run).start(described(run))
         left = [run for run in runs if at(again, run).status() != "done"]
         plans = plan_packs(left, [self.study.sources.of(run.config) for run in left], packing=self.packing)
         self.watcher.audited(left)
