@@ -8,7 +8,7 @@ import pytest
 from tests.forged import unsealed
 
 from taetpu.core.errors import UserError
-from taetpu.core.identity import identity
+from taetpu.core.identity import SCHEMA, identity
 from taetpu.stats.analyse import analyse
 from taetpu.stats.verify import verify
 from taetpu.store.runs import RunFolder
@@ -24,7 +24,7 @@ def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
     config = {"task": {"kind": "copy"}, "model": model, "train": {"steps": 10, "loss_bound": 100.0, "log_every": 5}}
     number = identity(config, made.seed, "data", [])
     run = stored.run(made.arm, made.seed, number)
-    about = {"arm": made.arm, "seed": made.seed, "id": number}
+    about = {"schema": SCHEMA, "arm": made.arm, "seed": made.seed, "id": number}
     run.take_over(made, {**about, "config": config, "data": "data", "plugins": []})
     stored.store.delete(made.key)
     return run

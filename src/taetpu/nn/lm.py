@@ -87,15 +87,18 @@ def selected(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer spelled out: what is built, and what a run's identity is computed from."""
+    """The model with every layer spelled out: what is built, and what a run's identity is computed from.
+
+    Its defaults are those of `ModelConfig`: a run's identity leaves them out.
+    """
 
     dim: PositiveInt
-    position: Annotated[Any, SlotMark("position")]
-    norm: Annotated[Any, SlotMark("norm")]
-    embedding: Annotated[Any, SlotMark("embedding")]
-    init: Annotated[Any, SlotMark("init")]
-    bias: bool
-    dropout: Annotated[Rate, Traced(neutral=0.0)]
+    position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
+    init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    bias: bool = False
+    dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
 
     def dims(self, vocab_size: int, seq_len: int) -> Dims:

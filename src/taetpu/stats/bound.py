@@ -7,7 +7,7 @@ program derives from others (a hidden size, a layer cut out of a pattern) are le
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.identity import LENGTH, canonical, computed, identity
+from taetpu.core.identity import LENGTH, canonical, computed, recorded_identity, stated
 from taetpu.stats.stored import read_config
 from taetpu.store.runs import RunFolder
 
@@ -25,11 +25,15 @@ def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_not_itself(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computed(about[run]["config"]) for run in runs if not problems[run]}
-    usual = _usual(configs)
+    # Without defaults: runs of one arm may have been recorded by versions of which one has more fields.
+    own = {run: stated(config, about[run].get("defaults", {})) for run, config in configs.items()}
+    usual = _usual(own)
     written = {**study["arms"], **_trials(study)}
     for run, config in configs.items():
-        problems[run] += _not_its_arm(run.arm, config, written, study, usual.get(BASELINE, {}))
-        if not problems[run] and config != usual[run.arm]:
+        problems[run] += _not_its_arm(run.arm, config, written, study)
+        if run.arm in written and run.arm != BASELINE:
+            problems[run] += _not_its_baseline(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
+        if not problems[run] and own[run] != usual[run.arm]:
             problems[run].append(f"its config is not that of the other runs of arm {run.arm!r}")
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
 
@@ -81,19 +85,19 @@ def _not_its_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str
         if recorded.get(part) != own:
             yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
             return
-    stated = str(recorded.get("id"))
-    if not stated.startswith(run.id):
-        yield f"this run is recorded as {stated[:8]!r}, and its folder is called {run.id!r}"
+    given = str(recorded.get("id"))
+    if not given.startswith(run.id):
+        yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
 
 
 def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Does a record of config, data and plug-ins come to its identity? One without data, or whose identity is not
     whole, is of an earlier version.
     """
-    config, data, stated = recorded.get("config"), recorded.get("data"), str(recorded["id"])
-    if not config or data is None or len(stated) != LENGTH:
+    data, given = recorded.get("data"), str(recorded["id"])
+    if not recorded.get("config") or data is None or len(given) != LENGTH:
         return
-    if identity(config, run.seed, data, recorded.get("plugins", [])) != stated:
+    if recorded_identity({"seed": run.seed, **recorded}, data) != given:
         yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
 
 
@@ -112,7 +116,6 @@ def _not_its_arm(
     config: Mapping[str, Any],
     written: Mapping[str, Mapping[str, Any]],
     study: Mapping[str, Any],
-    baseline: Mapping[str, Any],
 ) -> Iterator[str]:
     """The config of a run against what the study says of its arm."""
     if arm not in written:
@@ -124,9 +127,15 @@ def _not_its_arm(
         found = _looked_up(config, path, layered)
         if found and not any(_agrees(one, value) for one in found):
             yield f"{path} is {_brief(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
+
+
+def _not_its_baseline(
+    arm: str, config: Mapping[str, Any], overrides: Mapping[str, Any], baseline: Mapping[str, Any]
+) -> Iterator[str]:
+    """The sections of a run's config that its arm does not change, against the baseline's; defaults left out."""
     changed = {path.partition(".")[0] for path in overrides}
     for section, fields in baseline.items():
-        if arm != BASELINE and section not in changed and config.get(section) != fields:
+        if section not in changed and config.get(section) != fields:
             yield f"its {section} is not the baseline's, and arm {arm!r} does not change it"
 
 
