@@ -50,6 +50,7 @@ class Arm:
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
         crossed: one of a product of several lists, where a single value may be the baseline's.
+        idle: the overrides whose value is the baseline's, so that they change nothing.
         role: what a design has it for (see `spec.candidates.Candidate`).
     """
 
@@ -59,6 +60,7 @@ class Arm:
     diff: Diff
     origins: Origins
     crossed: bool = False
+    idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -225,6 +227,7 @@ def frozen(study: Study) -> dict[str, Any]:
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
+        "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
     }
@@ -256,7 +259,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    return {**stored, "seeds": seeds, "arms": arms, "roles": roles, "design": new["design"]}
+    idle = {**stored.get("idle", {}), **new["idle"]}
+    return {**stored, "seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
 
 
 def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:

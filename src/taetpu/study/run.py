@@ -161,6 +161,7 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
     study, _ = proved(study)
     own, folder = folder, shared(study, folder)
     with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
+        watcher.compared(study.measure.primary)
         study = in_equal_time(study, folder, watcher)
         if options.until_resolved:
             study = study.changed(seeds=seeds_begun(study, folder))
