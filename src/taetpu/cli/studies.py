@@ -210,9 +210,11 @@ def _resolution(found: dict[str, Any]) -> str:
             f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
             "--noise SD says how much that is"
         )
-    text = (
-        f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
-    )
+    text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
+    if found["most"] is not None and found["resolves"] > found["most"]:
+        text += f"finds no effect {chance}, since none can be larger than {found['most']:g}"
+    else:
+        text += f"finds a true effect of {found['resolves']:.2g} {chance}"
     if found["effect"] is None:
         return text
     if found["seeds"] is None:

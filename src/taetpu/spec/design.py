@@ -51,6 +51,7 @@ class Arm:
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
         crossed: one of a product of several lists, where a single value may be the baseline's.
+        idle: the overrides whose value is the baseline's, so that they change nothing.
         role: what a design has it for (see `spec.candidates.Candidate`).
     """
 
@@ -60,6 +61,7 @@ class Arm:
     diff: Diff
     origins: Origins
     crossed: bool = False
+    idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -241,6 +243,7 @@ def frozen(study: Study) -> dict[str, Any]:
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
+        "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
         "evaluation": Sample.of(study.arms[0].config, study.source(study.arms[0])).frozen,
@@ -279,8 +282,9 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    added_to = {"seeds": seeds, "arms": arms, "roles": roles, "design": new["design"], "evaluation": sample}
-    return {**stored, **added_to}
+    idle = {**stored.get("idle", {}), **new["idle"]}
+    extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    return {**stored, **extended, "evaluation": sample}
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:

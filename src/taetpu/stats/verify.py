@@ -13,7 +13,7 @@ from taetpu.stats.bound import unbound
 from taetpu.stats.evaluation import SUMS
 from taetpu.stats.intact import refuse
 from taetpu.stats.plan import read_plan
-from taetpu.stats.planned import departures, strays
+from taetpu.stats.planned import departures, strays, tuned_by
 from taetpu.stats.stored import read_config, read_result, read_study
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
@@ -126,13 +126,14 @@ def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 def _of_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
     """What tuning found, against the runs that it tried."""
-    tuning, primary = study.get("tuning"), study["plan"]["primary"]
+    tuning = study.get("tuning")
     if not tuning:
         return
+    metric = tuned_by(tuning, study["plan"]["primary"])
     ended = {(run.arm, run.seed): read_result(run) for run in runs}
     for name, entry in tuning["arms"].items():
         for cell, trial in entry["trials"].items():
-            came_to = [_finished(ended.get((trial["arm"], seed)), primary) for seed in tuning["seeds"]]
+            came_to = [_finished(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
             if came_to != trial["by_seed"]:
                 yield f"study.yaml: tuning {name} with {cell} came to {came_to}, and {trial['by_seed']} is recorded"
         means = {cell: _over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}

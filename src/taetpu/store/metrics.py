@@ -8,7 +8,7 @@ has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is o
 import json
 import re
 import zlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +22,6 @@ _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
 
 
-SAMPLED = "val_sample"
-"""What metrics of the sample of the validation split begin with, which is evaluated during training."""
-
-
 class Series(NamedTuple):
     """One metric over the steps of one run."""
 
@@ -33,6 +29,36 @@ class Series(NamedTuple):
     """(points,), increasing: how many updates had been made."""
     value: NDArray[np.float64]
     """(points,); may hold NaN and infinities."""
+
+
+SAMPLED = "val_sample"
+"""The split of metrics that are measured on a sample of the validation split while a run trains."""
+
+
+def counterpart(metric: str, split: str) -> str:
+    """The same metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
+    return f"{split}/{metric.rpartition('/')[2]}"
+
+
+def shown_series(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
+    """Name the series that shows how a study's primary metric develops.
+
+    A primary metric may be measured only at the end of a run: on the test split, or on the whole validation split where
+    a sample of it is evaluated during training. Until all runs have it, its counterpart on validation data is shown.
+
+    Args:
+        recorded: for each run that has begun, the names of what was recorded of it.
+        curve: whether the series is drawn over training, so that its points count more than that it is the primary.
+
+    Returns:
+        the first of the primary metric, `val_sample/<what>`, `val/<what>` and `val/loss` that all runs with any of them
+        have; of a `curve`, `val_sample/<what>` comes first. The primary metric where no run has any.
+    """
+    sampled, whole = counterpart(primary, SAMPLED), counterpart(primary, "val")
+    wanted = [sampled, primary, whole] if curve else [primary, sampled, whole]
+    wanted = list(dict.fromkeys([*wanted, counterpart("loss", SAMPLED), "val/loss"]))
+    runs = [known for known in map(set, recorded) if known.intersection(wanted)]
+    return next((name for name in wanted if runs and all(name in known for known in runs)), primary)
 
 
 def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:

@@ -11,7 +11,7 @@ from taetpu.core.config import to_data
 from taetpu.core.traced import split
 from taetpu.report import held_out
 from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
-from taetpu.stats.changes import in_words
+from taetpu.stats.changes import changing, in_words
 from taetpu.stats.stored import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, time_matched, to_time
@@ -178,7 +178,7 @@ def _change(arm: Arm, base: Mapping[str, Any]) -> str:
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
-        return in_words(arm.overrides, base) + also
+        return in_words(changing(arm.overrides, arm.idle), base) + also
     changed = {path: value for path, value in match.items() if "." in path and value is not None}
     return f"{match['of']}; {in_words(changed, base)}{also}"
 

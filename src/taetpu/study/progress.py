@@ -17,14 +17,17 @@ from rich.text import Text
 
 from taetpu.core.errors import Failed
 from taetpu.core.plugins import explained
+from taetpu.report.names import fitted
 from taetpu.report.usage import used
 from taetpu.spec.design import RunSpec
+from taetpu.store.metrics import shown_series
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 from taetpu.train.watch import Watcher
 
 WIDTH = 80  # columns that a sample's line takes at most
 SHORTEST = 0.2  # seconds of training that a speed is told from
+NAME = 36  # columns of an arm's name
 ROWS = 12  # arms shown at once, those of the latest packs
 
 
@@ -45,7 +48,8 @@ class StudyProgress(Watcher):
         self.bar = self.bars.add_task("preparing", total=None, rate="", left="")
         self.pace = Pace()
         self.losses: dict[str, dict[int, float]] = {}
-        self.evals: dict[str, dict[int, float]] = {}
+        self.primary = "val/loss"
+        self.evals: dict[str, dict[int, dict[str, float]]] = {}
         self.text = ""
         self.use = ""
         self.runs: Sequence[RunSpec] = ()
@@ -60,6 +64,9 @@ class StudyProgress(Watcher):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if self.console.is_terminal:
             self.live.stop()
+
+    def compared(self, primary: str) -> None:
+        self.primary = primary
 
     def calibrating(self, runs: int, layout: Layout, number: int) -> None:
         if number == 1:
@@ -124,12 +131,20 @@ class StudyProgress(Watcher):
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         self.pace.lap("evaluated")
-        if "val/loss" in values:
-            self.evals.setdefault(run.arm, {})[run.seed] = values["val/loss"]
+        self.evals.setdefault(run.arm, {})[run.seed] = values
         if run is self.runs[-1]:
-            means = "  ".join(f"{arm} {_mean(self.evals.get(arm, {}))}" for arm in self.arms())
+            metric, arms = self.measured(self.arms()), self.arms()
+            means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
-            self.say(f"  step {step}: val/loss {means}" + (f"  ({pace})" if pace else ""))
+            self.say(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
+
+    def measured(self, arms: Sequence[str]) -> str:
+        """The metric of these arms' last evaluations that shows the primary one."""
+        return shown_series(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
+
+    def values(self, arm: str, metric: str) -> dict[int, float]:
+        """A metric of an arm's last evaluations, by seed."""
+        return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
 
     def looked(self, step: int) -> None:
         self.pace.lap("looked")
@@ -193,12 +208,14 @@ class StudyProgress(Watcher):
 
     def render(self) -> Group:
         """The live display: the bar, the device's use, the last losses of the arms, the last sample."""
+        arms = list(self.losses)[-ROWS:]
+        metric = self.measured(arms)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("arm", max_width=36, no_wrap=True)
-        table.add_column("train loss", justify="right")
-        table.add_column("val loss", justify="right")
-        for arm in list(self.losses)[-ROWS:]:
-            table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
+        table.add_column("arm", no_wrap=True)
+        table.add_column("train/loss", justify="right")
+        table.add_column(metric, justify="right")
+        for arm, name in zip(arms, fitted(arms, NAME), strict=True):
+            table.add_row(Text(name), _mean(self.losses[arm]), _mean(self.values(arm, metric)))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")
         use = [Text(self.use, style="dim")] if self.use else []
         return Group(self.bars, *use, table, sample)

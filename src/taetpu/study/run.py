@@ -170,6 +170,7 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
     own, folder = folder, shared(study, folder)
     with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
+        watcher.compared(study.measure.primary)
         study = in_equal_time(study, folder, watcher)
         if options.until_resolved:
             study = study.changed(seeds=seeds_begun(study, folder))

@@ -13,6 +13,9 @@ from taetpu.train.usage import Usage
 class Watcher:
     """Hears of everything that happens while a study trains, in the order of these methods."""
 
+    def compared(self, primary: str) -> None:
+        """A study is run whose arms are compared by the metric `primary`."""
+
     def calibrating(self, runs: int, layout: Layout, number: int) -> None:
         """How to pack `runs` runs is measured: `layout` is compiled and timed, the `number`-th that is tried."""
 
