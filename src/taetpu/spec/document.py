@@ -1,5 +1,6 @@
 """A study file as plain data, with the line of everything in it."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,16 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.resolver import VersionedResolver
 
 from taetpu.core.errors import UserError, Where
+from taetpu.core.numerals import DECIMAL, INTEGER
+
+NUMBERS = {
+    "int": re.compile(rf"(?:{INTEGER.pattern}|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    "float": re.compile(rf"(?!{INTEGER.pattern}\Z)(?:{DECIMAL.pattern}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"),
+}
+"""What plain text is a number, by the end of its tag."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,17 @@ def parse_value(text: str) -> Any:
         raise UserError(f"{text!r} is not a YAML value", remedy="quote it, e.g. a.b='{kind: relu}'") from None
 
 
+class CoreResolver(VersionedResolver):
+    """Resolves numbers by YAML 1.2's core schema. The library's own rules also read `0_1` as 1 and `0b11` as 3."""
+
+    def add_version_implicit_resolver(self, version: Any, tag: Any, regexp: Any, first: Any) -> None:
+        super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
+
+
 def _yaml() -> YAML:
-    return YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
+    yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
+    yaml.Resolver = CoreResolver
+    return yaml
 
 
 def _text(file: Path) -> str:
