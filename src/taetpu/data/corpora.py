@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError
 
 PYTHON_DOCS = "python-docs"
 BETWEEN = "\n\n"  # stands between two documents of one split
@@ -68,14 +69,26 @@ def python_docs() -> list[Document]:
 
 def _from_disk(source: str, path: Path) -> list[Document]:
     if not path.exists():
-        near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
             f"no file or folder {source!r} (looked for {path})",
             path=("source",),
-            remedy=f"{suggest(path.name, [*near, PYTHON_DOCS])}; a relative path starts at the study's folder",
+            remedy=f"{_nearest(path)}a relative path starts at the study's folder; `{PYTHON_DOCS}` needs no file",
         )
     files = sorted(_files(path)) if path.is_dir() else [path]
     return [Document(str(file.relative_to(path)) if path.is_dir() else file.name, _text(file)) for file in files]
+
+
+def _nearest(path: Path) -> str:
+    """Return a question with the file or folder whose name is most like a missing one's; nothing where none is like it.
+
+    Others are not named: the folder may be the user's home, whose content belongs in no message.
+    """
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, [*names, PYTHON_DOCS], n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:
