@@ -231,7 +231,15 @@ def test_a_missing_file_names_what_is_near(folder: Path):
     assert str(error).startswith(f"no file or folder 'on.txt' (looked for {folder}/on.txt)\n  where:  source\n")
     assert "did you mean 'one.txt'?" in str(error)
     assert "did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
-    assert "known: python-docs" in str(refused(folder, source="nowhere/at/all.txt"))
+    assert "`python-docs` needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
+
+
+def test_a_missing_file_names_nothing_else_of_its_folder(folder: Path):
+    for name in (".bash_history", "diary.txt", "taxes"):
+        (folder / name).touch()
+    for asked in ("corpus.bin", ".bash_histor"):
+        told = str(refused(folder, source=asked))
+        assert not any(name in told for name in (".bash_history", "diary", "taxes", "one.txt"))
 
 
 def test_an_empty_corpus(folder: Path):

@@ -7,7 +7,7 @@ import typer
 
 from taetpu.cli.consent import DryRun, Yes
 from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
-from taetpu.cli.options import AsJson, Root
+from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.results import show
 from taetpu.cli.studies import Pack, Sets, StudyFile
 from taetpu.cli.tables import show_json
@@ -72,8 +72,8 @@ def run(
     audit: Audit = None,
     retrain_damaged: RetrainDamaged = False,
     coordinator: Coordinator = None,
-    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
-    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
+    processes: Annotated[int | None, integer(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
+    process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
     profile: Profiled = 0,
     xla_flags: XlaFlags = "",
     libtpu_args: LibtpuArgs = "",

@@ -10,7 +10,7 @@ import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.machine import LibtpuArgs, XlaFlags
-from taetpu.cli.options import AsJson, Root
+from taetpu.cli.options import AsJson, Root, number
 from taetpu.cli.preflight import compiled_for, most_of, refuse_what_does_not_fit, show_slices, wanted_slices
 from taetpu.cli.tables import count, say, show_json, show_table
 
@@ -43,11 +43,15 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     from importlib.resources import files
 
     from taetpu.core.errors import UserError
+    from taetpu.core.modules import shadowed
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")
     check_name(name, "study", ())
+    if module := shadowed(name):
+        problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
+        raise UserError(problem, path=("NAME",), remedy=f"use another name, e.g. {name}-study")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")
@@ -71,9 +75,9 @@ def plan(
     root: Root = None,
     pack: Pack = "auto",
     noise: Annotated[
-        float | None, typer.Option(help="Standard deviation of a run, to say which effects the study can resolve.")
+        float | None, number(help="Standard deviation of a run, to say which effects the study can resolve.")
     ] = None,
-    effect: Annotated[float | None, typer.Option(help="A true effect: how many seeds would find it?")] = None,
+    effect: Annotated[float | None, number(help="A true effect: how many seeds would find it?")] = None,
     tpu: Annotated[
         str | None,
         typer.Option(

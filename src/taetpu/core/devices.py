@@ -63,7 +63,7 @@ def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.
     if device == "cpu":
         environ["JAX_PLATFORMS"] = "cpu"
         return
-    if not device.isdecimal():
+    if not (device.isascii() and device.isdecimal()):
         raise _refused(f"--device {device} is neither a number nor cpu", remedy="--device 0 is the first accelerator")
     if not (found := accelerators(dev)):
         raise _refused(

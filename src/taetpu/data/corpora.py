@@ -5,11 +5,12 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError
 
 PYTHON_DOCS = "python-docs"
 BETWEEN = "\n\n"  # stands between two documents of one split
@@ -78,11 +79,10 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(
             f"no file or folder {source!r} (looked for {path})",
             path=("source",),
-            remedy=f"{suggest(path.name, [*near, PYTHON_DOCS])}; a relative path starts at the study's folder",
+            remedy=f"{_nearest(path)}a relative path starts at the study's folder; `{PYTHON_DOCS}` needs no file",
         ) from None
     except OSError as error:
         raise _unreadable(source, error) from None
@@ -97,6 +97,19 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
         path=("source",),
         remedy="write its content to a file, and name that",
     )
+
+
+def _nearest(path: Path) -> str:
+    """Return a question with the file or folder whose name is most like a missing one's; nothing where none is like it.
+
+    Others are not named: the folder may be the user's home, whose content belongs in no message.
+    """
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, [*names, PYTHON_DOCS], n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.loading import load
+from taetpu.core.numerals import parse_int
 from taetpu.core.sites import site
 from taetpu.core.traced import active, bind, split
 from taetpu.core.tree import leaves_by_path
@@ -72,9 +73,9 @@ def selected(where: int | str, num_layers: int) -> list[int]:
     text = str(where)
     try:
         if ":" in text:
-            found = list(range(num_layers))[slice(*(int(part) if part else None for part in text.split(":")))]
+            found = list(range(num_layers))[slice(*(parse_int(part) if part else None for part in text.split(":")))]
         else:
-            found = [range(num_layers)[int(text)]]
+            found = [range(num_layers)[parse_int(text)]]
     except (ValueError, IndexError, TypeError):
         found = []
     if not found:

@@ -204,7 +204,7 @@ def notices(results: Results) -> list[str]:
         found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
         found.append(
-            f"Seeds were added after verdicts had been given: the chance of a false one is not "
+            f"Seeds were added beyond those planned: the chance of a false verdict is not "
             f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
         )
     late = [arm["name"] for arm in arms if not arm["planned"]]

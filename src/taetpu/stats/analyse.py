@@ -98,7 +98,7 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
             "study": study["study"],
             "primary": plan.primary,
             "direction": plan.direction,
-            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]))},
+            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at"))},
             "departures": departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),
