@@ -8,7 +8,7 @@ from typing import Any
 SCHEMA = 2  # raised when the same config comes to mean another computation
 LENGTH = 16
 
-OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
+OBSERVATION = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 """Fields of `train` that say how a run is watched: no part of what it computes."""
 
 COMPUTATION = ("compute",)

@@ -172,6 +172,26 @@ def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: 
     return rows.reshape(count, batch_size)
 
 
+@lru_cache(maxsize=32)
+def evaluation_order(num_windows: int) -> np.ndarray:
+    """The order in which a split's windows are sampled: int32 `(num_windows,)`, read-only. A sample is a prefix.
+
+    Of every prefix of 2^k windows, each of 2^k equal parts of the split holds one, at a random place (a base-2 van der
+    Corput sequence with nested scrambling; Owen 1995). So a sample covers all documents in proportion to their length,
+    a smaller sample is part of a larger one, and no period of the text coincides with the spacing.
+    """
+    bits = (num_windows - 1).bit_length()
+    number, place = np.arange(2**bits), np.zeros(2**bits, np.int64)
+    for level in range(bits):
+        first = np.random.Philox(key=np.array([num_windows, level], np.uint64)).random_raw(2**level) & np.uint64(1)
+        place = 2 * place + ((number >> level & 1) ^ first.astype(np.int64)[place])
+    windows = place * num_windows >> bits
+    _, at = np.unique(windows, return_index=True)
+    order = windows[np.sort(at)].astype(np.int32)
+    order.setflags(write=False)
+    return order
+
+
 def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """`(windows, seq_len + 1)`: window i holds tokens i*T to i*T + T.
 

@@ -8,6 +8,7 @@ from typing import Any
 from taetpu.report import factors
 from taetpu.report.terms import NOT_TIMED, Costs, Results, terms
 from taetpu.stats import numbers
+from taetpu.store.metrics import SAMPLED
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
 MARKS = {
@@ -74,9 +75,11 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
-    unit = UNITS.get(name.rpartition("/")[2])
-    return f"{name} ({unit})" if unit else name
+    """A metric with its unit, where that is known, and what it is of: `val/loss (nats per token)`."""
+    split, _, what = name.rpartition("/")
+    about = [UNITS[what]] if what in UNITS else []
+    about += ["on a sample of the validation split"] if split == SAMPLED else []
+    return f"{name} ({', '.join(about)})" if about else name
 
 
 def headline(results: Results) -> str:

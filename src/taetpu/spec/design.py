@@ -14,6 +14,7 @@ from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
+from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, canonical, run_id
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, brief, show
@@ -241,6 +242,7 @@ def frozen(study: Study) -> dict[str, Any]:
         "arms": {arm.name: arm.overrides for arm in study.arms},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
+        "evaluation": Sample.of(study.arms[0].config, study.source(study.arms[0])).frozen,
     }
 
 
@@ -250,7 +252,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     Arms and seeds that the file no longer has stay recorded, and so does how runs were watched at first.
 
     Raises:
-        UserError: the folder belongs to another baseline, measure or data, or an arm has come to mean something else.
+        UserError: the folder belongs to another baseline, measure or data, an arm has come to mean something else, or
+            runs would be evaluated on another sample than those before.
     """
     new = frozen(study)
     for part, what in FIXED.items():
@@ -258,6 +261,10 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
             if not any(path == free or path.startswith(f"{free}.") for free in FREE):
                 change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
+    sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
+    if (asked := new["evaluation"]["asked"]) != sample["asked"]:
+        problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
+        raise _refused(study, problem, "base.train.eval_windows", f"eval_windows: {sample['asked']}, or ")
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
@@ -270,7 +277,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    return {**stored, "seeds": seeds, "arms": arms, "roles": roles, "design": new["design"]}
+    added_to = {"seeds": seeds, "arms": arms, "roles": roles, "design": new["design"], "evaluation": sample}
+    return {**stored, **added_to}
 
 
 def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:

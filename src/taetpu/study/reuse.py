@@ -55,19 +55,20 @@ def studies_at(root: str) -> list[StudyFolder]:
 
 def _check_same(run: RunSpec, other: RunFolder) -> None:
     """Was this run trained as its identity says, and did it come to what its own metrics say?"""
+    remedy = "it was changed afterwards: move it away, or leave --reuse"
+    for problem in other.damage():
+        raise UserError(problem, file=other.where, remedy=remedy)
     recorded, wanted = read_config(other), from_json(to_json(described(run)), other.where)
     for part in ("seed", "config", "plugins"):
         if recorded.get(part) != wanted[part]:
             problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
-            raise UserError(
-                problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
-            )
+            raise UserError(problem, file=other.where, remedy=remedy)
     from taetpu.stats.verify import (
         contradictions,
     )  # here: it brings all of the statistics, which most commands do without
 
     for problem in contradictions(other):
-        raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
+        raise UserError(problem, file=other.where, remedy=remedy)
 
 
 def described(run: RunSpec) -> dict[str, Any]:

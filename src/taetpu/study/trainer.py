@@ -14,6 +14,7 @@ from taetpu.core.flags import flags
 from taetpu.core.hosts import Parted, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
+from taetpu.spec.evaluation import Sample
 from taetpu.store.study import StudyFolder
 from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
 from taetpu.train.loop import PackTrainer
@@ -21,6 +22,7 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import Packing, PackPlan
 from taetpu.train.profile import OFF, Tracing
+from taetpu.train.readback import NotReproduced
 from taetpu.train.watch import Watcher
 
 
@@ -70,7 +72,7 @@ def train_missing(
             queue.append(plan)
             if not packing.kept_by(plan):
                 watcher.kept(plan)
-    trainer = Packs(study.sources, folder, watcher, wanted, profile)
+    trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
     watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
@@ -84,6 +86,7 @@ def train_missing(
             watcher.halved(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
+            runs = [run for run in runs if run.id in error.runs] if isinstance(error, NotReproduced) else runs
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
         else:
@@ -99,6 +102,7 @@ class Packs:
     folder: StudyFolder
     watcher: Watcher
     wanted: dict[str, RunSpec]
+    sample: Sample
     profile: int = 0
     programs: dict[str, Program] = field(default_factory=dict)
 
@@ -116,9 +120,13 @@ class Packs:
             self.note_flags(plan)
             with begun(self.folder, plan):
                 program = self.program_for(plan)
-                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment(), profile).run()
+                PackTrainer(
+                    plan, program, runs, folders, self.folder, self.watcher, environment(), self.sample, profile
+                ).run()
         except UserError:
             raise
+        except NotReproduced as error:  # every process has found the same
+            return error
         except Exception as error:
             if several():  # the others may be in the middle of a step, and wait for this process for ever
                 told = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -137,7 +145,7 @@ class Packs:
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
         before, now = self.folder.pack_flags(plan.id), flags()
-        if not self.folder.pack_steps(plan.id):
+        if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:
             self.watcher.begun_otherwise(plan, before, now)
@@ -158,6 +166,11 @@ class Packs:
         """Equal for packs that share a program."""
         structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
         return f"{plan.layout} {plan.precision} {plan.execution} {structure_key(structure)}"
+
+
+def stored_sample(folder: StudyFolder) -> Sample:
+    """The sample of the validation split that a study was frozen with."""
+    return Sample.stored(folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

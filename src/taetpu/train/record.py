@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from taetpu.data.batches import Split
+
 MOST_BLOCKS = 1000  # of an evaluation set that are kept apart
 
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
@@ -66,20 +68,28 @@ class Recorder:
         self.count = 0
 
 
-def derived(
-    sums: Mapping[str, float], split: str, num_bytes: int | None, unpredicted_bits: float = 0.0
-) -> dict[str, float]:
+def derived(sums: Mapping[str, float], name: str, data: Split | None) -> dict[str, float]:
     """Return the metrics of an evaluation set: mean loss in nats, accuracy, and bits per byte of a text.
 
     Args:
-        sums: over the positions of the set (see `optim.loss.positions`).
-        num_bytes, unpredicted_bits: see `data.batches.Split`.
+        sums: over the positions of the set, or of a sample of its sequences, which then stands for the set.
+        name: what the metrics are called by.
+        data: the set; None where bits per byte are not asked for.
     """
     weight = max(sums["weight"], 1.0)
-    found = {f"{split}/loss": sums["nll"] / weight, f"{split}/accuracy": sums["correct"] / weight}
-    if num_bytes:
-        found[f"{split}/bits_per_byte"] = (sums["nll"] / math.log(2) + unpredicted_bits) / num_bytes
+    found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
+    if data is not None and data.num_bytes:
+        share = weight / float(data.weights.sum(dtype=np.float64))
+        bits = sums["nll"] / math.log(2) + share * data.unpredicted_bits
+        found[f"{name}/bits_per_byte"] = bits / (share * data.num_bytes)
     return found
+
+
+def measured(sequences: Mapping[str, np.ndarray], name: str, data: Split) -> list[dict[str, float]]:
+    """Return the metrics of each run on an evaluation set, from sums of its sequences, each `(width, sequences)`."""
+    sums = {part: values.sum(1) for part, values in sequences.items()}
+    width = len(next(iter(sums.values())))
+    return [derived({part: float(v[i]) for part, v in sums.items()}, name, data) for i in range(width)]
 
 
 def blocks(values: np.ndarray) -> np.ndarray:

@@ -22,6 +22,13 @@ class Watcher:
     def kept(self, plan: PackPlan) -> None:
         """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""
 
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        """A stored file is not what was written, and is made again.
+
+        Args:
+            moved: where it can be opened now; empty for what has no content any more.
+        """
+
     def begun(self, run_steps: int) -> None:
         """Training begins; `run_steps` optimizer steps over all runs."""
 
@@ -41,7 +48,7 @@ class Watcher:
         """The metrics that are due of the next update were measured."""
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
-        """A run was evaluated on the validation split."""
+        """A run was evaluated on the sample of the validation split; after the last step on the whole split, too."""
 
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         """A text that a run's model made."""
