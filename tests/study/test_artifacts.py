@@ -41,8 +41,8 @@ def val_loss(model, source) -> float:
 
     data = source.evaluation("val")
     windows = Batch(*(jax.numpy.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    sums = jax.jit(lambda m: evaluate(m, windows, dtype=jax.numpy.float32))(model)
-    return derived({k: float(v.sum()) for k, v in sums.items()}, "val", None)["val/loss"]
+    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jax.numpy.float32))(model)
+    return derived({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
 
 
 def test_the_stored_model_has_the_loss_that_was_reported(kept):

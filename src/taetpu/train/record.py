@@ -68,28 +68,28 @@ class Recorder:
         self.count = 0
 
 
-def derived(sums: Mapping[str, float], name: str, data: Split | None) -> dict[str, float]:
-    """Return the metrics of an evaluation set: mean loss in nats, accuracy, and bits per byte of a text.
+def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
+    """Return each run's metrics on a split or a sample of it: mean loss in nats, accuracy, and bits per byte of a text.
 
     Args:
-        sums: over the positions of the set, or of a sample of its sequences, which then stands for the set.
-        name: what the metrics are called by.
-        data: the set; None where bits per byte are not asked for.
+        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.positions`).
+        name: prefix of the metrics' names.
+        split: the whole split. A sample has its share of the bytes and of the bits that no target holds.
     """
+    sums = {key: values.sum(1) for key, values in sequences.items()}
+    share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
+    runs = range(len(sums["nll"]))
+    return [derived({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
+
+
+def derived(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+    """Return one run's metrics from its sums over `share` of a split."""
     weight = max(sums["weight"], 1.0)
     found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
-    if data is not None and data.num_bytes:
-        share = weight / float(data.weights.sum(dtype=np.float64))
-        bits = sums["nll"] / math.log(2) + share * data.unpredicted_bits
-        found[f"{name}/bits_per_byte"] = bits / (share * data.num_bytes)
+    if split.num_bytes:
+        bits = sums["nll"] / math.log(2) + share * split.unpredicted_bits
+        found[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
     return found
-
-
-def measured(sequences: Mapping[str, np.ndarray], name: str, data: Split) -> list[dict[str, float]]:
-    """Return the metrics of each run on an evaluation set, from sums of its sequences, each `(width, sequences)`."""
-    sums = {part: values.sum(1) for part, values in sequences.items()}
-    width = len(next(iter(sums.values())))
-    return [derived({part: float(v[i]) for part, v in sums.items()}, name, data) for i in range(width)]
 
 
 def blocks(values: np.ndarray) -> np.ndarray:
