@@ -356,21 +356,12 @@ def test_a_name_that_is_not_utf8_is_a_name(folder: Path):
     assert prepared(folder, source="docs").facts["documents"] == 22
 
 
-def test_a_file_that_memory_does_not_hold(folder: Path):
-    with (folder / "huge.txt").open("wb") as file:
-        os.truncate(file.fileno(), 2**45)  # sparse: it takes no room on the disk
-    error = refused(folder, source="huge.txt")
-    assert error.path == ("source",)
-    assert "35,184,372,088,832 bytes" in error.problem
-
-
-READ_AS_NOBODY = """
-import os, sys
+READ = """
+import os, resource, sys
 from pathlib import Path
 from taetpu.core.errors import UserError
 from taetpu.data import corpora
-if os.geteuid() == 0:  # root may read everything
-    os.setuid(65534)
+{limit}
 for source in sys.argv[2:]:
     try:
         corpora.read(source, Path(sys.argv[1]))
@@ -379,20 +370,32 @@ for source in sys.argv[2:]:
 """
 
 
+def read_elsewhere(folder: Path, *sources: str, limit: str) -> list[str]:
+    """What is said of sources by a process that has limited itself."""
+    command = [sys.executable, "-c", READ.format(limit=limit), str(folder), *sources]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_file_that_memory_does_not_hold(folder: Path):
+    with (folder / "huge.txt").open("wb") as file:
+        os.truncate(file.fileno(), 2**33)  # sparse: it takes no room on the disk
+    (said,) = read_elsewhere(folder, "huge.txt", limit="resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))")
+    problem = f"{folder}/huge.txt is too large for this machine's memory: 8,589,934,592 bytes"
+    assert said == f"('source',) {problem}"
+
+
 def test_files_and_folders_that_may_not_be_read(folder: Path):
     (folder / "docs" / "deep").chmod(0)
     (folder / "one.txt").chmod(0)
-    ways = (*folder.parents, folder, folder / "docs")
-    modes = [(way, way.stat().st_mode) for way in ways]
+    closed = [way for way in folder.parents if way.stat().st_mode & 0o055 != 0o055 and way.owner() == folder.owner()]
+    modes = {way: way.stat().st_mode for way in (*closed, folder, folder / "docs")}
     try:
-        for way, mode in modes:
-            if way.stat().st_uid == os.geteuid():
-                way.chmod(mode | 0o755)
-        sources = ("docs", "one.txt", "docs/deep/1.txt")
-        command = [sys.executable, "-c", READ_AS_NOBODY, str(folder), *sources]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        for way, mode in modes.items():
+            way.chmod(mode | 0o055)
+        nobody = "os.geteuid() or os.setuid(65534)"  # root may read everything
+        found = read_elsewhere(folder, "docs", "one.txt", "docs/deep/1.txt", limit=nobody)
     finally:
-        for way, mode in modes:
+        for way, mode in modes.items():
             way.chmod(mode)
     files = (folder / "docs" / "deep", folder / "one.txt", "docs/deep/1.txt")
     assert found == [f"('source',) cannot read {file}: Permission denied" for file in files]

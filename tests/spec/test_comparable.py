@@ -57,6 +57,6 @@ def test_text_that_an_arm_drops_is_not_compared_in_bits_per_byte(val, allowed, s
         assert len(study(arms).runs()) == 2
         return
     text = refused(study, arms)
-    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokens do not determine the text" in text
+    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer loses characters" in text
     assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
     assert "unseen: unk" in text

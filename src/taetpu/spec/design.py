@@ -190,11 +190,11 @@ class Study:
         """Raise `UserError` unless bits per byte of an arm and of its baseline have the same denominator."""
         if own is not None and own == baseline:
             return
-        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: "
         if own is None:
-            problem += "its tokens do not determine the text, and what they leave out would cost nothing"
+            why = "its tokenizer loses characters of the evaluation text, which would cost no bits"
         else:
-            problem += f"its text has {own} bytes, and that of its baseline {baseline}"
+            why = f"its evaluation text has {own} bytes, and that of its baseline {baseline}"
+        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: {why}"
         remedy = "a tokenizer that restores the text (byte, bpe, or char with unseen: unk), or another metric"
         raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 

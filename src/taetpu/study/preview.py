@@ -148,6 +148,7 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
+    facts = {} if source.tokenizer is None else source.facts  # of text; a synthetic task's may take seconds
     return {
         "name": arm.name,
         "change": _change(arm, to_data(study.baseline)),
@@ -155,7 +156,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
         "endless_loops": endless_loops(*sizes),
-        "data": {name: source.facts[name] for name in held_out.FACTS if name in source.facts},
+        "data": {name: facts[name] for name in held_out.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }
