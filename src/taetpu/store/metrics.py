@@ -83,7 +83,7 @@ def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, Array
     return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
 
 
-def from_segment(data: bytes, file: str) -> dict[str, Series]:
+def from_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
     """Read one segment.
 
     Raises:
@@ -91,7 +91,7 @@ def from_segment(data: bytes, file: str) -> dict[str, Series]:
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
-        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=RETRAIN)
+        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=remedy)
     columns = json.loads(match[2])
     return {
         # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.

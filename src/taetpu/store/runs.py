@@ -20,6 +20,7 @@ from taetpu.store.metrics import Series
 Status = Literal["absent", "started", "done"]
 
 SOURCE = "reused.json"  # of a run that was trained elsewhere
+REMEDIES = {"metrics": RETRAIN, "times": "delete it: no result depends on wall times, and gaps in them are allowed"}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 
@@ -80,7 +81,10 @@ class RunFolder:
             UserError: another result is recorded here.
         """
         files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
-        files[METRICS] = {"digest": metrics.content_digest(self.metrics())}  # whatever they are cut into
+        keys = self._segments("metrics")
+        end = metrics.bounds(keys[-1])[1] if keys else 0
+        # Of what they say, since how they are cut into segments depends on when a run was stopped.
+        files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
         self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
 
     def result(self) -> dict[str, Any] | None:
@@ -137,7 +141,7 @@ class RunFolder:
 
     def _verify(self, name: str, about: Mapping[str, Any], contents: bool) -> None:
         if name == METRICS:
-            self._verify_metrics(about["digest"] if contents else None)
+            self._verify_metrics(about, contents)
             return
         key = f"{self.key}/{name}"
         size = self.store.size(key)
@@ -147,12 +151,15 @@ class RunFolder:
             problem = "the content of this file does not match its checksum"
             raise Damaged(problem, file=self.store.where(key), remedy=RETRAIN)
 
-    def _verify_metrics(self, stated: str | None) -> None:
-        """The names of segments say which steps they hold; their contents are compared where a digest is given."""
-        self._segments("metrics")
-        if stated is not None and metrics.content_digest(self.metrics()) != stated:
-            problem = "the metrics are not those that the result was written with"
-            raise Damaged(problem, file=self.store.where(f"{self.key}/metrics"), remedy=RETRAIN)
+    def _verify_metrics(self, about: Mapping[str, Any], contents: bool) -> None:
+        """The names of segments say which steps they hold, without reading them."""
+        keys, folder = self._segments("metrics"), self.store.where(f"{self.key}/metrics")
+        end = metrics.bounds(keys[-1])[1] if keys else 0
+        if end != about["end"]:
+            problem = f"the metrics end at step {end}, and the result was written at step {about['end']}"
+            raise Damaged(problem, file=folder, remedy=RETRAIN)
+        if contents and metrics.content_digest(self.metrics()) != about["digest"]:
+            raise Damaged("the metrics are not those of the result", file=folder, remedy=RETRAIN)
 
     def _read_digest(self, name: str) -> dict[str, Any]:
         data = self.store.read(f"{self.key}/{name}")
@@ -287,8 +294,8 @@ class RunFolder:
         return unseal(self.store.read(key), self.store.where(key), RETRAIN)
 
     def _series(self, kind: str) -> dict[str, Series]:
-        keys = self._segments(kind)
-        return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key)) for key in keys)
+        keys, remedy = self._segments(kind), REMEDIES[kind]
+        return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key), remedy) for key in keys)
 
     def _segments(self, kind: str) -> list[str]:
         """The keys of segments in the order of their steps.
@@ -301,7 +308,7 @@ class RunFolder:
         for key in keys:
             start, end = metrics.bounds(key)
             if start < reached:
-                raise Damaged("this segment overlaps the one before", file=self.store.where(key), remedy=RETRAIN)
+                raise Damaged("this segment overlaps the one before", file=self.store.where(key), remedy=REMEDIES[kind])
             if start > reached and kind == "metrics":  # a process may end before it has times to store
                 problem = f"the metrics from step {reached} to {start} are missing"
                 raise Damaged(problem, file=self.store.where(f"{self.key}/{kind}"), remedy=RETRAIN)
