@@ -13,6 +13,7 @@ from importlib.util import decode_source, module_from_spec, spec_from_file_locat
 from pathlib import Path
 from types import ModuleType
 
+from taetpu.core.config import Component
 from taetpu.core.declarations import refuse_malformed
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN, registered, withdraw
@@ -165,18 +166,32 @@ def explained(error: BaseException, file: Path | None = None) -> UserError | Non
 
 
 @contextmanager
-def attributed() -> Iterator[None]:
+def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
     """Turn every exception that comes out of a plug-in into a `UserError` with its file and line.
 
     `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` in a plug-in does not end
     a study as if it were done. Ctrl-C is not.
+
+    Args:
+        problem: what cannot be done when no line of a plug-in raises it, but something that one returned does.
+        used: the components that are used; those of plug-ins are named.
     """
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise explained(error) or error from None
+        if (found := explained(error)) is not None:
+            raise found from None
+        plugged = [component for component in used if component.plugin]
+        if not plugged or not isinstance(error, Exception):
+            raise
+        kinds = ", ".join(dict.fromkeys(f"{one.slot} {one.kind!r}" for one in plugged))
+        text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        file = Path(str(sys.modules[type(plugged[0]).__module__].__file__))
+        remedy = f"`python -m taetpu.testing {file.name}` checks each kind of the plug-in"
+        cause = "" if kinds in problem else f" with {kinds}"
+        raise UserError(f"{problem}{cause}: {text}", file=file, remedy=remedy) from error
 
 
 @contextmanager

@@ -65,9 +65,9 @@ class Change(NamedTuple):
 def _set(config: Any, name: str, value: Any) -> None:
     """Set one of jax's settings, also where a context manager that was entered and not left hides it."""
     config.update(name, value)
-    scoped: Any = getattr(sys.modules["jax"], name.removeprefix("jax_"), None)
-    if getattr(config, name) != value and callable(scoped):
-        scoped(value).__enter__()
+    jax: Any = sys.modules["jax"]
+    if getattr(config, name) != value and hasattr(jax, name.removeprefix("jax_")):
+        getattr(jax, name.removeprefix("jax_"))(value).__enter__()
 
 
 class _Held(NamedTuple):

@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import to_data
+from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import paragraph, table
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
-from taetpu.core.plugins import Plugin
+from taetpu.core.plugins import Plugin, attributed
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
 from taetpu.spec.evaluation import Sample
@@ -22,6 +22,7 @@ from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
+READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
 
 # What of a study may never change once it is frozen, and how it is called.
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
@@ -88,7 +89,14 @@ class Sources:
         """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
         key = canonical(to_data(config.task))
         if key not in self._known:
-            self._known[key] = config.task.prepare(self.folder)
+            task = config.task
+            with attributed(f"task {task.kind!r} cannot be prepared", components(task)):
+                prepared = task.prepare(self.folder)
+            if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
+                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
+                problem = f"{made}, which has no method {missing[0]}"
+                raise UserError(problem, remedy="return a data.batches.Source")
+            self._known[key] = prepared
         return self._known[key]
 
 

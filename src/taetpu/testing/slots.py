@@ -7,11 +7,12 @@ import jax
 from taetpu.core.config import Component
 from taetpu.core.declarations import refuse_malformed
 from taetpu.core.errors import UserError
+from taetpu.nn.slots import PARTS
 from taetpu.testing.data import check_task, check_tokenizer
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.metrics import check_metric
 from taetpu.testing.models import check_model
-from taetpu.testing.parts import PARTS, check_init, check_parts
+from taetpu.testing.parts import check_init, check_parts
 from taetpu.testing.report import Checks, Report, Unmet
 from taetpu.testing.training import check_optimizer, check_schedule
 
