@@ -18,6 +18,7 @@ from rich.text import Text
 from taetpu.core.plugins import explained
 from taetpu.report.usage import used
 from taetpu.spec.design import RunSpec
+from taetpu.train.forecast import Forecast, Span
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 from taetpu.train.watch import Watcher
@@ -75,6 +76,12 @@ class StudyProgress(Watcher):
     def kept(self, plan: PackPlan) -> None:
         layout = in_words(plan.layout)
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
+
+    def expected(self, forecast: Forecast | None) -> None:
+        self.pace.forecast = forecast
+        if forecast is not None:
+            low, high = (timedelta(seconds=round(end)) for end in (forecast.total.low, forecast.total.high))
+            self.say(f"time: {low} to {high}, from {forecast.source}; corrected when steps have been timed")
 
     def begun(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
@@ -170,10 +177,13 @@ class StudyProgress(Watcher):
         return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
 
     def left(self) -> str:
-        """`0:01:05 left`; empty while nothing is known."""
+        """`0:01:05 left`, a range before a step has been timed; empty while nothing is known."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
-        return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
+        if seconds is None:
+            return ""
+        low, high = (str(timedelta(seconds=round(end))) for end in (seconds.low, seconds.high))
+        return f"{low} left" if low == high else f"{low} to {high} left"
 
     def say(self, line: str) -> None:
         """A line for logs; a terminal has the live table instead."""
@@ -201,7 +211,9 @@ class Pace:
     """How fast runs are trained, and how long the rest will take. Compiling is counted apart from training."""
 
     def __init__(self) -> None:
-        self.clock = time.monotonic()
+        self.clock = self.started = time.monotonic()
+        self.forecast: Forecast | None = None
+        self.evaluated = False  # is an evaluation among what was timed?
         self.packs, self.packs_left = 0, 0
         self.compiling = 0.0  # seconds, over all packs
         self.working = 0.0  # seconds of everything else: steps, evaluations, checkpoints
@@ -227,6 +239,7 @@ class Pace:
             self.compiling += took
             return 0.0
         self.working += took
+        self.evaluated |= event == "evaluated"
         return took
 
     def trained(self, run_steps: int) -> None:
@@ -240,13 +253,22 @@ class Pace:
         """Run-steps a second of this pack while it trains; evaluating and storing left out."""
         return self.pack_steps / self.pack_seconds if self.pack_seconds > SHORTEST else None
 
-    def left(self, run_steps: float) -> float | None:
-        """Seconds that so many more run-steps will take, with the compiling of the packs to come."""
+    def left(self, run_steps: float) -> Span | None:
+        """Seconds that so many more run-steps will take, with the compiling of the packs to come.
+
+        The forecast before a step was timed; then the measured pace, with evaluations and compiling as in the forecast
+        until they have been timed, too.
+        """
+        known = self.forecast
         if not self.steps:
-            return None
+            passed = time.monotonic() - self.started
+            return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
         waiting = "trained" not in self.seen  # this pack is still to be compiled, too
-        compiling = (self.packs_left + waiting) * self.compiling / (self.packs - waiting)
-        return run_steps * self.working / self.steps + compiling
+        compiling, beside = self.compiling / (self.packs - waiting), 0.0
+        if known is not None and not self.evaluated:
+            compiling, beside = max(compiling, known.compiling.middle / known.programs), known.beside
+        seconds = run_steps * self.working / self.steps * (1 + beside) + (self.packs_left + waiting) * compiling
+        return Span(seconds, seconds)
 
 
 def in_words(layout: Layout) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.spec.design import RunSpec
+from taetpu.train.forecast import Forecast
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 
@@ -21,6 +22,9 @@ class Watcher:
 
     def kept(self, plan: PackPlan) -> None:
         """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""
+
+    def expected(self, forecast: Forecast | None) -> None:
+        """How long training will take, as far as that is known before its first step."""
 
     def begun(self, run_steps: int) -> None:
         """Training begins; `run_steps` optimizer steps over all runs."""
