@@ -80,8 +80,7 @@ class StudyProgress(Watcher):
     def expected(self, forecast: Forecast | None) -> None:
         self.pace.forecast = forecast
         if forecast is not None:
-            low, high = (timedelta(seconds=round(end)) for end in (forecast.total.low, forecast.total.high))
-            self.say(f"time: {low} to {high}, from {forecast.source}; corrected when steps have been timed")
+            self.say(f"time: {_between(forecast.total)}, from {forecast.source}; corrected when steps have been timed")
 
     def begun(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
@@ -180,10 +179,10 @@ class StudyProgress(Watcher):
         """`0:01:05 left`, a range before a step has been timed; empty while nothing is known."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
-        if seconds is None:
-            return ""
-        low, high = (str(timedelta(seconds=round(end))) for end in (seconds.low, seconds.high))
-        return f"{low} left" if low == high else f"{low} to {high} left"
+        if seconds is not None:
+            return f"{timedelta(seconds=round(seconds))} left"
+        expected = self.pace.expected()
+        return f"{_between(expected)} left" if expected else ""
 
     def say(self, line: str) -> None:
         """A line for logs; a terminal has the live table instead."""
@@ -253,22 +252,24 @@ class Pace:
         """Run-steps a second of this pack while it trains; evaluating and storing left out."""
         return self.pack_steps / self.pack_seconds if self.pack_seconds > SHORTEST else None
 
-    def left(self, run_steps: float) -> Span | None:
+    def expected(self) -> Span | None:
+        """What is left of the forecast."""
+        passed, known = time.monotonic() - self.started, self.forecast
+        return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
+
+    def left(self, run_steps: float) -> float | None:
         """Seconds that so many more run-steps will take, with the compiling of the packs to come.
 
-        The forecast before a step was timed; then the measured pace, with evaluations and compiling as in the forecast
-        until they have been timed, too.
+        Follows the measured pace. Evaluations and compiling are as in the forecast until they have been timed, too.
         """
-        known = self.forecast
         if not self.steps:
-            passed = time.monotonic() - self.started
-            return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
+            return None
+        known = self.forecast
         waiting = "trained" not in self.seen  # this pack is still to be compiled, too
         compiling, beside = self.compiling / (self.packs - waiting), 0.0
         if known is not None and not self.evaluated:
             compiling, beside = max(compiling, known.compiling.middle / known.programs), known.beside
-        seconds = run_steps * self.working / self.steps * (1 + beside) + (self.packs_left + waiting) * compiling
-        return Span(seconds, seconds)
+        return run_steps * self.working / self.steps * (1 + beside) + (self.packs_left + waiting) * compiling
 
 
 def in_words(layout: Layout) -> str:
@@ -276,6 +277,12 @@ def in_words(layout: Layout) -> str:
     packs = f"packs of {layout.width}" if layout.width > 1 else "every run alone"
     devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
     return packs + devices + (f", {layout.unroll} layers at once" if layout.unroll > 1 else "")
+
+
+def _between(span: Span) -> str:
+    """`0:01:00 to 0:03:30`."""
+    low, high = (timedelta(seconds=round(end)) for end in (span.low, span.high))
+    return f"{low} to {high}"
 
 
 def _mean(values: dict[int, float]) -> str:
