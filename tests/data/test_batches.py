@@ -71,11 +71,12 @@ def test_windows_lose_no_target_between_them(length: int, seq_len: int):
 def test_evaluation_covers_the_whole_split(text: str, seq_len: int):
     tokenizer = component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
     stream = tokenizer.encode(text)
-    split = whole_split(stream, seq_len, tokenizer)
+    split = whole_split(stream, seq_len, vocab_size=256, num_bytes=len(text.encode()), escape_bits=3.0)
     counted = split.weights.ravel() > 0
     np.testing.assert_array_equal(split.targets.ravel()[counted], stream[1:])
     np.testing.assert_array_equal(split.tokens.ravel()[counted], stream[:-1])
-    assert counted.sum() == len(stream) - 1 == split.num_bytes
+    assert counted.sum() == len(stream) - 1 == split.num_bytes - 1
+    assert split.unpredicted_bits == 8 + 3  # the first byte, and what no token expresses
     assert (~counted).sum() < seq_len
     assert split.tokens.dtype == split.targets.dtype == np.int32
     assert split.weights.dtype == np.float32

@@ -192,11 +192,14 @@ def _sampled(found: dict[str, Any]) -> str:
 
 def _told(found: dict[str, Any]) -> Iterator[str]:
     """What a plan says in sentences."""
+    from taetpu.report import held_out
+
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: a loop has a length that is not known before it runs; its FLOPs are of one round"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
+    yield from held_out.notes({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = count(tuned["trials"], "run")

@@ -14,6 +14,7 @@ from taetpu.contract.declared import declared, folded
 from taetpu.contract.inert import reason
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
+from taetpu.core.plugins import unchanged
 from taetpu.core.traced import active
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.overrides import apply
@@ -78,7 +79,7 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
             says; a model cannot be built, or a plug-in raises.
     """
     contract = Contract(study)
-    with _without_collections():
+    with _without_collections(), unchanged():
         contract.refuse_blind()
         for number, arm in enumerate(study.arms, start=1):
             contract.admit(arm)
@@ -100,11 +101,12 @@ def examine(study: Study, name: str) -> tuple[Computation, Computation, UserErro
     if name not in known:
         raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
-    contract.admit(baseline)
-    try:
-        contract.admit(arm)
-    except UserError as error:
-        broken = error
+    with unchanged():
+        contract.admit(baseline)
+        try:
+            contract.admit(arm)
+        except UserError as error:
+            broken = error
     return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
 
 

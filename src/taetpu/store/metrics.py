@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taetpu.core.errors import UserError
+from taetpu.store.digests import Damaged, digest
+from taetpu.store.documents import RETRAIN
 
 _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
@@ -63,17 +65,19 @@ def from_segment(data: bytes, file: str) -> dict[str, Series]:
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
-        raise UserError(
-            "this segment of metrics is damaged: its checksum does not fit",
-            file=file,
-            remedy="restore it from a copy, or delete the run's folder to train it again",
-        )
+        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=RETRAIN)
     columns = json.loads(match[2])
     return {
         # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
         name: Series(np.array(column["step"], dtype=np.int64), np.array(column["value"], dtype=np.float64))
         for name, column in columns.items()
     }
+
+
+def content_digest(series: Mapping[str, Series]) -> str:
+    """A digest of metrics that does not depend on how they are cut into segments."""
+    parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
+    return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
 def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:

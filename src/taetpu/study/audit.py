@@ -66,7 +66,8 @@ class Audit:
         wanted, sample = {run.id: run for run in runs}, stored_sample(self.folder)
         trainer = Packs(self.study.sources, again, self.watcher, wanted, sample)
         for run in runs:
-            at(again, run).start(described(run))
+            if at(again, run).status() == "absent":
+                at(again, run).start(described(run))
         left = [run for run in runs if at(again, run).status() != "done"]
         plans = plan_packs(left, [self.study.sources.of(run.config) for run in left], packing=self.packing)
         self.watcher.audited(left)

@@ -9,6 +9,7 @@ from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.core.traced import split
+from taetpu.report import held_out
 from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.spec.evaluation import Sample
 from taetpu.stats.changes import in_words
@@ -86,11 +87,12 @@ def preview(
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
     `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
-    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be
-    trained (those of one `program` share a compile), with the `seconds` that their steps take where that was measured
-    before; `tokens` and `flops` are theirs. `time` is how long they take, a range for each part of it
-    (`study.forecast.Forecast.facts`; None where nothing is known), `evaluation` the sample that is evaluated during
-    training (`spec.evaluation.Sample`). `at_run` are the arms whose matching by time is measured when the study is
+    found (`contract`), the hash of its program with it when `programs` are asked for; and what its task says of the
+    evaluation text (`data`, see `report.held_out`). `packs` are those still to be trained (those of one `program` share
+    a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
+    theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
+    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `at_run` are
+    the arms whose matching by time is measured when the study is
     run; `tuning` is what it adds, its first runs among the packs.
 
     Args:
@@ -166,6 +168,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
         "endless_loops": endless_loops(*sizes),
+        "data": {name: source.facts[name] for name in held_out.FACTS if name in source.facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }

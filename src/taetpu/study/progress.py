@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from taetpu.core.errors import Failed
 from taetpu.core.plugins import explained
 from taetpu.report.usage import used
 from taetpu.spec.design import RunSpec
@@ -76,6 +77,9 @@ class StudyProgress(Watcher):
     def kept(self, plan: PackPlan) -> None:
         layout = in_words(plan.layout)
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
+
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        self.tell(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
 
     def expected(self, forecast: Forecast | None) -> None:
         self.pace.forecast = forecast
@@ -157,9 +161,12 @@ class StudyProgress(Watcher):
         self.tell(f"out of memory: the pack of {len(runs)} runs, and those like it, begin anew as {names} ({error})")
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
-        self.console.print(Text(trace), style="dim", soft_wrap=True)
-        told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
+        if isinstance(error, Failed):  # says all there is to say
+            told = f"runs failed: {len(runs)}\n{error}"
+        else:
+            trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a user's component
+            self.console.print(Text(trace), style="dim", soft_wrap=True)
+            told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(told), style="red", soft_wrap=True)
 
     def untracked(self, tracker: str, problem: str) -> None:

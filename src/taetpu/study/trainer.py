@@ -28,6 +28,7 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import Group, Packing, PackPlan, Work
 from taetpu.train.profile import OFF, Tracing
+from taetpu.train.readback import NotReproduced
 from taetpu.train.watch import Watcher
 
 
@@ -93,6 +94,7 @@ def train_missing(
             watcher.halved(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
+            runs = [run for run in runs if run.id in error.runs] if isinstance(error, NotReproduced) else runs
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
         else:
@@ -131,6 +133,8 @@ class Packs:
                 ).run()
         except UserError:
             raise
+        except NotReproduced as error:  # every process has found the same
+            return error
         except Exception as error:
             if several():  # the others may be in the middle of a step, and wait for this process for ever
                 told = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -158,7 +162,7 @@ class Packs:
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
         before, now = self.folder.pack_flags(plan.id), flags()
-        if not self.folder.pack_steps(plan.id):
+        if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:
             self.watcher.begun_otherwise(plan, before, now)

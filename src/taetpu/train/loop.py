@@ -27,6 +27,7 @@ from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.profile import OFF, Profile
+from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.record import Recorder, blocks, checkpoint_steps, measured
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
@@ -84,11 +85,12 @@ class PackTrainer:
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.own_runs = self.program.own_runs
-        self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
+        self.facts = dict(self.source.facts)
         self.dispatch, self.began = 1, time.monotonic()
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
         self.sequences: dict[str, dict[str, np.ndarray]] = {}  # of the last evaluation, by split
+        self.first_batch: dict[str, dict[str, np.ndarray]] = {}  # the same in the order of `windows`
         self.warm: set[str] = set()  # splits whose evaluation is compiled
         held = self.source.evaluation("val")
         self.held_out = 0 if held is None else len(held.tokens)  # windows, of which so many are in the sample:
@@ -102,7 +104,7 @@ class PackTrainer:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
         pack = self.plan.id
-        saved = Checkpoints(self.study.pack_folder(pack), lambda step: self.study.keep_pack(pack, step))
+        saved = Checkpoints(self.study.pack(pack), self.watcher.damaged)
         with self.interruptible() as self.check, ending() as self.ending, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
@@ -123,12 +125,19 @@ class PackTrainer:
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
-        step = checkpoints.latest() or 0
+        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.check_runs)
         self.watcher.resumed(step)
         for folder in self.open:
             folder.truncate(step)
-        state = self.program.init(self.numbers, self.seeds)
-        return (checkpoints.restore(step, state) if step else state), step
+        return state, step
+
+    def check_runs(self, about: dict[str, Any]) -> None:
+        """Raise `Damaged` unless the files of the runs are those that a checkpoint was written after."""
+        for folder in self.open:
+            if folder.key in about.get("runs", {}):
+                folder.verify_files(about["runs"][folder.key])
+            else:  # of an earlier version
+                folder.metrics()
 
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
         """Train to `border`, or to where the run can be left before it; the step that was reached.
@@ -169,7 +178,7 @@ class PackTrainer:
         if step > self.recorder.start:
             self.store(step)
         if checkpoints.latest() != step:
-            checkpoints.save(step, state)
+            self.save_state(state, step, checkpoints)
         raise KeyboardInterrupt
 
     def rows(self, step: int, size: int) -> np.ndarray:
@@ -246,7 +255,11 @@ class PackTrainer:
             for i, folder in enumerate(self.folders):
                 if folder in self.open:
                     folder.write_checkpoint(step, self.model_files(state, i))
-        checkpoints.save(step, state)
+        self.save_state(state, step, checkpoints)
+
+    def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+        """Write the resume state, with digests of what is stored of the runs by now."""
+        checkpoints.save(step, state, runs={folder.key: folder.digests() for folder in self.open})
 
     def evaluation(self, state: TrainState, split_name: str, *, whole: bool = True) -> list[dict[str, float]]:
         """The metrics of every run on a split and, of `val`, on the sample; on that alone unless `whole`. Nothing where
@@ -258,18 +271,17 @@ class PackTrainer:
         began, (_, size, length) = time.monotonic(), windows.tokens.shape
         order = evaluation_order(len(data.tokens))
         count = -(-(len(order) if whole else self.sampled) // size)
-        found = self.program.evaluate(state.model, windows, np.int32(count))
-        rows = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
+        rows = self.program.evaluated(state.model, windows, count)
         if split_name in self.warm:  # the first time compiles
             self.forward = (time.monotonic() - began) / (count * size * length * self.plan.width)
         self.warm.add(split_name)
         part = {name: values[:, : self.sampled] for name, values in rows.items()}
-        num_bytes = data.num_bytes and data.num_bytes * part["weight"][0].sum() / data.weights.sum()
-        metrics = measured(part, SAMPLED, num_bytes) if split_name == "val" else [{}] * self.plan.width
+        metrics = measured(part, SAMPLED, data) if split_name == "val" else [{}] * self.plan.width
         if whole:  # in the split's own order
             own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
             self.sequences[split_name] = own
-            metrics = [a | b for a, b in zip(measured(own, split_name, data.num_bytes), metrics, strict=True)]
+            self.first_batch[split_name] = {name: values[:, :size] for name, values in rows.items()}
+            metrics = [a | b for a, b in zip(measured(own, split_name, data), metrics, strict=True)]
         return metrics
 
     def spent(self, run: RunSpec, step: int) -> dict[str, float]:
@@ -293,26 +305,34 @@ class PackTrainer:
                 self.watcher.sampled(step, run, text)
 
     def finish(self, state: TrainState) -> None:
-        """Write each run's model and result. The result comes last: it alone says that a run is done."""
+        """Write each run's model and result. The result comes last: it alone says that a run is done.
+
+        Raises:
+            NotReproduced: the saved model of a run does not compute what was trained; that run gets no result.
+        """
         test = self.evaluation(state, "test")
         if "val" not in self.sequences:  # killed between the last evaluation and the result
             self.evaluation(state, "val")
         diverged = fetched(state.diverged_at)
+        places = [i for i, folder in enumerate(self.folders) if folder in self.open]
+        at_once(self.study.store, (partial(self.folders[i].write_model, self.model_files(state, i)) for i in places))
+        stored = {i: self.folders[i].read_model() for i in places}
+        wrong = mismatches(self.program, stored, self.windows, self.first_batch)
         at_once(
             self.study.store,
-            (partial(self.finish_run, i, self.model_files(state, i), test[i], int(diverged[i]))
-             for i, folder in enumerate(self.folders) if folder in self.open),
+            (partial(self.finish_run, i, test[i], int(diverged[i])) for i in places if i not in wrong),
         )  # fmt: skip
+        if wrong:
+            raise NotReproduced({self.runs[i].id: f"{self.folders[i].where}: {wrong[i]}" for i in wrong})
 
-    def finish_run(self, i: int, model: dict[str, bytes], test: dict[str, float], diverged: int) -> None:
-        """Write one run's model and result.
+    def finish_run(self, i: int, test: dict[str, float], diverged: int) -> None:
+        """Write one run's evaluation and result.
 
         Args:
             test: its metrics on the test split.
             diverged: the step at which it did; below 0 if it did not.
         """
         run, folder = self.runs[i], self.folders[i]
-        folder.write_model(model)
         folder.write_evaluation({
             f"{name}/{sum_}": blocks(values[i])
             for name, sums in self.sequences.items() for sum_, values in sums.items()

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import placed
+from taetpu.core.hosts import fetched, placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source, evaluation_order
@@ -221,6 +221,17 @@ class Program:
         The first `count` batches are evaluated, so that a sample and the whole split share one program.
         """
         return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,))
+
+    def evaluated(self, model: Any, windows: Batch, count: int) -> dict[str, np.ndarray]:
+        """Sums of each sequence of the first `count` batches, 0 for the others.
+
+        The model has a leading run axis, and so do the sums: float64 `(width, sequences)`, on the host. A model on the
+        host is placed on the pack's devices as the one in training.
+        """
+        on_host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model))
+        model = jax.tree.map(placed, model, self.spread(model)) if on_host else model
+        found = self.evaluate(model, windows, np.int32(count))
+        return {name: fetched(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:

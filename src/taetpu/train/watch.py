@@ -23,6 +23,13 @@ class Watcher:
     def kept(self, plan: PackPlan) -> None:
         """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""
 
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        """A stored file is not what was written, and is made again.
+
+        Args:
+            moved: where it can be opened now; empty for what has no content any more.
+        """
+
     def expected(self, forecast: Forecast | None) -> None:
         """How long training will take, as far as that is known before its first step."""
 
