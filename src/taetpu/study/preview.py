@@ -91,9 +91,9 @@ def preview(
     evaluation text (`data`, see `report.held_out`). `packs` are those still to be trained (those of one `program` share
     a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
     theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
-    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `at_run` are
-    the arms whose matching by time is measured when the study is
-    run; `tuning` is what it adds, its first runs among the packs.
+    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `at_run`
+    are the arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs
+    among the packs.
 
     Args:
         packing: None where runs are to be trained elsewhere: then no packs are planned.
@@ -254,6 +254,6 @@ def _packs(
             ],
             "seconds": None if a_step is None or runs[0].id in at_run else a_step * steps,
         }
-        taken = max(folder.pack_steps(plan.id), default=0) if plan in old else 0
+        taken = max(folder.pack(plan.id).steps(), default=0) if plan in old else 0
         found.append((entry, (plan, runs, taken)))
     return found

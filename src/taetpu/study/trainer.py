@@ -189,7 +189,7 @@ def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder, 
     """How long the packs of a queue will take; None where nothing is known of this device."""
     if several() or not queue:
         return None
-    packs = [(plan, trainer.members(plan), max(folder.pack_steps(plan.id), default=0)) for plan in queue]
+    packs = [(plan, trainer.members(plan), max(folder.pack(plan.id).steps(), default=0)) for plan in queue]
     return forecast(packs, trainer.sources, trainer.sample, known)
 
 
