@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.spec.design import RunSpec
+from taetpu.train.forecast import Forecast
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 
@@ -31,6 +32,9 @@ class Watcher:
         Args:
             moved: where it can be opened now; empty for what has no content any more.
         """
+
+    def expected(self, forecast: Forecast | None) -> None:
+        """How long training will take, as far as that is known before its first step."""
 
     def begun(self, run_steps: int) -> None:
         """Training begins; `run_steps` optimizer steps over all runs."""
