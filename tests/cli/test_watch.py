@@ -16,6 +16,7 @@ from tests.forged import unsealed
 from taetpu.cli import watch as module
 from taetpu.cli.glance import block, screen, shared, shortened, sparkline
 from taetpu.cli.watched import ArmView, PackView, StudyView, Watched
+from taetpu.report import words
 from taetpu.stats import numbers
 from taetpu.store.backend import LocalStore
 
@@ -75,7 +76,7 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
     assert arm["verdict"] not in before
     last_row = last.splitlines()[-1].split()
     assert last_row[:3] == ["low-lr", "2/2", "20"]
-    assert last_row[5:7] == [numbers.effect(arm["effect"], arm["ci95"]), arm["verdict"]]
+    assert last_row[5:7] == [words.effect(arm, results), arm["verdict"]]
     assert float(last_row[4]) == pytest.approx(arm["mean"], abs=1e-4)
     at_ten = next(text for text in shown if "pack 1/1 (4 runs): step 10 of 20" in text)
     assert "\n  device: memory " in at_ten
