@@ -213,15 +213,20 @@ def part_key(key: Key, number: Any) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, *, dtype: Any, division: Division = WHOLE
+    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`: see
-    `optim.loss.positions`. Those that are called by hand are this device's part.
+    """Sums of each sequence of an evaluation set (see `optim.loss.positions`).
+
+    Args:
+        windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
+        count: how many batches are evaluated, all by default; the sums of the others are 0.
     """
 
-    def one(_: None, batch: Batch) -> tuple[None, dict[str, Array]]:
-        _, found = division.forward(predictions)(model, batch, dtype=dtype)
-        return None, {name: values.sum(-1) for name, values in found.items()}
+    def one(i: Any) -> dict[str, Array]:
+        _, found = division.forward(predictions)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
+        return {name: values.sum(-1) for name, values in found.items()}
 
-    _, sums = jax.lax.scan(one, None, windows)
-    return division.joined(sums)
+    shapes = jax.eval_shape(lambda: one(0))
+    sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
+    body: Any = lambda i, sums: {name: sums[name].at[i].set(values) for name, values in one(i).items()}  # noqa: E731
+    return division.joined(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))
