@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from tests.forged import unsealed
 
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.report import words
@@ -89,7 +90,7 @@ def test_a_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
 def test_an_unfinished_study_gets_effects_and_no_verdict(taetpu, here, trained, contents):
     root = here / "root"
     shutil.copytree(trained[0], root)
-    file = root / "small/study.yaml"
+    file = unsealed(root / "small") / "study.yaml"
     file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
     before = contents(root)
     rows = taetpu("status", root / "small", "--json").json()["small"]

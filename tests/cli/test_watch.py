@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.forged import unsealed
 
 from taetpu.cli import watch as module
 from taetpu.cli.glance import block, screen, shared, shortened, sparkline
@@ -83,7 +84,7 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
 
 def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under_way) -> None:
     root, train = under_way
-    file = root / "small/study.yaml"
+    file = unsealed(root / "small") / "study.yaml"
     file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
     for _ in train:
         pass

@@ -184,7 +184,7 @@ def test_notices_of_the_plan() -> None:
     found["tuning"] = {"arms": {"arm0": {"edge": ["train.optimizer.lr"]}, "arm1": {"edge": []}}}
     assert words.notices(found) == [
         "Not final: verdicts were planned at 3, 5 seeds an arm, and there are 4.",
-        "Seeds were added after verdicts had been given: the chance of a false one is not 5% but up to 8%.",
+        "Seeds were added beyond those planned: the chance of a false verdict is not 5% but up to 8%.",
         "Added to the study after its first run: arm1.",
         "The best train.optimizer.lr of arm0 lies at the edge of what was tried: a wider grid may find a better one.",
     ]

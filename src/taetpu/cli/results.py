@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson, Root
+from taetpu.cli.options import AsJson, Root, number
 from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _entry(entry: "StudyEntry") -> dict[str, Any]:
 def status(
     folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until all is done; Ctrl-C ends it.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
+    every: Annotated[float, number(least=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """How far each arm of a study has come, with its losses and effect.

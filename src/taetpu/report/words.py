@@ -10,6 +10,7 @@ from taetpu.report.terms import NOT_TIMED, Costs, Results, baseline_of, terms
 from taetpu.stats import numbers
 from taetpu.stats.plan import bounds
 from taetpu.stats.planned import tuned_by
+from taetpu.store.metrics import SAMPLED
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
 MARKS = {
@@ -88,9 +89,11 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
-    unit = UNITS.get(name.rpartition("/")[2])
-    return f"{name} ({unit})" if unit else name
+    """A metric with its unit, where that is known, and what it is of: `val/loss (nats per token)`."""
+    split, _, what = name.rpartition("/")
+    about = [UNITS[what]] if what in UNITS else []
+    about += ["on a sample of the validation split"] if split == SAMPLED else []
+    return f"{name} ({', '.join(about)})" if about else name
 
 
 def headline(results: Results) -> str:
@@ -204,7 +207,7 @@ def notices(results: Results) -> list[str]:
         found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
         found.append(
-            f"Seeds were added after verdicts had been given: the chance of a false one is not "
+            f"Seeds were added beyond those planned: the chance of a false verdict is not "
             f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
         )
     late = [arm["name"] for arm in arms if not arm["planned"]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
         if not (folder / name).is_file():
-            here = sorted(file.name for file in folder.glob("*.py"))
-            remedy = f"Python files beside the study: {', '.join(here)}" if here else "`taetpu new NAME` writes one"
+            near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 

@@ -12,6 +12,7 @@ from taetpu.stats.changes import changes_of, in_words
 from taetpu.stats.designs import designs, limits
 from taetpu.stats.efficiency import efficiency
 from taetpu.stats.evaluation import evaluation_noise
+from taetpu.stats.intact import damage, refuse
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.planned import departures
 from taetpu.stats.power import Design
@@ -55,6 +56,8 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
 def results(folder: StudyFolder) -> dict[str, Any]:
     """What the stored runs of a study come to. Stores nothing.
 
+    Before any of their numbers is used, the runs are checked as far as that is cheap: see `RunFolder.damage`.
+
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
     Returns:
@@ -62,9 +65,16 @@ def results(folder: StudyFolder) -> dict[str, Any]:
         packs, hardware, tuning, designs, arms`; docs/statistics.md explains each.
 
     Raises:
-        UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs
-            claim one arm and seed; a run ended early or was evaluated on another set; its metrics are damaged.
+        UserError: no study is stored here; its analysis plan was tampered with; a run is damaged, or stored as another
+            run than it is; no run has the primary metric; two runs claim one arm and seed; a run ended early or was
+            evaluated on another set.
     """
+    refuse(damage([run for run in folder.runs() if run.status() == "done"], contents=False))
+    return computed(folder)
+
+
+def computed(folder: StudyFolder) -> dict[str, Any]:
+    """As `results`, of runs that were checked."""
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
@@ -91,7 +101,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             "study": study["study"],
             "primary": plan.primary,
             "direction": plan.direction,
-            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]))},
+            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at"))},
             "departures": departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),

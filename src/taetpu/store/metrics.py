@@ -8,13 +8,15 @@ has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is o
 import json
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taetpu.core.errors import UserError
+from taetpu.store.digests import Damaged, digest
+from taetpu.store.documents import RETRAIN
 
 _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
@@ -81,7 +83,7 @@ def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, Array
     return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
 
 
-def from_segment(data: bytes, file: str) -> dict[str, Series]:
+def from_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
     """Read one segment.
 
     Raises:
@@ -89,17 +91,19 @@ def from_segment(data: bytes, file: str) -> dict[str, Series]:
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
-        raise UserError(
-            "this segment of metrics is damaged: its checksum does not fit",
-            file=file,
-            remedy="restore it from a copy, or delete the run's folder to train it again",
-        )
+        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=remedy)
     columns = json.loads(match[2])
     return {
         # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
         name: Series(np.array(column["step"], dtype=np.int64), np.array(column["value"], dtype=np.float64))
         for name, column in columns.items()
     }
+
+
+def content_digest(series: Mapping[str, Series]) -> str:
+    """A digest of metrics that does not depend on how they are cut into segments."""
+    parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
+    return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
 def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
@@ -112,6 +116,17 @@ def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
         name: Series(np.concatenate([part.step for part in found]), np.concatenate([part.value for part in found]))
         for name, found in sorted(parts.items())
     }
+
+
+def curve_name(metric: str, known: Container[str]) -> str:
+    """The series that shows a metric over training: that of the sample of the validation split for `val/...`.
+
+    Args:
+        known: names of series. Runs of earlier versions evaluated the whole split each time, and have no sample.
+    """
+    split, _, what = metric.partition("/")
+    sampled = f"{SAMPLED}/{what}"
+    return sampled if split == "val" and sampled in known else metric
 
 
 def segment_name(start: int, end: int) -> str:

@@ -295,7 +295,7 @@ async function allRuns() {
   const chosen = new Set(new URLSearchParams(location.search).getAll("run").filter((one) => rows.some((row) => key(row) === one)));
   const curves = chart("Curves of the chosen runs");
   const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
-  const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === "val/loss" }, name)));
+  const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === (metrics.includes("val_sample/loss") ? "val_sample/loss" : "val/loss") }, name)));
   const beside = h("div");
   const details = new Map();
   async function compare() {
