@@ -4,13 +4,14 @@ import json
 import shutil
 
 import pytest
+from tests.forged import unsealed
 
 
 @pytest.fixture
 def study(here, trained):
-    """The folder of a trained study, free to be tampered with."""
+    """The folder of a trained study, without digests and so free to be tampered with."""
     shutil.copytree(trained[0], here / "root")
-    return here / "root/small"
+    return unsealed(here / "root/small")
 
 
 def edited(file, change):

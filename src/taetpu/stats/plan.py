@@ -5,6 +5,7 @@ It is frozen with the study and hashed, so that a report can show that nothing w
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -17,6 +18,11 @@ Direction = Literal["min", "max"]
 
 FEWEST_SEEDS = 2
 """A verdict needs as many: a single seed shows no noise."""
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the most that a metric can be: an accuracy is a share of tokens, all others have no upper bound."""
+    return (0.0, 1.0) if metric.endswith("accuracy") else (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,11 @@ class Plan:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self._text().encode()).hexdigest()
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that the primary metric can be."""
+        return bounds(self.primary)
 
     def _text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
