@@ -185,10 +185,11 @@ class Contract:
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
-        try:
-            _ = first.looks
-        except UserError as error:
-            raise self.baseline.explain(error) from None
+        for arm in self.study.arms:  # what a metric can measure of the baseline's model it need not of every other
+            try:
+                _ = self.computation(arm, arm.config).outline.looks
+            except UserError as error:
+                raise arm.explain(error) from None
 
     def refuse_twin(self, arm: Arm, new: Computation) -> None:
         for name, earlier in self.known.items():
