@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.forged import forged
+from tests.forged import forged, unsealed
 from tests.small import STUDY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.design import RunSpec
+from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
+from taetpu.store.documents import to_json
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample
 from taetpu.study.run import run
@@ -123,6 +125,7 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
 
 
 def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
+    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/result.json"))
     result = json.loads(file.read_text())
     result["metrics"]["val/loss"] = 0.5
@@ -133,6 +136,7 @@ def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
 
 
 def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
+    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/config.json"))
     config = json.loads(file.read_text())
     config["config"]["train"]["optimizer"]["lr"] = 0.5
@@ -159,3 +163,52 @@ def test_a_sample_is_as_large_as_asked_and_the_same_again(ids, share):
     assert found == sample([*reversed(runs), *runs], share)
     assert len({run.id for run in found}) == len(found)
     assert share * len(runs) <= len(found) <= share * len(runs) + 1
+
+
+def of_fewer_fields(root: Path) -> None:
+    """Leave a study as a version would have that lacks some of today's fields, all at their defaults."""
+    study = StudyFolder(open_store(root), "small")
+    frozen = study.read_study()
+    for section, field in (("train", "accumulate"), ("model", "after"), ("train", "log_every")):
+        del frozen["base"][section][field]
+    del frozen["measure"]["looks"]
+    study.write_study(frozen, replace=True)
+    for made in study.runs():
+        record = made.config()
+        for path in ("train.accumulate", "train.log_every", "model.layers.0.after"):
+            record["defaults"].pop(path, None)
+            *above, field = path.split(".")
+            node = record["config"]
+            for part in above:
+                node = node[int(part) if part.isdecimal() else part]
+            del node[field]
+        made.store.write(f"{made.key}/config.json", to_json(record), replace=True)
+
+
+def test_a_study_of_a_version_with_fewer_fields_goes_on_and_is_verified(begin, first, tmp_path):
+    """Only new fields at their defaults tell the two versions apart, which no identity has."""
+    text = TEXT.replace(", log_every: 4", "")
+    (tmp_path / "study.yaml").write_text(text)
+    shutil.copytree(first, tmp_path / "root")
+    of_fewer_fields(tmp_path / "root")
+    outcome, trained, folder = begin(text, reuse=())
+    assert (trained, outcome.results["complete"]) == ([], True)
+    begun = next(made for made in folder.runs() if (made.arm, made.seed) == ("low-lr", 1))
+    for name in ("result.json", "metrics", "evaluation.json", "model"):  # begun by that version, and not done
+        begun.store.delete(f"{begun.key}/{name}")
+    outcome, trained, folder = begin(text, reuse=())
+    assert ("low-lr", 1) in trained
+    assert outcome.results["complete"]
+    assert verify(folder) == []
+
+
+def test_runs_of_a_version_with_fewer_fields_are_reused(begin, copied):
+    of_fewer_fields(copied)
+    outcome, trained, folder = begin(reuse=[copied])
+    assert (trained, outcome.results["reused"]["runs"]) == ([], 4)
+    assert verify(folder) == []
+
+
+def test_how_a_run_was_watched_does_not_keep_it_from_being_reused(begin):
+    _, trained, _ = begin(TEXT.replace("eval_every: 10", "eval_every: 5"))
+    assert trained == []

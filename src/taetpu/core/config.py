@@ -6,6 +6,8 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from taetpu.core.identity import canonical
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -88,6 +90,27 @@ def components(node: Any) -> Iterator[Component]:
         inner = list(node.values()) if isinstance(node, Mapping) else node if isinstance(node, tuple) else ()
     for child in inner:
         yield from components(child)
+
+
+def defaults(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The fields of a config tree that have their default: their values as plain data, by dotted path.
+
+    A slot at its default counts as one field. The fields of any other component are compared with the defaults of its
+    own class, so that its kind is never among them.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(value, Config):
+        for name, info in type(value).model_fields.items():
+            own, path = getattr(value, name), f"{prefix}{name}"
+            data, default = to_data(own), info.get_default(call_default_factory=True)
+            if not info.is_required() and canonical(data) == canonical(to_data(default)):
+                found[path] = data
+            else:
+                found |= defaults(own, f"{path}.")
+    elif isinstance(value, Mapping | tuple):
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            found |= defaults(inner, f"{prefix}{name}.")
+    return found
 
 
 class Hole:

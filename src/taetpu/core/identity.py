@@ -5,10 +5,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCHEMA = 2  # raised when the same config comes to mean another computation
+SCHEMA = 3
+"""Raised when a default changes, or when the same config comes to mean another computation. Version 3 leaves fields at
+their default out of the hash, so that a new field with a default changes no identity; 2 and before hash every field."""
+UNRECORDED = 2
+"""The schema of runs whose record does not name one."""
 LENGTH = 16
 
-OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
+OBSERVATION = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 """Fields of `train` that say how a run is watched: no part of what it computes."""
 
 COMPUTATION = ("compute",)
@@ -40,13 +44,61 @@ def computed(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def identity(config: Mapping[str, Any], seed: int, fingerprint: str, plugins: Sequence[str]) -> str:
-    """The first 16 hexadecimal digits of a sha256 over all that a run computes from.
+def stated(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved config's data without the fields that are at their default.
+
+    Args:
+        defaults: their values, by dotted path (`core.config.defaults`). A field with another value stays.
+    """
+    return _without(config, defaults, "")
+
+
+def _without(data: Any, defaults: Mapping[str, Any], prefix: str) -> Any:
+    if isinstance(data, Mapping):
+        kept = {
+            name: value
+            for name, value in data.items()
+            if (path := f"{prefix}{name}") not in defaults or canonical(value) != canonical(defaults[path])
+        }
+        return {name: _without(value, defaults, f"{prefix}{name}.") for name, value in kept.items()}
+    if isinstance(data, list | tuple):
+        return [_without(value, defaults, f"{prefix}{i}.") for i, value in enumerate(data)]
+    return data
+
+
+def identity(
+    config: Mapping[str, Any],
+    seed: int,
+    fingerprint: str,
+    plugins: Sequence[str],
+    defaults: Mapping[str, Any] | None = None,
+    schema: int = SCHEMA,
+) -> str:
+    """Return the first 16 hexadecimal digits of a sha256 over all that a run computes from.
 
     Args:
         config: its resolved config as plain data.
         fingerprint: of the data that its task reads.
         plugins: sha256 of each plug-in that it uses a kind of, sorted.
+        defaults: the fields of the config that are at their default (see `stated`); schema 2 has none.
     """
-    data = {"config": computed(config), "seed": seed, "task": fingerprint, "schema": SCHEMA, "plugins": plugins}
+    data = {
+        "config": computed(stated(config, defaults or {})),
+        "seed": seed,
+        "task": fingerprint,
+        "schema": schema,
+        "plugins": plugins,
+    }
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:LENGTH]
+
+
+def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None:
+    """Return the identity that follows from the record of a run (`config.json`); None where it has none."""
+    schema = record.get("schema", UNRECORDED)
+    config, defaults = record.get("config"), record.get("defaults", {})
+    if not config or not all(isinstance(part, Mapping) for part in (config, *config.values(), defaults)):
+        return None
+    try:
+        return identity(config, record.get("seed", -1), fingerprint, record.get("plugins", []), defaults, schema)
+    except ValueError:  # a number that is not finite, which no config has
+        return None

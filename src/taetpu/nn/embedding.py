@@ -1,9 +1,9 @@
 """Slot `embedding`: tokens to vectors, and vectors back to logits, each position by itself."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.config import Component
@@ -20,7 +20,7 @@ def look_up(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -
         UserError: a token is not in the vocabulary, whose last row would be read instead. Known only where the tokens
             are numbers: inside `jax.jit` they are not.
     """
-    if not isinstance(tokens, jax.core.Tracer):
+    if not isinstance(tokens, Tracer):
         check_tokens(np.asarray(tokens), len(table))
     return table[tokens]
 

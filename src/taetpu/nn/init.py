@@ -46,5 +46,5 @@ class FanIn(Component):
                 remedy="dims.weight(key, *shape, in_axes=..., batch_axes=...): for (heads, dim, head_dim), "
                 "in_axes=(1,) and batch_axes=(0,)",
             )
-        fan_in = dims.dim if role in ("embedding", "position") else shape[0]
+        fan_in = dims.dim if role in ("embedding", "position") else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)

@@ -14,6 +14,7 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.loading import load
+from taetpu.core.numerals import parse_int
 from taetpu.core.sites import site
 from taetpu.core.traced import active, bind, split
 from taetpu.core.tree import leaves_by_path
@@ -73,9 +74,9 @@ def selected(where: int | str, num_layers: int) -> list[int]:
     text = str(where)
     try:
         if ":" in text:
-            found = list(range(num_layers))[slice(*(int(part) if part else None for part in text.split(":")))]
+            found = list(range(num_layers))[slice(*(parse_int(part) if part else None for part in text.split(":")))]
         else:
-            found = [range(num_layers)[int(text)]]
+            found = [range(num_layers)[parse_int(text)]]
     except (ValueError, IndexError, TypeError):
         found = []
     if not found:
@@ -88,15 +89,18 @@ def selected(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer spelled out: what is built, and what a run's identity is computed from."""
+    """The model with every layer spelled out: what is built, and what a run's identity is computed from.
+
+    Its defaults are those of `ModelConfig`: a run's identity leaves them out.
+    """
 
     dim: PositiveInt
-    position: Annotated[Any, SlotMark("position")]
-    norm: Annotated[Any, SlotMark("norm")]
-    embedding: Annotated[Any, SlotMark("embedding")]
-    init: Annotated[Any, SlotMark("init")]
-    bias: bool
-    dropout: Annotated[Rate, Traced(neutral=0.0)]
+    position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
+    init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    bias: bool = False
+    dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
 
     def dims(self, vocab_size: int, seq_len: int) -> Dims:

@@ -6,24 +6,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import to_data
+from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import paragraph, table
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
-from taetpu.core.plugins import Plugin
+from taetpu.core.plugins import Plugin, attributed
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
-from taetpu.spec.identity import SCHEMA, canonical, run_id
+from taetpu.spec.evaluation import Sample
+from taetpu.spec.identity import SCHEMA, canonical, run_ids
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, brief, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
+READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
 
 # What of a study may never change once it is frozen, and how it is called.
-FIXED = {"schema": "the format", "base": "the baseline", "measure": "what is measured", "data": "the task's data"}
+FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
 # What of the baseline may: where data is read from (the data has an entry of its own), how runs are watched and
 # computed.
 FREE = ("base.task.source", *(f"base.train.{field}" for field in BESIDE))
@@ -50,6 +52,7 @@ class Arm:
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
         crossed: one of a product of several lists, where a single value may be the baseline's.
+        idle: the overrides whose value is the baseline's, so that they change nothing.
         role: what a design has it for (see `spec.candidates.Candidate`).
     """
 
@@ -59,6 +62,7 @@ class Arm:
     diff: Diff
     origins: Origins
     crossed: bool = False
+    idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,7 +89,14 @@ class Sources:
         """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
         key = canonical(to_data(config.task))
         if key not in self._known:
-            self._known[key] = config.task.prepare(self.folder)
+            task = config.task
+            with attributed(f"task {task.kind!r} cannot be prepared", components(task)):
+                prepared = task.prepare(self.folder)
+            if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
+                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
+                problem = f"{made}, which has no method {missing[0]}"
+                raise UserError(problem, remedy="return a data.batches.Source")
+            self._known[key] = prepared
         return self._known[key]
 
 
@@ -163,7 +174,8 @@ class Study:
             except UserError as error:
                 raise arm.explain(error.at("train")) from None
             data = source.fingerprint
-            found += [RunSpec(arm.name, s, arm.config, run_id(arm.config, s, data), data) for s in self.seeds]
+            ids = run_ids(arm.config, self.seeds, data)
+            found += [RunSpec(arm.name, s, arm.config, i, data) for s, i in zip(self.seeds, ids, strict=True)]
         return tuple(found)
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
@@ -179,6 +191,20 @@ class Study:
             )
             remedy = f"measure: {{primary: {split}/bits_per_byte}}"
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
+        if what == "bits_per_byte":
+            self._check_bytes(arm, *(getattr(of.evaluation(split), "num_bytes", None) for of in (source, baseline)))
+
+    def _check_bytes(self, arm: Arm, own: int | None, baseline: int | None) -> None:
+        """Raise `UserError` unless bits per byte of an arm and of its baseline have the same denominator."""
+        if own is not None and own == baseline:
+            return
+        if own is None:
+            why = "its tokenizer loses characters of the evaluation text, which would cost no bits"
+        else:
+            why = f"its evaluation text has {own} bytes, and that of its baseline {baseline}"
+        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: {why}"
+        remedy = "a tokenizer that restores the text (byte, bpe, or char with unseen: unk), or another metric"
+        raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""
@@ -225,8 +251,10 @@ def frozen(study: Study) -> dict[str, Any]:
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
+        "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
+        "evaluation": Sample.of(study.arms[0].config, study.source(study.arms[0])).frozen,
     }
 
 
@@ -236,14 +264,20 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     Arms and seeds that the file no longer has stay recorded, and so does how runs were watched at first.
 
     Raises:
-        UserError: the folder belongs to another baseline, measure or data, or an arm has come to mean something else.
+        UserError: the folder belongs to another baseline, measure, data or schema, an arm has another meaning than
+            before, or runs would be evaluated on another sample than those before.
     """
-    new = frozen(study)
+    check_schema(stored, study)
+    new, known = frozen(study), _with_defaults(stored)
     for part, what in FIXED.items():
-        for path, (before, after) in _changes(stored.get(part), new[part], (part,)):
+        for path, (before, after) in _changes(known.get(part), new[part], (part,)):
             if not any(path == free or path.startswith(f"{free}.") for free in FREE):
                 change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
+    sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
+    if (asked := new["evaluation"]["asked"]) != sample["asked"]:
+        problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
+        raise _refused(study, problem, "base.train.eval_windows", f"eval_windows: {sample['asked']}, or ")
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
@@ -256,7 +290,36 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    return {**stored, "seeds": seeds, "arms": arms, "roles": roles, "design": new["design"]}
+    idle = {**stored.get("idle", {}), **new["idle"]}
+    extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    return {**stored, **extended, "evaluation": sample}
+
+
+def check_schema(stored: Mapping[str, Any], study: Study) -> None:
+    """Raise `UserError` when the folder's runs have identities of another schema: they mix with none of this one."""
+    schema = stored.get("schema")
+    if schema != SCHEMA:
+        later = type(schema) is int and schema > SCHEMA
+        problem = (
+            f"study {study.name!r} in this folder has run identities of schema {schema}, and this version of taetpu "
+            f"uses schema {SCHEMA}: runs of the two cannot be mixed"
+        )
+        remedy = (
+            f"{'update taetpu, or ' if later else ''}give the study another name or another --root to train it again; "
+            "`taetpu report` opens the folder as it is"
+        )
+        raise study.document.located(UserError(problem, path=("study",), remedy=remedy))
+
+
+def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored, its baseline and measure with the fields that an earlier version did not have yet."""
+    found = dict(stored)
+    for part, cls in (("base", RunConfig), ("measure", Measure)):
+        try:
+            found[part] = to_data(load(cls, stored.get(part)))
+        except UserError:
+            continue  # of a kind or a field that is gone: it is compared as it is stored
+    return found
 
 
 def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:

@@ -1,9 +1,11 @@
 """The identity of a run: equal for two ways of writing the same thing, different when a number could differ."""
 
-from taetpu.core.config import components, to_data
+from collections.abc import Iterable
+
+from taetpu.core.config import components, defaults, to_data
 from taetpu.core.identity import SCHEMA as SCHEMA
 from taetpu.core.identity import canonical as canonical
-from taetpu.core.identity import identity
+from taetpu.core.identity import identity, stated
 from taetpu.spec.schema import ResolvedConfig
 
 
@@ -11,10 +13,18 @@ def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
     """The first 16 hexadecimal digits of a sha256 over the resolved config, the seed and the task's fingerprint, and
     the source of the plug-ins whose kinds the config uses.
 
-    Where a task reads its data (`source`) does not enter, what it reads does: that is the fingerprint. How a run is
-    watched or computed (`core.identity.BESIDE`) does not enter either.
+    Fields at their default do not enter, so that a version with more fields gives the same identities. The kind of a
+    component enters unless the whole slot is at its default. Where a task reads its data (`source`) does not enter,
+    what it reads does: that is the fingerprint. How a run is watched or computed (`core.identity.BESIDE`) does not
+    enter either.
     """
-    return identity(to_data(config), seed, fingerprint, plugin_sources(config))
+    return run_ids(config, [seed], fingerprint)[0]
+
+
+def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> list[str]:
+    """The identity of a run on each seed (see `run_id`)."""
+    entering, plugins = stated(to_data(config), defaults(config)), plugin_sources(config)
+    return [identity(entering, seed, fingerprint, plugins) for seed in seeds]
 
 
 def plugin_sources(config: ResolvedConfig) -> list[str]:

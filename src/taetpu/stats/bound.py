@@ -7,7 +7,7 @@ program derives from others (a hidden size, a layer cut out of a pattern) are le
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.identity import canonical, computed, identity
+from taetpu.core.identity import LENGTH, canonical, computed, recorded_identity, stated
 from taetpu.stats.stored import read_config
 from taetpu.store.runs import RunFolder
 
@@ -25,13 +25,29 @@ def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_not_itself(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computed(about[run]["config"]) for run in runs if not problems[run]}
-    usual = _usual(configs)
+    # Without defaults: runs of one arm may have been recorded by versions of which one has more fields.
+    own = {run: stated(config, about[run].get("defaults", {})) for run, config in configs.items()}
+    usual = _usual(own)
     written = {**study["arms"], **_trials(study)}
     for run, config in configs.items():
-        problems[run] += _not_its_arm(run.arm, config, written, study, usual.get(BASELINE, {}))
-        if not problems[run] and config != usual[run.arm]:
+        problems[run] += _not_its_arm(run.arm, config, written, study)
+        if run.arm in written and run.arm != BASELINE:
+            problems[run] += _not_its_baseline(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
+        if not problems[run] and own[run] != usual[run.arm]:
             problems[run].append(f"its config is not that of the other runs of arm {run.arm!r}")
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
+
+
+def mislabelled(run: RunFolder) -> Iterator[str]:
+    """What is wrong with the record of a run by itself: it is of another arm, seed or identity than its folder, or of
+    another config, data or plug-ins than its identity. What an earlier version did not record is not missed.
+
+    Raises:
+        UserError: its `config.json` is damaged.
+    """
+    recorded = read_config(run)
+    known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
+    yield from wrong if (wrong := list(_not_its_folder(run, known))) else _not_its_identity(run, known)
 
 
 def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -44,14 +60,11 @@ def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[
 
 def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
     """Its folder, its record and its identity against each other."""
-    for part, own in (("arm", run.arm), ("seed", run.seed)):
-        if recorded.get(part) != own:
-            yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
-            return
-    stated, config = str(recorded.get("id")), recorded.get("config")
-    if not stated.startswith(run.id):
-        yield f"this run is recorded as {stated[:8]!r}, and its folder is called {run.id!r}"
+    wrong = list(_not_its_folder(run, recorded))
+    if wrong:
+        yield from wrong
         return
+    config = recorded.get("config")
     if not config or not all(isinstance(section, dict) for section in config.values()):
         yield "config.json has no config"
         return
@@ -62,7 +75,29 @@ def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str,
         yield "it was trained on other data than the study's"
     if data is None:
         yield "config.json does not say on which data it was trained"
-    elif identity(config, run.seed, data, recorded.get("plugins", [])) != stated:
+    else:
+        yield from _not_its_identity(run, {**recorded, "data": data})
+
+
+def _not_its_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+    """The first thing in which a record differs from what the folder is called."""
+    for part, own in (("arm", run.arm), ("seed", run.seed)):
+        if recorded.get(part) != own:
+            yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
+            return
+    given = str(recorded.get("id"))
+    if not given.startswith(run.id):
+        yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
+
+
+def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+    """Does a record of config, data and plug-ins come to its identity? One without data, or whose identity is not
+    whole, is of an earlier version.
+    """
+    data, given = recorded.get("data"), str(recorded["id"])
+    if not recorded.get("config") or data is None or len(given) != LENGTH:
+        return
+    if recorded_identity({"seed": run.seed, **recorded}, data) != given:
         yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
 
 
@@ -81,7 +116,6 @@ def _not_its_arm(
     config: Mapping[str, Any],
     written: Mapping[str, Mapping[str, Any]],
     study: Mapping[str, Any],
-    baseline: Mapping[str, Any],
 ) -> Iterator[str]:
     """The config of a run against what the study says of its arm."""
     if arm not in written:
@@ -93,9 +127,15 @@ def _not_its_arm(
         found = _looked_up(config, path, layered)
         if found and not any(_agrees(one, value) for one in found):
             yield f"{path} is {_brief(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
+
+
+def _not_its_baseline(
+    arm: str, config: Mapping[str, Any], overrides: Mapping[str, Any], baseline: Mapping[str, Any]
+) -> Iterator[str]:
+    """The sections of a run's config that its arm does not change, against the baseline's; defaults left out."""
     changed = {path.partition(".")[0] for path in overrides}
     for section, fields in baseline.items():
-        if arm != BASELINE and section not in changed and config.get(section) != fields:
+        if section not in changed and config.get(section) != fields:
             yield f"its {section} is not the baseline's, and arm {arm!r} does not change it"
 
 

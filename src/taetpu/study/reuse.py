@@ -9,12 +9,12 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from taetpu.core.config import to_data
+from taetpu.core.config import defaults, to_data
 from taetpu.core.errors import UserError
+from taetpu.core.identity import SCHEMA, recorded_identity
 from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.identity import plugin_sources
 from taetpu.stats.stored import read_config
-from taetpu.store.documents import from_json, to_json
 from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -46,34 +46,57 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
 
 
 def studies_at(root: str) -> list[StudyFolder]:
-    """The studies whose runs may be taken over. Raises `UserError` where there is none."""
+    """The studies whose runs may be taken over: those whose identities are of this version's schema.
+
+    Raises:
+        UserError: there is none.
+    """
     studies = find_studies(root)
     if not studies:
         raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
-    return studies
+    schemas = {study: _schema(study) for study in studies}
+    current = [study for study, schema in schemas.items() if schema == SCHEMA]
+    if not current:
+        found = ", ".join(sorted({str(schema) for schema in schemas.values()}))
+        problem = f"no run here can be reused: identities are of schema {found}, and this version uses schema {SCHEMA}"
+        raise UserError(
+            problem, file=root, remedy="leave out --reuse of this folder, so that the runs are trained again"
+        )
+    return current
+
+
+def _schema(study: StudyFolder) -> Any:
+    """The schema of a study's identities; None where its `study.yaml` cannot be read."""
+    try:
+        return study.read_study().get("schema")
+    except UserError:
+        return None
 
 
 def _check_same(run: RunSpec, other: RunFolder) -> None:
     """Was this run trained as its identity says, and did it come to what its own metrics say?"""
-    recorded, wanted = read_config(other), from_json(to_json(described(run)), other.where)
-    for part in ("seed", "config", "plugins"):
-        if recorded.get(part) != wanted[part]:
-            problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
-            raise UserError(
-                problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse"
-            )
+    remedy = "it was changed afterwards: move it away, or leave --reuse"
+    for problem in other.damage():
+        raise UserError(problem, file=other.where, remedy=remedy)
+    recorded, wanted = read_config(other), described(run)
+    changed = [part for part in ("seed", "plugins") if recorded.get(part) != wanted[part]]
+    if not changed and recorded_identity(recorded, run.data) != run.id:
+        changed = ["config"]
+    for part in changed:
+        problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
+        raise UserError(problem, file=other.where, remedy=remedy)
     from taetpu.stats.verify import (
         contradictions,
     )  # here: it brings all of the statistics, which most commands do without
 
     for problem in contradictions(other):
-        raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
+        raise UserError(problem, file=other.where, remedy=remedy)
 
 
 def described(run: RunSpec) -> dict[str, Any]:
-    """What is recorded of a run when it is begun."""
-    about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
-    return {**about, "data": run.data, "plugins": plugin_sources(run.config)}
+    """What is recorded of a run when it is begun; its identity can be computed again from this alone."""
+    about = {"schema": SCHEMA, "arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
+    return {**about, "defaults": defaults(run.config), "data": run.data, "plugins": plugin_sources(run.config)}
 
 
 def _finished(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:

@@ -60,7 +60,7 @@ def mismatches(
         trained: the models of the pack, with a leading run axis.
         stored: the files of each model, by name.
         windows: evaluation sets by split, of which the first that was evaluated is used.
-        measured: sums of each sequence by split, as the trained models gave them: `(width, sequences)`.
+        measured: sums of each sequence of a split's first batch, as the trained models gave them: `(width, batch)`.
     """
     split = next((name for name in windows if name in measured), None)
     batch = windows[split] if split is not None else None
@@ -83,7 +83,7 @@ def mismatches(
 
 
 def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> dict[int, Losses]:
-    """The loss of each sequence of `windows`, by the keys of the models.
+    """The loss of each sequence of the first batch of `windows`, by the keys of the models.
 
     Models of one structure are evaluated together, in a pack that is padded with copies.
     """
@@ -94,7 +94,9 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
     for places in alike.values():
         padded = [*places, *places[:1] * (program.width - len(places))]
         stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *(models[place] for place in padded))
-        found |= zip(places, sequence_losses(program.evaluated(stacked, windows)), strict=False)
+        sums = program.evaluated(stacked, windows, count=1)
+        losses = sequence_losses({name: values[:, : windows.tokens.shape[1]] for name, values in sums.items()})
+        found |= zip(places, losses, strict=False)
     return found
 
 
