@@ -189,3 +189,70 @@ def test_a_failed_capture_leaves_nothing_behind(model):
     with pytest.raises(ZeroDivisionError):
         capture(broken, ["embed"])(TOKENS)
     assert not sites.wanted("embed")
+
+
+# --- two of one name, one inside another, and layers that differ -----------------------------------------------------
+
+
+def twice(x, name="here"):
+    first = site(name, x + 1)
+    return first + site(name, x + 2)
+
+
+def test_two_sites_of_one_name_are_an_error_that_names_both():
+    first = twice.__code__.co_firstlineno + 1
+    with pytest.raises(UserError, match="site 'here' is marked twice") as raised:
+        capture(twice, ["here"])(jnp.ones(2))
+    assert f"test_sites.py:{first} " in raised.value.problem
+    assert f"test_sites.py:{first + 1}" in raised.value.problem
+    assert capture(twice)(jnp.ones(2))[0].tolist() == [5, 5]  # nobody asks
+
+
+@pytest.mark.parametrize(
+    "asked", [{"sites": ["there"]}, {"edits": [Edit("there", lambda x, _: x)]}, {"sites": ["mixer.out"]}], ids=str
+)
+def test_two_sites_of_one_name_in_a_layer(model, asked):
+    class Doubled(eqx.Module):
+        def __call__(self, x, ctx):
+            return twice(twice(x, "there"), "mixer.out") if "there" in str(asked) else site("mixer.out", x)
+
+    doubled = eqx.tree_at(lambda m: m.stacks[0].block.mixer, model, Doubled())
+    with pytest.raises(UserError, match=r"is marked twice in layers 0, 1, 2: at .*:\d+ and at .*:\d+"):
+        jax.eval_shape(capture(lambda: doubled(TOKENS), **asked))
+
+
+def test_a_model_called_twice_in_one_capture(model):
+    with pytest.raises(UserError, match="'residual' of layer 0 is passed twice"):
+        jax.eval_shape(capture(lambda: model(TOKENS) + model(TOKENS), ["residual"]))
+    with pytest.raises(UserError, match="'embed' is marked twice"):
+        jax.eval_shape(capture(lambda: model(TOKENS) + model(TOKENS), ["embed"]))
+
+
+def test_captures_inside_each_other_all_read_what_flows(model):
+    """The inner one's edits come first; a read of either is what is left after both."""
+    inner_edit = Edit("residual", lambda x, _: x + 1, layer=0)
+    outer_edit = Edit("residual", lambda x, _: 2 * x, layer=0)
+
+    @jit_once
+    def nested(model):
+        inner = capture(model, ["residual", "mixer.z"], [inner_edit])
+        return capture(inner, ["residual", "embed"], [outer_edit])(TOKENS)
+
+    (logits, inner), outer = nested(model)
+    both, reads = read(model, ["residual", "mixer.z", "embed"], [inner_edit, outer_edit])
+    np.testing.assert_array_equal(logits, both)
+    assert inner.keys() == {"residual", "mixer.z"}
+    assert outer.keys() == {"residual", "embed"}
+    for name, value in [*inner.items(), *outer.items()]:
+        np.testing.assert_array_equal(value, reads[name])
+
+
+def test_layers_of_different_shapes_are_read_part_by_part(draw):
+    model = draw(SETTINGS | {"layers": {0: {"mixer": {"kind": "attention", "num_heads": 1}}}})
+    found = read(model, ["mixer.pattern", "residual"])[1]
+    assert [part.shape[:3] for part in found["mixer.pattern"].parts] == [(1, 2, 1), (2, 2, 2)]
+    np.testing.assert_allclose(found["mixer.pattern"].over_layers(lambda p: p.sum(-1).mean((1, 2, 3))), 1, rtol=1e-6)
+    assert found["residual"].shape[0] == LAYERS
+    for used in (lambda p: p.mean(), lambda p: p[0], jnp.mean):
+        with pytest.raises(UserError, match="layers have a site in different shapes"):
+            used(found["mixer.pattern"])

@@ -129,3 +129,19 @@ def test_a_metric_that_measures_nothing_is_refused(make):
     finally:
         withdraw(__name__)
     assert error.value.path == ("train", "metrics", "test-blind")
+
+
+def test_layers_with_different_numbers_of_heads_and_sizes_are_measured_one_by_one(trainer, make, text):
+    task, source = text
+    every = {"every": 1}
+    hidden = {"kind": "activation", "site": "ffn.hidden", **every}
+    layers = {0: {"mixer": {"kind": "attention", "num_heads": 1}, "ffn": {"kind": "relu", "hidden": 24}}}
+    metrics = {"attention-entropy": every, "attention-logit-max": every, "hidden": hidden, "effective-lr": every}
+    one = trainer([make(task, {"num_layers": 3, "layers": layers}, metrics=metrics)], source)
+    found = one.look()
+    for name in ("attention-entropy/layers.{}", "attention-logit-max/layers.{}", "hidden/rms.layers.{}"):
+        values = [found[name.format(i)][0] for i in range(3)]
+        assert np.isfinite(values).all()
+        assert len(set(values)) == 3
+    assert 0 < found["hidden/zeros.layers.0"][0] < 1  # relu, and swiglu in the others
+    assert found["hidden/zeros.layers.1"][0] == 0

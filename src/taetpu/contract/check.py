@@ -203,12 +203,11 @@ class Contract:
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
-        try:
-            looks = first.looks
-        except UserError as error:
-            raise self.baseline.explain(error) from None
+        for arm in self.study.arms:  # what a metric can measure of the baseline's model it need not of every other
+            with _traced(arm):
+                _ = self.computation(arm, arm.config).outline.looks
         for name, metric in self.baseline.config.train.metrics.items():
-            if set(metric.sites()) <= first.sites and not any(look.partition("/")[0] == name for look in looks):
+            if set(metric.sites()) <= first.sites and not any(look.partition("/")[0] == name for look in first.looks):
                 where, remedy = ("train", "metrics", name), "return a number, or {name: number}"
                 raise self.baseline.explain(UserError(f"metric {name!r} measures nothing", path=where, remedy=remedy))
 

@@ -2,12 +2,37 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.config import Component
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.nn.parts import Dims, project
+
+
+def look_up(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+    """The rows of `tokens`.
+
+    Raises:
+        UserError: a token is not in the vocabulary, whose last row would be read instead. Known only where the tokens
+            are numbers: inside `jax.jit` they are not.
+    """
+    if not isinstance(tokens, Tracer):
+        check_tokens(np.asarray(tokens), len(table))
+    return table[tokens]
+
+
+def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
+    """Raise `UserError` where a token is not in a vocabulary of this size."""
+    beyond = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if beyond.size:
+        raise UserError(
+            f"token {beyond.flat[0]} is not in the vocabulary of {vocab_size} tokens",
+            remedy=f"tokens from 0 to {vocab_size - 1}, as the model's own tokenizer gives them",
+        )
 
 
 @register("embedding", "tied")
@@ -22,7 +47,7 @@ class Tied(eqx.Module):
     weight: Float[Array, "vocab dim"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        return self.weight[tokens]
+        return look_up(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         return project(x, self.weight.T, out=jnp.float32)
@@ -44,7 +69,7 @@ class Untied(eqx.Module):
     unembed: Float[Array, "dim vocab"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        return self.weight[tokens]
+        return look_up(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         return project(x, self.unembed, out=jnp.float32)

@@ -7,6 +7,7 @@ from jaxtyping import Array
 from pydantic import NonNegativeFloat
 
 from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.parts import Dims
@@ -32,13 +33,20 @@ class GPT2Scaled(Component):
 class FanIn(Component):
     """N(0, gain / fan_in) for projections, so that a unit-variance input gives a unit-variance output at gain 1.
 
-    LeCun et al. 1998. Embedding tables have no fan-in: they are drawn N(0, gain / dim), which gives a tied output
-    projection the variance of any other.
+    LeCun et al. 1998. A weight of more than two axes says which of them are summed over (`Dims.weight`). Embedding
+    tables have no fan-in: they are drawn N(0, gain / dim), which gives a tied output projection the variance of any
+    other.
     """
 
     gain: Annotated[NonNegativeFloat, Traced()] = 1.0
     """Variance times fan-in."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
-        fan_in = dims.dim if role in ("embedding", "position") else shape[0]
+        if len(shape) > 2 and role in ("in", "out"):
+            raise UserError(
+                f"the fan-in of a weight of shape {shape} is not known: which of its axes are summed over is not said",
+                remedy="dims.weight(key, *shape, in_axes=..., batch_axes=...): for (heads, dim, head_dim), "
+                "in_axes=(1,) and batch_axes=(0,)",
+            )
+        fan_in = dims.dim if role in ("embedding", "position") else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)

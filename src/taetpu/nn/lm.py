@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 from pydantic import Field, PositiveInt
 
@@ -216,7 +217,7 @@ def _named(model: LM, part: LM) -> dict[str, Array]:
 
 
 def _is_plain_array(leaf: Any) -> bool:
-    return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array | np.ndarray) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
@@ -259,7 +260,9 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
             return jnp.asarray(values[name])
         number, _, rest = rest.partition(".block.")
         stack = model.stacks[int(number)]
-        return jnp.stack([jnp.asarray(values[f"layers.{stack.start + i}.{rest}"]) for i in range(stack.size)])
+        layers = [values[f"layers.{stack.start + i}.{rest}"] for i in range(stack.size)]
+        on_host = all(isinstance(layer, np.ndarray) for layer in layers)
+        return jnp.asarray(np.stack(layers)) if on_host else jnp.stack(layers)  # jax compiles a stack for every shape
 
     return jax.tree_util.tree_map_with_path(replaced, part)
 

@@ -4,6 +4,7 @@ Shape legend, here and in the slots: batch, seq, dim; head, head_dim; hidden = t
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from taetpu.core.keys import Key
+from taetpu.core.keys import Key, named
 from taetpu.nn.product import product
 
 
@@ -34,9 +35,34 @@ class Dims:
     init: Init
     dropout: Any = 0.0  # a rate, a tracer, or 0.0: then no dropout exists in the program
 
-    def weight(self, key: Key, *shape: int, role: str = "in") -> Float[Array, "..."]:
-        """A weight by the model's init. Roles: `in`, `out` (writes to the residual stream), `embedding`, `position`."""
-        return self.init.draw(self, role, shape, key=key)
+    def weight(
+        self,
+        key: Key,
+        *shape: int,
+        role: str = "in",
+        in_axes: tuple[int, ...] | None = None,
+        batch_axes: tuple[int, ...] = (),
+    ) -> Float[Array, "..."]:
+        """A weight by the model's init. Roles: `in`, `out` (writes to the residual stream), `embedding`, `position`.
+
+        A weight of more than two axes is drawn as the matrices that it holds, so that an init need know nothing else.
+
+        Args:
+            in_axes: the axes that its product sums over; the first one of a matrix.
+            batch_axes: the axes that count independent matrices, such as heads or experts.
+        """
+        if in_axes is None:
+            return self.init.draw(self, role, shape, key=key)
+        out_axes = tuple(i for i in range(len(shape)) if i not in (*in_axes, *batch_axes))
+        order = (*batch_axes, *in_axes, *out_axes)
+        copies, inputs, outputs = (prod(shape[i] for i in axes) for axes in (batch_axes, in_axes, out_axes))
+
+        def draw(key: Key) -> Array:
+            return self.init.draw(self, role, (inputs, outputs), key=key)
+
+        drawn = jax.vmap(lambda i: draw(named(key, i)))(jnp.arange(copies)) if batch_axes else draw(key)
+        turned = drawn.reshape([shape[i] for i in order])
+        return turned.transpose([order.index(i) for i in range(len(shape))])
 
     def zeros(self, size: int, bias: bool | None) -> Float[Array, " size"] | None:
         """A bias vector, or None; `bias=None` follows the model's setting."""

@@ -86,6 +86,12 @@ class Learned(eqx.Module):
     weight: Float[Array, "max_seq dim"]
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        seq, known = x.shape[1], len(self.weight)
+        if seq > known:  # an index beyond the table would read its last row
+            raise UserError(
+                f"a sequence of {seq} tokens is longer than the table of learned positions, which has {known}",
+                remedy=f"at most {known} tokens at a time; train with a longer task.seq_len, or with rope positions",
+            )
         return x + self.weight[ctx.positions].astype(x.dtype)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from taetpu.core.keys import Key, named
-from taetpu.core.sites import note, owning
+from taetpu.core.sites import Reads, note, owning
 from taetpu.core.traced import bind, split
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.kernels import SAVED
@@ -66,14 +66,14 @@ class Stack(eqx.Module):
             key = None if ctx.key is None else named(ctx.key, "layers", number)
             return block(x, replace(ctx, layer=number, key=key))
 
-        def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, dict[str, Array]]:
+        def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, Reads]:
             number, arrays = inputs
             # In a loop, nothing could compute the same once for both passes; in the open, XLA has to be kept from it.
             kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
             return kept(number, x, number, arrays)
 
         x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass)
-        note(reads)
+        note(reads, layers)
         return x
 
     @property

@@ -4,9 +4,9 @@ They are computed by a program of their own, from the state before a step: train
 looks or not, and steps between two looks cost nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt, model_validator
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
+from taetpu.core.sites import Ragged, Read
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM, named_parameters
 
@@ -31,7 +32,8 @@ class Seen:
         params: the model's trained arrays before the step; the next three are trees like it.
         gradients, clipped: before and after clipping.
         updates: what the step adds to the parameters.
-        sites: activations of the step's first microbatch by site; in a stack `(layers, ...)`.
+        sites: activations of the step's first microbatch by site; in a stack `(layers, ...)`. Where layers have a site
+            in different shapes there is no such array: `over_layers` takes both.
         layers: the layers that each of these sites is in, by number; none for a site outside the layers.
     """
 
@@ -43,8 +45,13 @@ class Seen:
     gradients: LM
     clipped: LM
     updates: LM
-    sites: Mapping[str, Array]
+    sites: Mapping[str, Read]
     layers: Mapping[str, tuple[int, ...]]
+
+    def over_layers(self, site: str, fn: Callable[[Array], Array]) -> dict[str, Array]:
+        """`by_layer` of `fn(activations)`, `(layers, ...) -> (layers,)`; layers of different shapes are taken apart."""
+        read = self.sites[site]
+        return self.by_layer(site, read.over_layers(fn) if isinstance(read, Ragged) else fn(read))
 
     def by_layer(self, site: str, values: Array) -> dict[str, Array]:
         """`{"layers.0": ...}` from one value for each layer of a site; `{"": value}` outside the layers."""
@@ -143,9 +150,10 @@ class AttentionEntropy(Metric):
         return ("mixer.pattern",)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        pattern = seen.sites["mixer.pattern"].astype(jnp.float32)
-        entropy = jax.scipy.special.entr(pattern).sum(-1)
-        return seen.by_layer("mixer.pattern", entropy.mean((1, 2, 3)))
+        def entropy(pattern: Array) -> Array:
+            return jax.scipy.special.entr(pattern.astype(jnp.float32)).sum(-1).mean((1, 2, 3))
+
+        return seen.over_layers("mixer.pattern", entropy)
 
 
 @register("metric", "attention-logit-max")
@@ -156,7 +164,7 @@ class AttentionLogitMax(Metric):
         return ("mixer.scores",)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        return seen.by_layer("mixer.scores", seen.sites["mixer.scores"].max((1, 2, 3, 4)))
+        return seen.over_layers("mixer.scores", lambda scores: scores.max((1, 2, 3, 4)))
 
 
 @register("metric", "activation")
@@ -169,16 +177,19 @@ class Activation(Metric):
         return (self.site,)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        x = seen.sites[self.site].astype(jnp.float32)
-        axes = tuple(range(1 if seen.layers[self.site] else 0, x.ndim))
-        statistics: dict[str, Any] = {
-            "mean": x.mean(axes),
-            "rms": jnp.sqrt(jnp.square(x).mean(axes)),
-            "max": jnp.abs(x).max(axes),
-            "zeros": (x == 0).mean(axes),
+        first = 1 if seen.layers[self.site] else 0
+
+        def over(fn: Callable[[Array, tuple[int, ...]], Array]) -> Callable[[Array], Array]:
+            return lambda x: fn(x.astype(jnp.float32), tuple(range(first, x.ndim)))
+
+        statistics = {
+            "mean": over(lambda x, axes: x.mean(axes)),
+            "rms": over(lambda x, axes: jnp.sqrt(jnp.square(x).mean(axes))),
+            "max": over(lambda x, axes: jnp.abs(x).max(axes)),
+            "zeros": over(lambda x, axes: (x == 0).mean(axes)),
         }
         return {
             f"{name}.{layer}".rstrip("."): value
-            for name, values in statistics.items()
-            for layer, value in seen.by_layer(self.site, values).items()
+            for name, statistic in statistics.items()
+            for layer, value in seen.over_layers(self.site, statistic).items()
         }

@@ -7,7 +7,7 @@ from taetpu.contract.check import compare, examine
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.spec.design import Study
-from taetpu.train.count import flops_per_token
+from taetpu.train.flops import training_flops_per_token
 from taetpu.train.place import first_device
 
 
@@ -51,7 +51,7 @@ def _count(run: Computation) -> int:
 
 
 def _flops(run: Computation) -> int:
-    return flops_per_token(run.config.model, run.source.vocab_size, run.source.seq_len)
+    return training_flops_per_token(run.config, run.source)
 
 
 def _operations(old: Computation, new: Computation) -> dict[str, list[int]]:

@@ -13,7 +13,8 @@ from taetpu.core.errors import UserError
 from taetpu.spec.candidates import bounded
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.loading import derived
-from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.count import num_params
+from taetpu.train.flops import training_flops_per_token
 
 CLOSE = 0.01  # arms that differ by less than this share are as good as matched
 LENGTH = ("train.steps", "train.epochs")
@@ -118,7 +119,7 @@ def steps_of(study: Study, arm: Arm) -> int:
 def flops_a_step(study: Study, arm: Arm) -> float:
     source = study.source(arm)
     tokens = arm.config.train.batch_size * source.seq_len
-    return tokens * flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
+    return tokens * training_flops_per_token(arm.config, source)
 
 
 def paid_steps(study: Study, arm: Arm, cost: Cost) -> int:

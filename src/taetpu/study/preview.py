@@ -23,7 +23,8 @@ from taetpu.study.prepare import proved
 from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
-from taetpu.train.count import endless_loops, flops_per_token, num_params
+from taetpu.train.count import endless_loops, num_params
+from taetpu.train.flops import training_flops_per_token
 from taetpu.train.pack import structure_key
 from taetpu.train.place import Place
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
@@ -167,7 +168,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "change": _change(arm, to_data(study.baseline)),
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
-        "flops_per_token": flops_per_token(*sizes),
+        "flops_per_token": training_flops_per_token(arm.config, source),
         "endless_loops": endless_loops(*sizes),
         "data": {name: facts[name] for name in held_out.FACTS if name in facts},
         "runs": len(runs),
@@ -207,7 +208,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     found = 0
     for run in runs:
         source = sources.of(run.config)
-        found += _tokens(run, sources) * flops_per_token(run.config.model, source.vocab_size, source.seq_len)
+        found += _tokens(run, sources) * training_flops_per_token(run.config, source)
     return found
 
 

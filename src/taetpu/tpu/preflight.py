@@ -14,7 +14,7 @@ from taetpu.tpu.layouts import Planned, plan_for
 from taetpu.tpu.padding import advice, sizes
 from taetpu.tpu.remedies import Compile, Larger, Remedy, helped, larger
 from taetpu.train.compute import routed
-from taetpu.train.count import flops_per_token
+from taetpu.train.flops import training_flops_per_token
 from taetpu.train.plan import Packing, group
 
 
@@ -101,7 +101,7 @@ def _program(
         steps=config.train.total_steps(source.num_windows),
         runs=len(planned.group.runs),
         tokens=tokens,
-        flops=tokens * flops_per_token(config.model, source.vocab_size, source.seq_len, planned.execution.attention),
+        flops=tokens * training_flops_per_token(config, source, planned.execution.attention),
         width=layout.width,
         devices=layout.devices,
     )

@@ -22,7 +22,8 @@ from taetpu.store.metrics import SAMPLED
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
-from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.count import num_params
+from taetpu.train.flops import training_flops_per_token
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
@@ -245,7 +246,7 @@ class PackTrainer:
         """What the pack's devices are used for; places of the pack that only fill it up do not count."""
         run, seq_len = self.runs[0], self.source.seq_len
         tokens = len(self.runs) * self.train.batch_size * seq_len * self.timed_steps
-        per_token = flops_per_token(run.config.model, self.source.vocab_size, seq_len)
+        per_token = training_flops_per_token(run.config, self.source)
         rate = tokens * per_token / self.timed if self.timed else None
         return usage(list(self.program.mesh.devices.flat), rate)
 
@@ -287,7 +288,7 @@ class PackTrainer:
     def spent(self, run: RunSpec, step: int) -> dict[str, float]:
         """What a run has cost after `step` steps: tokens seen and training FLOPs."""
         tokens = step * self.train.batch_size * self.source.seq_len
-        per_token = flops_per_token(run.config.model, self.source.vocab_size, self.source.seq_len)
+        per_token = training_flops_per_token(run.config, self.source)
         return {"tokens": tokens, "flops": tokens * per_token}
 
     def show_samples(self, state: TrainState, step: int) -> None:
@@ -317,7 +318,7 @@ class PackTrainer:
         places = [i for i, folder in enumerate(self.folders) if folder in self.open]
         at_once(self.study.store, (partial(self.folders[i].write_model, self.model_files(state, i)) for i in places))
         stored = {i: self.folders[i].read_model() for i in places}
-        wrong = mismatches(self.program, stored, self.windows, self.first_batch)
+        wrong = mismatches(self.program, state.model, stored, self.windows, self.first_batch)
         at_once(
             self.study.store,
             (partial(self.finish_run, i, test[i], int(diverged[i])) for i in places if i not in wrong),

@@ -24,6 +24,7 @@ from taetpu.core.hosts import fetched, placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
 from taetpu.data.batches import Batch, Source, evaluation_order
+from taetpu.nn.embedding import check_tokens
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.division import WHOLE, ByHand, Division, Partitioned
@@ -261,6 +262,8 @@ class Program:
         data = self.source.evaluation(split)
         if data is None:
             return None
+        for ids in (data.tokens, data.targets):  # in the program, one beyond the vocabulary would read its last row
+            check_tokens(ids, self.source.vocab_size)
         parts = self.mesh.shape[DATA]
         wanted = min(len(data.tokens), most or len(data.tokens))
         size = min(self.structure.train.batch_size, -(-wanted // parts) * parts)

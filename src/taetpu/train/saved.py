@@ -3,9 +3,12 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
@@ -98,10 +101,12 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     about: dict[str, Any] = json.loads(files[CONFIG])
     _check_plugins(about.get("plugins", []), where, copies)
     config = load(LMConfig, about["model"])
-    blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
+    blank = _blank(config, about["vocab_size"], about["seq_len"])
     stored = load_tensors(files[WEIGHTS])
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
+    if set(named_constants(blank)) - set(constants):  # files of an earlier version have none: the config's are drawn
+        blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
@@ -109,6 +114,19 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
         seq_len=about["seq_len"],
         tokenizer=from_json(files[TOKENIZER].decode()) if TOKENIZER in files else None,
     )
+
+
+def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
+    """A model of zeros, made by numpy, so that nothing is compiled; one that holds random keys is drawn."""
+    model = _shapes(cast(Any, config), vocab_size, seq_len)
+    if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model)):
+        return build(config, vocab_size, seq_len, key=root_key(0))
+    return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
+
+
+@lru_cache(maxsize=64)
+def _shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
+    return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
 
 
 def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:

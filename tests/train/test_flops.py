@@ -1,0 +1,52 @@
+"""What hooks add to a step is counted as training."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from taetpu.core.registry import register, withdraw
+from taetpu.optim.hooks import Hook
+from taetpu.train.count import flops_per_token
+from taetpu.train.flops import hook_flops, step_flops, training_flops_per_token
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planted():
+    @register("hook", "test-again")
+    class Again(Hook):
+        """A second pass of the model, differentiated."""
+
+        def loss(self, loss, logits, batch, model, now):
+            return loss + (model(batch.tokens) ** 2).mean()
+
+    @register("hook", "test-teacher")
+    class Teacher(Hook):
+        """A second pass of the model that is not differentiated."""
+
+        def loss(self, loss, logits, batch, model, now):
+            return loss + ((logits - jax.lax.stop_gradient(model(batch.tokens))) ** 2).mean()
+
+    @register("hook", "test-cheap")
+    class Cheap(Hook):
+        def gradients(self, gradients, params, now):
+            return jax.tree.map(jnp.sign, gradients)
+
+    yield
+    withdraw(__name__)
+
+
+@pytest.mark.parametrize(("hook", "more"), [("test-again", 1.0), ("test-teacher", 1 / 3), ("test-cheap", 0.0)])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_hook_costs_the_passes_that_it_adds(make, text, hook, more, accumulate):
+    config, source = make(text[0], hooks=[hook], accumulate=accumulate), text[1]
+    model = flops_per_token(config.model, source.vocab_size, source.seq_len)
+    assert training_flops_per_token(config, source) == pytest.approx((1 + more) * model, rel=1e-3)
+    assert (hook_flops(config, source) == 0) == (more == 0)
+
+
+def test_a_traced_step_has_the_products_that_are_counted_for_a_model(make, text):
+    config, source = make(text[0]), text[1]
+    tokens = config.train.batch_size * source.seq_len
+    per_token = flops_per_token(config.model, source.vocab_size, source.seq_len)
+    assert step_flops(config, source) == pytest.approx(tokens * per_token, rel=1e-3)
+    assert training_flops_per_token(config, source) == per_token
