@@ -22,7 +22,7 @@ def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     assert "\x1b" not in done.err
     first, *evaluations = [line for line in done.err.splitlines() if not line.startswith("time: ")]
     assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
-    pattern = r"  step (\d+): val/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
+    pattern = r"  step (\d+): val(?:_sample)?/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
     pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB, 0:00:\d\d left\)"  # a CPU has no peak
     samples = [line for line in evaluations if line.startswith("  sample of ")]
     assert [line.split(":")[0] for line in samples] == ["  sample of baseline", "  sample of low-lr"] * 2
@@ -94,7 +94,7 @@ def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
     assert any(bar[4:] == ["compiling", bar[5]] for bar in bars)  # no speed, no time left
     pattern = r"pack 1/1 \S+ +\d+% [\d,]+ tokens/s 0:00:\d\d 0:0\d:\d\d left"
     assert any(re.fullmatch(pattern, line.rstrip()) for line in lines)
-    assert any(re.fullmatch(r"arm +train/loss +val/loss", line.rstrip()) for line in lines)
+    assert any(re.fullmatch(r"arm +train/loss +val(?:_sample)?/loss", line.rstrip()) for line in lines)
     for arm in ("baseline", "low-lr"):
         assert any(re.fullmatch(rf"{arm} +\d\.\d{{3}} +\d\.\d{{3}}", line.rstrip()) for line in lines)
     assert any(line.startswith(("baseline: <bos>", "low-lr: <bos>")) for line in lines)  # a sample
