@@ -89,11 +89,14 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric with its unit, where that is known, and what it is of: `val/loss (nats per token)`."""
-    split, _, what = name.rpartition("/")
-    about = [UNITS[what]] if what in UNITS else []
-    about += ["on a sample of the validation split"] if split == SAMPLED else []
-    return f"{name} ({', '.join(about)})" if about else name
+    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
+    unit = UNITS.get(name.rpartition("/")[2])
+    return f"{name} ({unit})" if unit else name
+
+
+def evaluated_on(name: str) -> str:
+    """What a metric that is no metric of a whole split is of; empty for others."""
+    return "on a sample of the validation split" if name.startswith(f"{SAMPLED}/") else ""
 
 
 def headline(results: Results) -> str:
