@@ -95,7 +95,7 @@ def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
     assert any(bar[4:] == ["compiling", bar[5]] for bar in bars)  # no speed, no time left
     pattern = r"pack 1/1 \S+ +\d+% [\d,]+ tokens/s 0:00:\d\d 0:0\d:\d\d left"
     assert any(re.fullmatch(pattern, line.rstrip()) for line in lines)
-    assert any(re.fullmatch(r"arm +train/loss +val/loss", line.rstrip()) for line in lines)
+    assert any(re.fullmatch(r"arm +train/loss +val(?:_sample)?/loss", line.rstrip()) for line in lines)
     for arm in ("baseline", "low-lr"):
         assert any(re.fullmatch(rf"{arm} +\d\.\d{{3}} +\d\.\d{{3}}", line.rstrip()) for line in lines)
     assert any(line.startswith(("baseline: <bos>", "low-lr: <bos>")) for line in lines)  # a sample
