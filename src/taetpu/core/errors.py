@@ -7,6 +7,8 @@ from pathlib import Path
 Where = tuple[str | int, ...]
 MANY = 24
 """A list of more names than this is not read."""
+LONGEST = 1000
+"""Longer messages, names and values are cut in their middle."""
 
 
 class UserError(Exception):
@@ -31,8 +33,9 @@ class UserError(Exception):
         line: int | None = None,
         remedy: str | None = None,
     ):
-        super().__init__(problem)
-        self.problem, self.path, self.file, self.line, self.remedy = problem, path, file, line, remedy
+        self.problem, self.remedy = shortened(problem), remedy and shortened(remedy)
+        super().__init__(self.problem)
+        self.path, self.file, self.line = path, file, line
 
     def at(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
         """The same error seen from further up: `prefix` goes before the path; a known file or line stays."""
@@ -46,7 +49,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else str(self.file or "")
-        where = " at ".join(part for part in (place, dotted(self.path)) if part)
+        where = " at ".join(part for part in (place, shortened(dotted(self.path), 200)) if part)
         lines = [self.problem, f"  where:  {where}" if where else "", f"  remedy: {self.remedy}" if self.remedy else ""]
         return "\n".join(line for line in lines if line)
 
@@ -64,10 +67,17 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """A text, its middle left out where it is longer than `longest` characters."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... {text[-(longest // 4) :]}"
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """A remedy for a misspelt name: the nearest known one, then all of them, or the nearest few of many."""
     names = sorted(set(known))
-    near = get_close_matches(word, names, n=MANY, cutoff=0.5)
+    near = get_close_matches(word[:LONGEST], names, n=MANY, cutoff=0.5)  # quadratic in the length
     hint = f"did you mean {near[0]!r}? " if near else ""
     if not names:
         return "nothing is known here"

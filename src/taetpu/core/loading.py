@@ -24,6 +24,8 @@ RIGHT_TYPES = {
     "dict": "a mapping, e.g. {name: value}",
 }
 
+MAX_INT = 2**63 - 1
+
 
 def load(cls: type[C], data: Any, path: Where = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
@@ -43,11 +45,16 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
             raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
         values[key] = _field(cls, key, value, (*path, key))
     try:
-        return cls.model_validate(values)
+        made = cls.model_validate(values)
     except ValidationError as error:
         raise _explained(cls, error, path) from None
     except UserError as error:  # a config's own check of its fields against each other
         raise error.at(*path) from None
+    for name, value in made:
+        if type(value) is int and abs(value) > MAX_INT:
+            problem = f"{value} is not allowed: must fit 64 bits"
+            raise UserError(problem, path=(*path, name), remedy=f"at most {MAX_INT}")
+    return made
 
 
 def component(slot: str, value: Any, path: Where = ()) -> Component:

@@ -1,11 +1,20 @@
 """From what a study file says to single arms with names."""
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import chain, islice, product
 from typing import Any
 
 from taetpu.core.errors import UserError, Where
-from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label
+from taetpu.spec.candidates import (
+    MOST_ARMS,
+    Candidate,
+    bounded,
+    cell_name,
+    check_count,
+    check_paths,
+    check_values,
+    label,
+)
 from taetpu.spec.generators import factorial, ladder, one_by_one
 from taetpu.spec.overrides import apply, show, takes_list
 from taetpu.spec.schema import BASELINE, StudySpec, check_name
@@ -18,8 +27,11 @@ def candidates(spec: StudySpec, base: Mapping[str, Any]) -> list[Candidate]:
         UserError: a name or a list of values that cannot be; two arms of one name; an override that matches nothing.
     """
     found: dict[str, Candidate] = {}
-    arms = [*_written(spec, base), *one_by_one(spec), *factorial(spec, base), *_grid(spec)]
-    for arm in ladder(spec, base, arms):
+    arms = chain(_written(spec, base), one_by_one(spec), factorial(spec, base), _grid(spec))
+    for arm in ladder(spec, base, list(islice(arms, MOST_ARMS + 1))):
+        if len(found) == MOST_ARMS:
+            problem = f"the study has more than {MOST_ARMS} arms"
+            raise UserError(problem, path=_place(arm, ("arms",)), remedy="make several studies of it")
         twin = found.get(arm.name.casefold())
         place = ("grid",) if arm.grid else ("arms", arm.name)
         if twin is not None:
@@ -60,6 +72,7 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
         return
     for path, values in lists.items():
         check_values(values, (*place, path))
+    check_count(lists.values(), place)
     for cell in product(*(enumerate(values) for values in lists.values())):
         chosen = dict(zip(lists, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}
@@ -94,6 +107,7 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
         check_values(values, ("grid", path))
     if not spec.grid:
         return
+    check_count(spec.grid.values(), ("grid",))
     for cell in product(*(enumerate(values) for values in spec.grid.values())):
         chosen = dict(zip(spec.grid, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}

@@ -21,6 +21,7 @@ from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
 from taetpu.spec.trackers import trackers
 from taetpu.spec.tuning import tuning
 
+MOST_LAYERS = 2**14  # of all arms together
 UNSPLIT = "let val or test of the task be above 0"
 
 
@@ -40,11 +41,15 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         plugins = _plugins(spec.plugins, folder)
         shown = trackers(spec.trackers)
         base, baseline, first = _baseline(spec.base, list(sets), document)
-        arms = {first.name: first}
-        for candidate in candidates(spec, base):
+        arms, layers = {first.name: first}, len(first.config.model.layers)
+        found = candidates(spec, base)
+        _check_layers(layers * len(found), first)
+        for candidate in found:
             arm = _arm(candidate, base, arms, document)
             if arm is not None:
                 arms[arm.name] = arm
+                layers += len(arm.config.model.layers)
+            _check_layers(layers, first)
         _check_primary(spec.measure.primary, list(arms.values()))
         _refuse_twins(arms.values())
         design, tune = described(spec, base), tuning(spec, base)
@@ -140,6 +145,12 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
             remedy="remove it, or change what the baseline says",
         )
     return arm
+
+
+def _check_layers(layers: int, baseline: Arm) -> None:
+    if layers > MOST_LAYERS:
+        problem = f"the arms have more than {MOST_LAYERS} layers in all"
+        raise baseline.explain(UserError(problem, path=("model", "num_layers"), remedy="fewer arms, or fewer layers"))
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
@@ -19,9 +19,9 @@ SERIES = ("train", "val", "test", "lr", "tokens", "flops")  # what every run mea
 class SampleConfig(Config):
     """What is drawn from the model at each evaluation, for people to read."""
 
-    tokens: PositiveInt = 60
+    tokens: Size = 60
     temperature: NonNegativeFloat = 0.8
-    top_k: PositiveInt | None = None
+    top_k: Size | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
@@ -38,8 +38,8 @@ class TrainConfig(Config):
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
     epochs: PositiveFloat | None = None
-    batch_size: PositiveInt = 32
-    accumulate: PositiveInt = 1
+    batch_size: Size = 32
+    accumulate: Size = 1
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
@@ -129,6 +129,10 @@ class TrainConfig(Config):
                 path=("epochs",),
                 remedy="set steps instead",
             )
-        steps = max(1, round((self.epochs or 0) * num_windows / self.batch_size))
+        asked = (self.epochs or 0) * num_windows / self.batch_size
+        if asked > MAX_STEPS:
+            problem = f"epochs={self.epochs:g} of {num_windows} windows are {asked:.3g} steps"
+            raise UserError(problem, path=("epochs",), remedy=f"at most {MAX_STEPS} steps")
+        steps = max(1, round(asked))
         self.check_schedule(steps)
         return steps
