@@ -31,6 +31,9 @@ class Document:
 
     def located(self, error: UserError) -> UserError:
         """The error with this file and the line of the nearest place that stands in it."""
+        return error.mapped(self._located)
+
+    def _located(self, error: UserError) -> UserError:
         if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
             return error
         known = (error.path[:n] for n in range(len(error.path), 0, -1))
