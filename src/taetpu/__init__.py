@@ -1,10 +1,14 @@
 """Transformer ablation studies, from a laptop to a TPU pod.
 
-The names below are imported when they are first used, so that importing the package stays cheap.
+The names below are imported when they are first used, so that importing the package stays cheap. Where this machine has
+no accelerator, importing it sets `JAX_PLATFORMS=cpu` before jax is imported, unless the user has chosen a platform.
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from taetpu.core.devices import default_to_cpu
 
 if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
@@ -47,3 +51,11 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    loaded = {name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType)}
+    return sorted({*__all__, *loaded})
+
+
+default_to_cpu()

@@ -4,13 +4,14 @@ import json
 import shutil
 
 import pytest
+from tests.forged import unsealed
 
 
 @pytest.fixture
 def study(here, trained):
-    """The folder of a trained study, free to be tampered with."""
+    """The folder of a trained study, without digests and so free to be tampered with."""
     shutil.copytree(trained[0], here / "root")
-    return here / "root/small"
+    return unsealed(here / "root/small")
 
 
 def edited(file, change):
@@ -217,3 +218,16 @@ def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
     assert done.code == 2
     assert "this study has no results yet" in done.err
     assert f"remedy: taetpu report {study}" in done.err
+
+
+@pytest.mark.parametrize(("text", "line"), [("", ""), ("# nothing yet\n", ""), ("[]\n", ":1")])
+def test_what_is_no_claims_file_is_told_as_one(taetpu, here, text, line):
+    (here / "claims.yaml").write_text(text)
+    code, out, err = taetpu("check", "claims.yaml")
+    assert (code, out) == (2, "")
+    assert f"where:  claims.yaml{line}\n" in err
+    assert "study: runs/NAME" in err
+    assert "taetpu new" not in err
+    code, out, err = taetpu("check", "missing.yaml")
+    assert (code, out) == (2, "")
+    assert "s.yaml" not in err, "a study is no claims file"

@@ -7,12 +7,15 @@ import os, sys
 from pathlib import Path
 import jax.numpy as jnp, numpy as np
 from taetpu.core.errors import UserError
+from taetpu.store.backend import LocalStore
+from taetpu.store.packs import PackFolder
 from taetpu.train import checkpoint
 
 disk, room = Path(sys.argv[1]), int(sys.argv[2])
 state = [jnp.asarray(np.random.default_rng(i).standard_normal((64, 1024), np.float32)) for i in range(4)]
 checkpoint.MARGIN = -2**30  # as when another process takes the space between asking for it and writing
-with checkpoint.Checkpoints(disk / "pack") as checkpoints:
+pack = PackFolder(LocalStore(disk), "study", "pack")
+with checkpoint.Checkpoints(pack) as checkpoints:
     checkpoints.save(1, state)
     (disk / "ballast").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - room))
     try:
@@ -20,12 +23,34 @@ with checkpoint.Checkpoints(disk / "pack") as checkpoints:
     except UserError as error:
         print(error)
 (disk / "ballast").unlink()
-with checkpoint.Checkpoints(disk / "pack") as checkpoints:
-    print("kept", checkpoints.latest())
-    again = checkpoints.restore(1, state)
+with checkpoint.Checkpoints(pack) as checkpoints:
+    again, step = checkpoints.resume([a * 0 for a in state])
+    print("kept", step)
     assert all((a == b).all() for a, b in zip(again, state))
     checkpoints.save(2, state)
     print("then", checkpoints.latest())
+"""
+
+CROWDED = """
+import os, sys
+from pathlib import Path
+import jax.numpy as jnp, numpy as np
+from taetpu.core.disk import free_bytes
+from taetpu.store.backend import LocalStore
+from taetpu.store.packs import PackFolder
+from taetpu.train import checkpoint
+
+disk = Path(sys.argv[1])
+state = [jnp.asarray(np.random.default_rng(i).standard_normal((64, 1024), np.float32)) for i in range(4)]
+checkpoint.MARGIN = 0
+pack = PackFolder(LocalStore(disk), "study", "pack")
+with checkpoint.Checkpoints(pack) as checkpoints:
+    for step in (1, 2, 3):
+        checkpoints.save(step, state)
+    print(pack.steps())
+    (disk / "ballast").write_bytes(bytes(free_bytes(disk) - 500_000))
+    checkpoints.save(4, state)  # in the room of the third
+    print(pack.steps())
 """
 
 
@@ -35,11 +60,17 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(here, on_disk, room)
     done = on_disk("size=4m", f'"$PYTHON" checkpoints.py "$DISK" {room}')
     problem, where, remedy, kept, then = done.out.splitlines()
     assert problem.startswith("cannot write a checkpoint: No space left on device (")
-    assert where == f"  where:  {here}/disk/pack"
+    assert where == f"  where:  {here}/disk/study/packs/pack"
     assert remedy == "  remedy: nothing was lost: free some space and run the same command again"
     assert (kept, then) == ("kept 1", "then 2")
     assert done.err == ""  # no traceback of a thread, no log of a library
     assert done.code == 0
+
+
+def test_two_checkpoints_are_kept_and_one_gives_way_where_there_is_no_room_for_a_third(here, on_disk):
+    (here / "crowded.py").write_text(CROWDED)
+    done = on_disk("size=4m", '"$PYTHON" crowded.py "$DISK"')
+    assert (done.out.splitlines(), done.code) == (["[2, 3]", "[3, 4]"], 0), done.err
 
 
 GROWING = """

@@ -30,6 +30,34 @@ def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     assert [match and match[1] for match in found] == ["10", "20"]
 
 
+def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
+    """Or what stands for it while runs train; and names that are cut still differ."""
+    import io
+
+    from rich.console import Console
+
+    from taetpu.spec.loading import load_study
+
+    name = "an-arm-whose-name-is-long-and-has-a-{}-in-the-middle-of-it"
+    arms = "".join(f"  {name.format(i)}: {{train.optimizer.lr: 1e-{i}}}\n" for i in (5, 6))
+    (here / "s.yaml").write_text(text + arms)
+    runs = [run for run in load_study(here / "s.yaml").runs() if run.seed == 0]
+    out = io.StringIO()
+    shown = progress.StudyProgress(Console(file=out, width=200))
+    shown.compared("val/accuracy")
+    shown.begun(100)
+    shown.pack(1, 1, runs)
+    shown.advanced(1, np.ones(len(runs), np.float32))
+    for split in ("val_sample", "val"):
+        for run in runs:
+            shown.evaluated(10, run, {f"{split}/loss": 2.0, f"{split}/accuracy": 0.25})
+        assert f"step 10: {split}/accuracy baseline 0.250" in out.getvalue()
+    shown.console.print(shown.render())
+    table = out.getvalue().splitlines()[-len(runs) - 2 :]
+    assert "val/accuracy" in "".join(table)
+    assert len({line.split()[0] for line in table if line.startswith("an-arm")}) == 2
+
+
 @pytest.fixture
 def screen(here):
     """`screen(*arguments) -> str`: everything the command writes to a terminal of 80 x 24."""
@@ -66,7 +94,7 @@ def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
     assert any(bar[4:] == ["compiling", bar[5]] for bar in bars)  # no speed, no time left
     pattern = r"pack 1/1 \S+ +\d+% [\d,]+ tokens/s 0:00:\d\d 0:0\d:\d\d left"
     assert any(re.fullmatch(pattern, line.rstrip()) for line in lines)
-    assert any(re.fullmatch(r"arm +train loss +val loss", line.rstrip()) for line in lines)
+    assert any(re.fullmatch(r"arm +train/loss +val/loss", line.rstrip()) for line in lines)
     for arm in ("baseline", "low-lr"):
         assert any(re.fullmatch(rf"{arm} +\d\.\d{{3}} +\d\.\d{{3}}", line.rstrip()) for line in lines)
     assert any(line.startswith(("baseline: <bos>", "low-lr: <bos>")) for line in lines)  # a sample

@@ -4,8 +4,10 @@ import json
 import shutil
 
 import pytest
+from tests.forged import unsealed
 
 from taetpu.core.registry import BUILTIN, kinds
+from taetpu.report import words
 from taetpu.stats import numbers
 
 
@@ -31,12 +33,13 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     for row, line in zip(rows, table[2:4], strict=True):
         assert line.split() == [str(row[column]) for column in table[1].split()]
         assert (row["done"], row["step"]) == ("2/2", 20)
-    arms = json.loads((root / "small/results.json").read_text())["arms"]
+    results = json.loads((root / "small/results.json").read_text())
+    arms = results["arms"]
     assert [(row["effect"], row["ci95"]) for row in rows] == [(arm["effect"], arm["ci95"]) for arm in arms]
     assert [row["standing"] for row in rows] == ["baseline", arms[1]["verdict"]]
     assert (table[4], table[5].split()) == ("", ["arm", "effect", "95", "%", "interval", "verdict"])
     assert table[6].split() == [
-        "low-lr", numbers.effect(arms[1]["effect"], arms[1]["ci95"]), *numbers.interval(arms[1]["ci95"]).split(),
+        "low-lr", words.effect(arms[1], results), *numbers.interval(arms[1]["ci95"]).split(),
         arms[1]["verdict"],
     ]  # fmt: skip
 
@@ -87,7 +90,7 @@ def test_a_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
 def test_an_unfinished_study_gets_effects_and_no_verdict(taetpu, here, trained, contents):
     root = here / "root"
     shutil.copytree(trained[0], root)
-    file = root / "small/study.yaml"
+    file = unsealed(root / "small") / "study.yaml"
     file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
     before = contents(root)
     rows = taetpu("status", root / "small", "--json").json()["small"]

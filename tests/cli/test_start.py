@@ -104,3 +104,23 @@ def test_a_reader_that_leaves_early_gets_no_traceback(here):
     done = subprocess.run(pipe, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout == "task\n"
     assert done.stderr == ""
+
+
+NUMBERS = [
+    ("ui", ".", "--port"),
+    ("status", ".", "--watch", "--every"),
+    ("plan", "s.yaml", "--effect"),
+    ("plan", "s.yaml", "--noise"),
+    ("plan", "s.yaml", "--pack"),
+    ("run", "s.yaml", "--profile"),
+    ("tpu", "up", "--max-usd"),
+]
+
+
+@pytest.mark.parametrize("option", NUMBERS, ids=" ".join)
+@pytest.mark.parametrize("text", ["0_1", "٣", "inf"])
+def test_an_option_reads_numbers_as_a_study_file_does(taetpu, option, text):
+    code, out, err = taetpu(*option, text)
+    assert (code, out) == (2, "")
+    assert repr(text) in err
+    assert "remedy:" in err

@@ -25,6 +25,24 @@ def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
     assert len(study.arms) > 4
 
 
+@pytest.mark.parametrize("name", ["jax", "taetpu", "JAX", "json", "google", "sitecustomize", "taetpu.yaml"])
+def test_a_new_study_hides_no_module(taetpu, here, contents, name):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    module = name.removesuffix(".yaml")
+    assert (code, out) == (2, "")
+    assert f"{module}.py would hide the Python module {module.lower()}" in err
+    assert f"remedy: use another name, e.g. {module}-study" in err
+    assert contents(here) == before
+    assert taetpu("new", f"{module}-study").code == 0
+
+
+def test_a_new_study_may_be_called_as_a_folder_beside_it(taetpu, here):
+    (here / "ideas").mkdir()
+    (here / "ideas" / "__init__.py").touch()
+    assert taetpu("new", "ideas").code == 0
+
+
 def test_a_new_study_may_be_named_by_its_file(taetpu, here):
     assert "wrote my-idea.yaml and my-idea.py" in taetpu("new", "my-idea.yaml")[1]
     assert load_study(here / "my-idea.yaml").name == "my-idea"

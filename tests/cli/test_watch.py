@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.forged import unsealed
 
 from taetpu.cli import watch as module
 from taetpu.cli.glance import block, screen, shared, shortened, sparkline
 from taetpu.cli.watched import ArmView, PackView, StudyView, Watched
+from taetpu.report import words
 from taetpu.stats import numbers
 from taetpu.store.backend import LocalStore
 
@@ -74,7 +76,7 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
     assert arm["verdict"] not in before
     last_row = last.splitlines()[-1].split()
     assert last_row[:3] == ["low-lr", "2/2", "20"]
-    assert last_row[5:7] == [numbers.effect(arm["effect"], arm["ci95"]), arm["verdict"]]
+    assert last_row[5:7] == [words.effect(arm, results), arm["verdict"]]
     assert float(last_row[4]) == pytest.approx(arm["mean"], abs=1e-4)
     at_ten = next(text for text in shown if "pack 1/1 (4 runs): step 10 of 20" in text)
     assert "\n  device: memory " in at_ten
@@ -82,7 +84,7 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
 
 def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under_way) -> None:
     root, train = under_way
-    file = root / "small/study.yaml"
+    file = unsealed(root / "small") / "study.yaml"
     file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
     for _ in train:
         pass

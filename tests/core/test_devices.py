@@ -1,11 +1,13 @@
 """Which accelerators a machine has, and how one is chosen: device files stand in a folder of the test's."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from taetpu.core.devices import ONE_CHIP, accelerators, choose
+import taetpu
+from taetpu.core.devices import ONE_CHIP, accelerators, choose, default_to_cpu
 from taetpu.core.errors import UserError
 
 
@@ -83,3 +85,48 @@ def test_jax_sees_what_was_chosen():
     environ = {"JAX_PLATFORMS": "tpu", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "cpu", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "platforms"),
+    [
+        ([], {}, "cpu"),
+        (["accel0"], {}, None),
+        (["nvidia0"], {}, None),
+        (["kfd"], {}, None),
+        (["dxg"], {}, None),
+        ([], {"JAX_PLATFORMS": "tpu"}, "tpu"),
+        ([], {"JAX_PLATFORMS": ""}, ""),
+        ([], {"JAX_PLATFORM_NAME": "gpu"}, None),
+    ],
+)
+def test_without_an_accelerator_and_a_choice_jax_starts_on_the_cpu(dev, monkeypatch, files, environ, platforms):
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    default_to_cpu(dev(*files), environ)
+    assert environ.get("JAX_PLATFORMS") == platforms
+
+
+def python(code, **environ):
+    """What a process of its own prints, with what it logs; it has no choice of a platform but one in `environ`."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    own |= {"PYTHONPATH": ":".join(sys.path), **environ}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+    return done.stdout.split(), done.stderr
+
+
+@pytest.mark.skipif(bool(accelerators()), reason="this machine has an accelerator, which jax is to find")
+def test_importing_taetpu_keeps_libtpu_from_searching_for_a_tpu():
+    assert python("import taetpu, jax; print(jax.devices()[0].platform)") == (["cpu"], "")
+    code = "import os, {}; print(os.environ.get('JAX_PLATFORMS'))"
+    assert python(code.format("taetpu"), JAX_PLATFORMS="tpu,cpu")[0] == ["tpu,cpu"]
+    assert python(code.format("jax, taetpu"))[0] == ["None"], "jax has read its settings by then"
+
+
+def test_the_package_lists_what_it_offers():
+    code = "import taetpu; print(*dir(taetpu))"
+    listed = {name for name in python(code)[0] if not name.startswith("__")}
+    assert listed == {*taetpu.__all__, "core"}
+    assert set(taetpu.__all__) == {name for names in taetpu._HOMES.values() for name in names}
+    code = "from taetpu import *; print(*(name for name in dir() if not name.startswith('__')))"
+    assert set(python(code)[0]) == set(taetpu.__all__)
+    assert python("import taetpu; print(taetpu.load_study.__module__)")[0] == ["taetpu.spec.loading"]

@@ -44,9 +44,9 @@ def test_a_taken_name_is_refused():
 
 @pytest.mark.parametrize("made", [type("Mine", (), {}), lambda: None], ids=["another class", "no class"])
 def test_what_is_no_component_is_refused(made):
-    with pytest.raises(UserError, match=r"is no Component\n  remedy: class .*\(Component\): \.\.\.") as error:
+    with pytest.raises(UserError, match=r"is not a Component\n  remedy: class .*\(Component\): \.\.\.") as error:
         register("ffn", "mine")(made)
-    assert error.value.problem.startswith("what is registered as ffn 'mine', ")
+    assert "registered as ffn 'mine'" in error.value.problem
     assert "mine" not in kinds("ffn")
 
 

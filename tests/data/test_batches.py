@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.loading import component
-from taetpu.data.batches import epoch_rows, permutation, train_windows, whole_split
+from taetpu.data.batches import epoch_rows, evaluation_order, permutation, train_windows, whole_split
 
 sizes = st.integers(1, 20)
 
@@ -25,6 +25,26 @@ def test_rows_do_not_depend_on_how_steps_are_asked_for(seed: int, start: int, co
     whole = epoch_rows(seed, 0, start + count, batch, windows)
     assert whole.dtype == np.int32
     np.testing.assert_array_equal(epoch_rows(seed, start, count, batch, windows), whole[start:])
+
+
+@pytest.mark.parametrize("windows", [1, 2, 3, 7, 64, 100, 583, 5000])
+def test_every_prefix_of_the_evaluation_order_is_spread_over_the_split(windows: int):
+    order = evaluation_order(windows)
+    assert sorted(order) == list(range(windows))
+    ends = np.arange(1, windows + 1)
+    for size in (1, 2, 4, 37, 64, 300):  # whatever part of the split is asked about has its share of the sample
+        inside = np.searchsorted(np.sort(order[:size]), ends)
+        assert np.abs(inside - ends * min(size, windows) / windows).max() <= 1 + np.log2(size + 1)
+
+
+def test_a_sample_keeps_to_no_period_of_the_text():
+    """Evenly spaced windows of a text of 512 records of four windows each would all be of one kind."""
+    kinds = np.bincount(evaluation_order(2048)[:512] % 4, minlength=4)
+    assert kinds.min() > 80
+
+
+def test_the_evaluation_order_is_the_same_in_every_version():
+    assert evaluation_order(10).tolist() == [0, 8, 3, 6, 1, 9, 2, 5, 7, 4]
 
 
 def test_seeds_and_epochs_differ():
@@ -51,11 +71,12 @@ def test_windows_lose_no_target_between_them(length: int, seq_len: int):
 def test_evaluation_covers_the_whole_split(text: str, seq_len: int):
     tokenizer = component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
     stream = tokenizer.encode(text)
-    split = whole_split(stream, seq_len, tokenizer)
+    split = whole_split(stream, seq_len, vocab_size=256, num_bytes=len(text.encode()), escape_bits=3.0)
     counted = split.weights.ravel() > 0
     np.testing.assert_array_equal(split.targets.ravel()[counted], stream[1:])
     np.testing.assert_array_equal(split.tokens.ravel()[counted], stream[:-1])
-    assert counted.sum() == len(stream) - 1 == split.num_bytes
+    assert counted.sum() == len(stream) - 1 == split.num_bytes - 1
+    assert split.unpredicted_bits == 8 + 3  # the first byte, and what no token expresses
     assert (~counted).sum() < seq_len
     assert split.tokens.dtype == split.targets.dtype == np.int32
     assert split.weights.dtype == np.float32

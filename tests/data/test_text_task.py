@@ -2,7 +2,11 @@
 
 import hashlib
 import math
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
@@ -76,6 +82,36 @@ def test_a_new_document_moves_no_other_from_training_to_test(folder: Path):
     assert len(set(before["test"]) ^ set(after["test"])) <= 2
 
 
+@settings(deadline=None)
+@given(
+    repeats=st.lists(st.tuples(st.integers(1, 4), st.integers(20, 200)), min_size=2, max_size=12),
+    order=st.randoms(use_true_random=False),
+    val=st.sampled_from([0.0, 0.1, 0.3]),
+    test=st.sampled_from([0.0, 0.1, 0.3]),
+)
+def test_documents_that_repeat_one_another_go_to_one_split(repeats, order, val, test):
+    """Text i is of the letter i alone; its copies differ in white space."""
+    letters = [chr(0x100 + i) for i in range(len(repeats))]
+    copies = [letters[i] * size + " " * j for i, (count, size) in enumerate(repeats) for j in range(count)]
+    order.shuffle(copies)
+    documents = [corpora.Document(f"{i}.txt", text) for i, text in enumerate(copies)]
+    for divide in (corpora.by_document, corpora.in_order):
+        splits = divide(documents, val, test)
+        for i, (count, size) in enumerate(repeats):
+            found = {name: text.count(letters[i]) for name, text in splits.items()}
+            assert sum(found.values()) == count * size
+            if count > 1 or divide is corpora.by_document:
+                assert sum(map(bool, found.values())) == 1
+
+
+def test_documents_of_one_text_cannot_be_split(folder: Path):
+    (folder / "same").mkdir()
+    for i in range(3):
+        (folder / "same" / f"{i}.txt").write_text("the same text " * 20)
+    error = refused(folder, source="same")
+    assert (error.path, "the 3 documents of 'same'" in error.problem) == (("source",), True)
+
+
 def test_an_empty_split_is_none_and_an_unknown_one_an_error(folder: Path):
     source = prepared(folder, source="one.txt", val=0)
     assert source.evaluation("val") is None
@@ -91,8 +127,10 @@ def test_the_vocabulary_is_that_of_the_training_split(folder: Path):
     assert decoded(source, "val") == "\ufffd" * 40
     split = source.evaluation("val")
     assert split is not None
-    assert split.num_bytes == 0
-    assert source.facts["bytes_without_token"] == {"train": 0, "val": 80, "test": 0}
+    assert split.num_bytes == 80
+    assert split.unpredicted_bits == pytest.approx(math.log2(361) + 8 * 80)
+    assert source.facts["bytes"] == {"train": 720, "val": 80, "test": 0}
+    assert source.facts["escape_bits"] == {"val": 8 * 80, "test": 0}
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -193,7 +231,15 @@ def test_a_missing_file_names_what_is_near(folder: Path):
     assert str(error).startswith(f"no file or folder 'on.txt' (looked for {folder}/on.txt)\n  where:  source\n")
     assert "did you mean 'one.txt'?" in str(error)
     assert "did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
-    assert "known: python-docs" in str(refused(folder, source="nowhere/at/all.txt"))
+    assert "`python-docs` needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
+
+
+def test_a_missing_file_names_nothing_else_of_its_folder(folder: Path):
+    for name in (".bash_history", "diary.txt", "taxes"):
+        (folder / name).touch()
+    for asked in ("corpus.bin", ".bash_histor"):
+        told = str(refused(folder, source=asked))
+        assert not any(name in told for name in (".bash_history", "diary", "taxes", "one.txt"))
 
 
 def test_an_empty_corpus(folder: Path):
@@ -254,11 +300,102 @@ def test_a_refused_character_is_an_error_of_the_tokenizer(folder: Path):
     assert "(U+0268, number 0 of the text)" in error.problem
 
 
-def test_an_unreadable_file(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    # A socket, because root, who may run the tests, can read every file. Its address has to be short.
-    monkeypatch.chdir(folder)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("plug")
-        error = refused(folder, source="plug")
-    assert error.problem == f"cannot read {folder}/plug: No such device or address"
+@pytest.fixture
+def special(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What may stand in a folder and is no regular file; beside it, `odd` with a text and all of that."""
+    monkeypatch.chdir(folder)  # a socket's address has to be short
+    (folder / "odd").mkdir()
+    (folder / "odd" / "text.txt").write_text("Only this is a text. " * 20)
+    for place in (".", "odd"):
+        os.mkfifo(f"{place}/fifo")
+        os.symlink("/dev/zero", f"{place}/device")
+    os.symlink("..", "odd/above")
+    os.symlink("loop", "loop")
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
+        one.bind("socket")
+        two.bind("odd/socket")
+        yield
+
+
+@pytest.mark.usefixtures("special")
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket"])
+def test_a_source_is_a_regular_file(folder: Path, kind: str):
+    error = refused(folder, source=kind)
     assert error.path == ("source",)
+    assert f"{folder}/{kind} is a {kind.replace('fifo', 'FIFO')}" in error.problem
+    assert "write its content to a file" in str(error.remedy)
+
+
+@pytest.mark.usefixtures("special")
+def test_a_folder_is_read_without_what_is_no_regular_file(folder: Path):
+    assert [document.name for document in corpora.read("odd", folder)] == ["text.txt"]
+
+
+@pytest.mark.usefixtures("special")
+def test_links_that_lead_nowhere_are_named(folder: Path):
+    for source, reason in (("loop", "Too many levels of symbolic links"), ("x" * 300, "File name too long")):
+        error = refused(folder, source=source)
+        assert error.path == ("source",)
+        assert reason in error.problem
+    os.symlink("gone.txt", folder / "odd" / "broken")
+    error = refused(folder, source="odd")
+    assert f"{folder}/odd/broken" in error.problem
+    assert "No such file or directory" in error.problem
+
+
+@pytest.mark.parametrize("source", ["a\0b", "~nobody-of-this-name/text.txt"])
+def test_what_is_no_path_is_refused(folder: Path, source: str):
+    error = refused(folder, source=source)
+    assert error.path == ("source",)
+    assert repr(source) in error.problem
+
+
+def test_a_name_that_is_not_utf8_is_a_name(folder: Path):
+    for i in range(2):
+        Path(os.fsdecode(os.fsencode(folder / "docs") + b"/\xff%d.txt" % i)).write_text("more text " * 5)
+    assert prepared(folder, source="docs").facts["documents"] == 22
+
+
+READ = """
+import os, resource, sys
+from pathlib import Path
+from taetpu.core.errors import UserError
+from taetpu.data import corpora
+{limit}
+for source in sys.argv[2:]:
+    try:
+        corpora.read(source, Path(sys.argv[1]))
+    except UserError as error:
+        print(error.path, error.problem)
+"""
+
+
+def read_elsewhere(folder: Path, *sources: str, limit: str) -> list[str]:
+    """What is said of sources by a process that has limited itself."""
+    command = [sys.executable, "-c", READ.format(limit=limit), str(folder), *sources]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_file_that_memory_does_not_hold(folder: Path):
+    with (folder / "huge.txt").open("wb") as file:
+        os.truncate(file.fileno(), 2**33)  # sparse: it takes no room on the disk
+    (said,) = read_elsewhere(folder, "huge.txt", limit="resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))")
+    problem = f"{folder}/huge.txt is too large for this machine's memory: 8,589,934,592 bytes"
+    assert said == f"('source',) {problem}"
+
+
+def test_files_and_folders_that_may_not_be_read(folder: Path):
+    (folder / "docs" / "deep").chmod(0)
+    (folder / "one.txt").chmod(0)
+    closed = [way for way in folder.parents if way.stat().st_mode & 0o055 != 0o055 and way.owner() == folder.owner()]
+    modes = {way: way.stat().st_mode for way in (*closed, folder, folder / "docs")}
+    try:
+        for way, mode in modes.items():
+            way.chmod(mode | 0o055)
+        nobody = "os.geteuid() or os.setuid(65534)"  # root may read everything
+        found = read_elsewhere(folder, "docs", "one.txt", "docs/deep/1.txt", limit=nobody)
+    finally:
+        for way, mode in modes.items():
+            way.chmod(mode)
+    files = (folder / "docs" / "deep", folder / "one.txt", "docs/deep/1.txt")
+    assert found == [f"('source',) cannot read {file}: Permission denied" for file in files]

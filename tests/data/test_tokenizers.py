@@ -29,12 +29,12 @@ TOKENIZERS = {str(config["kind"]): trained(config) for config in KINDS}
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(deadline=None, max_examples=50)
 @given(text=known_text)
-def test_known_text_comes_back_and_its_bytes_are_counted(kind: str, text: str):
+def test_known_text_comes_back_and_needs_no_escape(kind: str, text: str):
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int32
     assert tokenizer.decode(ids) == text
-    assert tokenizer.num_bytes(ids) == len(text.encode())
+    assert tokenizer.escape_bits(text) == 0
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
@@ -43,7 +43,7 @@ def test_known_text_comes_back_and_its_bytes_are_counted(kind: str, text: str):
 def test_byte_level_kinds_take_any_text(kind: str, text: str):
     ids = TOKENIZERS[kind].encode(text)
     assert TOKENIZERS[kind].decode(ids) == text
-    assert TOKENIZERS[kind].num_bytes(ids) == len(text.encode())
+    assert TOKENIZERS[kind].escape_bits(text) == 0
 
 
 @pytest.mark.parametrize("config", [*KINDS, {"kind": "char", "unseen": "drop"}], ids=str)
@@ -57,7 +57,7 @@ def test_the_library_reads_the_stored_file_alike(config: dict, text: str):
     assert library.encode(text).ids == ids.tolist() == again.encode(text).tolist()
     assert library.decode(ids.tolist(), skip_special_tokens=False) == tokenizer.decode(ids)
     assert type(again) is type(tokenizer)
-    assert again.num_bytes(ids) == tokenizer.num_bytes(ids)
+    assert again.escape_bits(text) == tokenizer.escape_bits(text)
     assert again.vocab_size == tokenizer.vocab_size
 
 
@@ -73,11 +73,11 @@ def test_char_vocabulary_is_the_training_text_in_code_point_order():
     assert tokenizer.encode("abn").tolist() == [0, 1, 2]
 
 
-def test_unknown_characters_become_a_token_worth_no_byte():
+def test_unknown_characters_become_a_token_and_are_charged_their_bytes():
     tokenizer = trained("char", "abc")
     ids = tokenizer.encode("a\u00e9\ud800c")  # a lone surrogate is as unknown as any other
     assert tokenizer.decode(ids) == f"a{UNK}{UNK}c"
-    assert tokenizer.num_bytes(ids) == 2
+    assert tokenizer.escape_bits("a\u00e9\ud800c") == 8 * (2 + 3)
 
 
 def test_unknown_characters_can_be_dropped():
@@ -85,6 +85,8 @@ def test_unknown_characters_can_be_dropped():
     assert tokenizer.vocab_size == 3
     assert tokenizer.decode(tokenizer.encode("xaybz\u00e9c")) == "abc"
     assert tokenizer.encode("xyz").shape == (0,)
+    assert tokenizer.escape_bits("xaybz\u00e9c") is None
+    assert tokenizer.escape_bits("abc") == 0
 
 
 @pytest.mark.parametrize("stored", [False, True])

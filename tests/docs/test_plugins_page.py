@@ -36,7 +36,7 @@ def test_each_block_is_run_by_a_test_below():
     """But for shell commands, which are those of the command's own tests."""
     apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
     assert apart == [SNIPPET]
-    assert (len(PLUGINS), len(STUDIES)) == (5, 3)
+    assert (len(PLUGINS), len(STUDIES)) == (6, 3)
 
 
 SNIPPET = next(text for language, text in BLOCKS if language == "python" and text not in FILES.values())

@@ -250,7 +250,7 @@ def test_corrupt_inputs_are_trained_on_and_evaluation_is_left_alone(trained, stu
     source = study.sources.of(arms["corrupt"])
     data = source.evaluation("val")
     windows = Batch(*(jnp.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    sums = jax.jit(lambda m: evaluate(m, windows, dtype=jnp.float32))(from_files(run.read_model()).model)
+    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jnp.float32))(from_files(run.read_model()).model)
     assert float(sums["nll"].sum() / sums["weight"].sum()) == pytest.approx(
         run.result()["metrics"]["val/loss"], abs=1e-5
     )

@@ -11,7 +11,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, present
 from taetpu.nn import kernels
 from taetpu.nn.execution import AS_BUILT, Execution
-from taetpu.nn.kernels import PATHS, CuDNN, Splash, call_of
+from taetpu.nn.kernels import PATHS, CuDNN, Plain, Splash, call_of
 
 SEQ = 256  # two blocks of 128 each way: one that is masked whole, and ones that are masked in part
 TOKENS = jax.random.randint(root_key(1), (2, SEQ), 0, 7)
@@ -154,3 +154,22 @@ def test_cudnn_takes_what_its_documentation_says(draw):
 def test_a_model_as_it_is_built_is_left_alone(draw):
     model = draw({"dim": 32, "num_layers": 1})
     assert jax.tree.structure(AS_BUILT.applied(model)) == jax.tree.structure(model)
+
+
+class Sink(Plain):
+    """Softmax with a sink: attention of a weight may go nowhere. A plug-in's path."""
+
+    def read(self, attention, scores, v, ctx):
+        top = jnp.maximum(jax.lax.stop_gradient(scores.max(-1, keepdims=True)), 0.0)
+        pattern = jnp.exp(scores - top)
+        return (pattern / (pattern.sum(-1, keepdims=True) + jnp.exp(-top))).astype(v.dtype) @ v
+
+
+@pytest.mark.parametrize("attention", ["plain", "splash"])
+def test_a_path_that_a_component_brings_is_kept(draw, interpreted, attention):
+    plain = draw({"dim": 32, "num_layers": 1, "mixer": GQA}, seq=SEQ)
+    model = eqx.tree_at(lambda m: m.stacks[0].block.mixer.path, plain, Sink())
+    kept = Execution(attention=attention).applied(model)
+    assert kept.stacks[0].block.mixer.path == Sink()
+    assert not calls(lambda m: m(TOKENS), kept)
+    assert Execution(attention=attention).applied(plain).stacks[0].block.mixer.path == PATHS[attention]

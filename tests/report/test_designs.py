@@ -110,7 +110,7 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     arms = {arm["name"]: arm for arm in results["arms"]}
 
     def shown(name):
-        return [words.numbers.effect(arms[name]["effect"], arms[name]["ci95"]), arms[name]["verdict"]]
+        return [words.effect(arms[name], results), arms[name]["verdict"]]
 
     best, tried = section(results, "Each at its best").tables
     assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]

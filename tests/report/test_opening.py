@@ -40,11 +40,14 @@ def test_what_was_trained_and_what_it_cost(folder) -> None:
 
 def test_arms_that_learned_no_more_than_a_rule_are_told(folder) -> None:
     results = folder.read_results()
-    data = {"decoy_loss": 2.5, "decoy": "bigrams counted"}
-    assert opening.cautions(results, data) == [
-        "large ends at or above 2.5, which a rule without a model reaches (bigrams counted): trained so, it "
-        "learned next to nothing."
-    ]
+    data = {"chance_loss": 4.2, "decoy_loss": 2.5, "decoy": "bigrams counted"}
+    (rule,) = opening.cautions(results, data)
+    for part in ("large", "2.5", "bigrams counted"):
+        assert part in rule
+    assert "nothing learned beyond that rule" in rule  # of what a rule of one token leaves open nothing more is said
+    (guess,) = opening.cautions(results, {**data, "chance_loss": 2.5})
+    assert "learned nothing" in guess
+    assert "bigrams" not in guess
     assert opening.cautions(results, {**data, "decoy_loss": 9.0}) == []
     assert opening.cautions({**results, "primary": "val/accuracy"}, data) == []
 
@@ -57,6 +60,37 @@ def test_what_the_study_cannot_tell(folder) -> None:
     assert not any("another size" in line for line in said)
     results["arms"][2]["params"] = results["arms"][0]["params"] // 2
     assert any("Parameters: large (-50%); of another size" in line for line in opening.limits(results))
+
+
+def test_whose_training_settings_arms_have_follows_from_how_they_differ(store_study) -> None:
+    lr, steps = "train.optimizer.lr", "train.steps"
+    cases = {
+        "all have the baseline's training settings": {"a": {}, "b": {"model.dim": 32}},
+        "b has its own train.optimizer.lr, and all others": {"a": {}, "b": {lr: 1e-3}},
+        "b, c have their own train.optimizer.lr, train.steps, and all others": {
+            "a": {},
+            "b": {lr: 1.0},
+            "c": {steps: 9},
+        },
+        "each has a train.optimizer.lr of its own": {"a": {lr: 1e-3}, "b": {lr: 1e-2, "model.dim": 32}},
+    }
+    base = {"name": "baseline", "against": None, "diff": {}, "params": 1, "role": {}}
+    for said, arms in cases.items():
+        own = [{**base, "name": name, "against": "baseline", "diff": diff} for name, diff in arms.items()]
+        results = {"arms": [base, *own], "designs": {"limits": []}, "tuning": None}
+        assert [said in line for line in opening.limits(results) if "No arm was tuned" in line] == [True], said
+
+
+def test_arms_on_other_batches_are_no_example_of_the_same_data(folder) -> None:
+    results = folder.read_results()
+    results["arms"][1]["diff"] = {"train.batch_size": 8}
+    assert any("in the same order (small sees other batches)" in line for line in opening.reading(results))
+
+
+def test_an_accuracy_is_said_to_be_cut_and_a_loss_is_not(folder) -> None:
+    results = folder.read_results()
+    assert not any("cut to what" in line for line in opening.reading(results))
+    assert any("cut to what" in line for line in opening.reading({**results, "primary": "val/accuracy"}))
 
 
 def test_times_of_packs_of_other_widths_are_not_compared(folder) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.report import words
+from taetpu.report import sections, words
 
 
 def results(verdicts: list[str | None], seeds: int = 5) -> dict:
@@ -184,7 +184,7 @@ def test_notices_of_the_plan() -> None:
     found["tuning"] = {"arms": {"arm0": {"edge": ["train.optimizer.lr"]}, "arm1": {"edge": []}}}
     assert words.notices(found) == [
         "Not final: verdicts were planned at 3, 5 seeds an arm, and there are 4.",
-        "Seeds were added after verdicts had been given: the chance of a false one is not 5% but up to 8%.",
+        "Seeds were added beyond those planned: the chance of a false verdict is not 5% but up to 8%.",
         "Added to the study after its first run: arm1.",
         "The best train.optimizer.lr of arm0 lies at the edge of what was tried: a wider grid may find a better one.",
     ]
@@ -257,3 +257,48 @@ def test_noise() -> None:
     text = words.noise(results([]))
     assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
     assert "0.0045 once each seed's own effect is taken out; with 5 seeds a true effect of 0.017 is found" in text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "final", "looks", "said"),
+    [
+        (3, True, [3], "once, at 3 seeds"),
+        (6, True, [3, 6], "2 times, at 3 and 6 seeds"),
+        (6, False, [3], "once, at 3 seeds"),
+        (2, False, [], "No verdict has been given on the test split yet"),
+        (9, True, [3, 6, 9], "3 times, at 3, 6, and 9 seeds"),  # beyond what was planned
+    ],
+)
+def test_how_often_the_test_split_was_looked_at(store_study, seeds, final, looks, said) -> None:
+    results = store_study().read_results()
+    plan = {**results["plan"], "seeds": [0, 1, 2], "looks": [3, 6]}
+    told = {**results, "primary": "test/loss", "plan": plan, "seeds": list(range(seeds)), "final": final}
+    assert words.test_looks(told) == looks
+    assert said in words.on_test(told)
+    assert any(said in note for note in sections.plan(told).notes)
+    assert any(said in notice for notice in words.notices(told)) == (len(looks) > 1)
+    assert words.test_looks({**told, "primary": "val/loss"}) == []
+    assert words.on_test({**told, "primary": "val/loss"}) == ""  # nothing was measured on it
+
+
+def test_tuning_by_the_test_split_is_told_of_studies_that_did_so(store_study) -> None:
+    results = {**store_study().read_results(), "primary": "test/loss", "tuning": {"arms": {}}}
+    assert any("too good" in notice for notice in words.notices(results))
+    now = {**results, "tuning": {"arms": {}, "metric": "val/loss"}}
+    assert not any("too good" in notice for notice in words.notices(now))
+
+
+def test_arms_with_several_changes_are_counted_as_arms(store_study) -> None:
+    single = {"baseline": ({}, 0.0), "a": ({"model.dim": 32}, 0.1)}
+    assert words.headline(store_study(single).read_results()).startswith("1 of 1 change made")
+
+
+def test_arms_that_cross_settings_are_counted_as_arms(store_study) -> None:
+    crossed = {"baseline": ({}, 0.0), "a": ({"model.dim": 32, "train.steps": 200}, 0.1)}
+    assert words.headline(store_study(crossed).read_results()).startswith("1 of 1 arm made")
+
+
+def test_an_effect_has_the_decimals_of_the_means_at_least(store_study) -> None:
+    for row in words.rows(store_study().read_results())[1:]:
+        if row.effect != "-":
+            assert len(row.effect.partition(".")[2]) >= len(row.mean.partition(".")[2])

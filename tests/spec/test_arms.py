@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.spec.arms import candidates, label
+from taetpu.spec.design import frozen
 from taetpu.spec.schema import NAME, load_spec
 
 BASE = {
@@ -82,6 +83,17 @@ def test_several_lists_are_crossed():
 def test_a_grid_names_its_cells_and_tells_like_paths_apart():
     made = arms(grid={"model.mixer.bias": [True], "model.ffn.bias": [True, False], "model.norm.kind": ["layer"]})
     assert [arm.name for arm in made] == [f"mixer.bias=true,ffn.bias={b},model.norm=layer" for b in ("true", "false")]
+
+
+def test_a_cell_of_a_grid_knows_which_of_its_values_are_the_baselines(study):
+    """Also where the baseline leaves them at their default, and of a component that is named by its kind."""
+    loaded = study("grid: {model.position: [rope, none], train.optimizer.lr: [1e-3, 3e-3]}\n")
+    own = loaded.arms[0].config.train.optimizer.lr
+    for arm in loaded.arms[1:]:
+        idle = {path for path, value in arm.overrides.items() if value == ("rope" if "position" in path else own)}
+        assert set(arm.idle) == idle
+        assert {path.removesuffix(".kind") for path in arm.diff} == set(arm.overrides) - idle
+    assert frozen(loaded)["idle"] == {arm.name: list(arm.idle) for arm in loaded.arms if arm.idle}
 
 
 def test_the_baselines_own_cell_of_a_grid_is_no_arm(study):

@@ -47,3 +47,16 @@ def test_other_tokens_are_compared_by_bits_per_byte_alone(study):
 
 def test_the_same_text_in_other_windows_is_comparable(study):
     assert len(study("seeds: 1\narms:\n  x: {task.seq_len: [4, 16]}\n").runs()) == 3
+
+
+@pytest.mark.parametrize(("val", "allowed"), [("new sounds", False), ("the old sounds", True)])
+def test_text_that_an_arm_drops_is_not_compared_in_bits_per_byte(val, allowed, study, folder):
+    (folder / "text.txt").write_text("the old sounds. " * 40 + f"{val}.")
+    arms = "seeds: 1\narms:\n  x: {task.tokenizer.unseen: drop}\nmeasure: {primary: val/bits_per_byte}\n"
+    if allowed:
+        assert len(study(arms).runs()) == 2
+        return
+    text = refused(study, arms)
+    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer loses characters" in text
+    assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
+    assert "unseen: unk" in text

@@ -52,6 +52,28 @@ def test_runs_may_be_watched_otherwise_and_what_is_stored_stays(watched, study, 
     assert check_frozen(stored, study(PARTS, (), ("steps: 10", f"steps: 10, {watched}"))) == stored
 
 
+def test_the_evaluated_sample_stays_that_of_the_first_run(folder, study):
+    """`eval_every` may change, and with it what `auto` would come to; runs are still compared on one sample."""
+    (folder / "text.txt").write_text("hello world. " * 4000)
+    stored = frozen(study(PARTS))
+    again = study(PARTS, (), ("steps: 10", "steps: 10, eval_every: 5"))
+    assert frozen(again)["evaluation"] != stored["evaluation"]
+    assert check_frozen(stored, again)["evaluation"] == stored["evaluation"]
+
+
+def test_another_sample_is_refused(study, stored):
+    text = refused(stored, study(PARTS, (), ("steps: 10", "steps: 10, eval_windows: 3")))
+    assert "eval_windows was auto when this study was first run, and is 3 now" in text
+    assert "5 at base.train.eval_windows" in text
+    assert "eval_windows: auto, or give the study another name" in text
+
+
+def test_a_folder_without_a_sample_gets_one(study, stored):
+    """As an earlier version froze it."""
+    before = {name: value for name, value in stored.items() if name != "evaluation"}
+    assert check_frozen(before, study(PARTS)) == stored
+
+
 def refused(stored, study) -> str:
     with pytest.raises(UserError) as caught:
         check_frozen(stored, study)

@@ -12,7 +12,7 @@ import pytest
 
 from taetpu.core.config import Component, Config, defaults, slot_of, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.identity import BESIDE, recorded_identity, stated
+from taetpu.core.identity import BESIDE, SCHEMA, recorded_identity, stated
 from taetpu.core.loading import load
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import ModelConfig
@@ -121,7 +121,7 @@ def test_a_field_that_a_later_version_adds_leaves_identities_as_they_are():
 
 def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
     config = resolve(SHORT)
-    record = {"config": to_data(config), "defaults": defaults(config), "seed": 3, "plugins": []}
+    record = {"schema": SCHEMA, "config": to_data(config), "defaults": defaults(config), "seed": 3, "plugins": []}
     assert recorded_identity(json.loads(json.dumps(record)), "f") == run_id(config, 3, "f")
     for path, value in leaves(record["config"]):
         edited = deepcopy(record)

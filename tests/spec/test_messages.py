@@ -1,5 +1,6 @@
 """Bad input, and the whole message that each gets: what is wrong, where it stands, what would be right."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,18 @@ def test_a_mistake_gets_its_message(case: dict[str, Any], folder: Path, study) -
 
 
 def test_a_missing_file_names_what_is_there(folder: Path) -> None:
-    (folder / "other.yaml").write_text("")
-    assert message(folder / "s.yaml") == "no such file\n  where:  s.yaml\n  remedy: YAML files there: other.yaml"
+    (folder / "secrets.yaml").write_text("token: x\n")
+    (folder / "empty.yaml").touch()
+    os.mkfifo(folder / "pipe.yaml")
+    start = "`taetpu new NAME` writes a study to start from"
+    assert message(folder / "s.yaml") == f"no such file\n  where:  s.yaml\n  remedy: {start}"
+    (folder / "other.yaml").write_text("# mine\nstudy: other\n")
+    assert message(folder / "x").endswith("remedy: known: other.yaml")
+    assert message(folder / "othr.yaml").endswith("remedy: did you mean 'other.yaml'? known: other.yaml")
 
 
 def test_a_folder_is_no_study(folder: Path) -> None:
-    assert message(folder).startswith("this is a folder, not a study's file\n")
+    assert message(folder).startswith("this is a folder, not a study file\n")
 
 
 @pytest.mark.parametrize("key", NOT_YET)

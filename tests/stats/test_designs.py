@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from taetpu.stats import designs
 from taetpu.stats.analyse import analyse
 from taetpu.stats.designs import LIMITS
 
@@ -97,7 +98,35 @@ def test_a_factorial_over_stored_runs(store_study) -> None:
         ("y",): pytest.approx(0.05, abs=0.02),
         ("x", "y"): pytest.approx(0.3, abs=0.03),
     }
-    assert found["limits"] == [LIMITS["factorial"]]
+    assert found["limits"] == []  # two factors have no interaction of three
+
+
+@pytest.mark.parametrize(
+    ("arms", "limits"),
+    [
+        ({"a": {"x": 1}, "b": {"y": 1}}, [LIMITS["arms"]]),
+        ({"a": {"x": 1}}, []),
+        ({"a": {"x": 1}, "b": {"y": 1}, "ab": {"x": 1, "y": 1}}, [LIMITS["combined"].format(arms="ab")]),
+        ({"a": {"x": 1}, "ac": {"x": 1, "z": 1}}, [LIMITS["together"].format(arms="ac")]),
+        ({"xy": {"x": 1, "y": 1}, "yz": {"y": 1, "z": 1}}, [LIMITS["together"].format(arms="xy, yz")]),
+    ],
+)
+def test_what_arms_cannot_tell_follows_from_how_they_differ(arms, limits) -> None:
+    """Also where a list of values repeats the baseline's: an idle override is no change."""
+    study = {"base": {}, "arms": {"baseline": {}, **arms}, "idle": {}}
+    assert designs.limits(study) == limits
+    crossed = {name: {"idle": 0, **changes} for name, changes in study["arms"].items()}
+    assert designs.limits({**study, "arms": crossed, "idle": {name: ["idle"] for name in crossed}}) == limits
+    earlier = {"base": {"idle": 0}, "arms": crossed}  # of a version that did not record what is idle
+    assert designs.limits({**earlier, "arms": {**crossed, "baseline": {}}}) == limits
+
+
+def test_a_single_part_has_nothing_to_add_up_to() -> None:
+    one = {"without-a": {"design": "leave_one_out", "part": "a"}}
+    study = {"base": {}, "arms": {"baseline": {}, "without-a": {"x": 1}}, "idle": {}, "roles": one}
+    assert designs.limits(study) == []
+    both = {"without-all": {"design": "leave_one_out", "part": None}}
+    assert designs.limits({**study, "roles": {**one, **both}}) == [LIMITS["leave_one_out"]]
 
 
 def test_single_changes_say_nothing_of_each_other(table, store_study) -> None:

@@ -58,3 +58,30 @@ def test_never_reached_is_no_ratio(store_study) -> None:
 
 def test_without_a_curve_there_is_nothing_to_say(store_study) -> None:
     assert analyse(store_study({"baseline": {0: 1.0}, "a": {0: 1.5}}))["arms"][1]["efficiency"] is None
+
+
+def sampled(folder, arm: str, speed: float, shift: float) -> None:
+    """A study's runs as they are evaluated now: a curve on the sample, one point on the whole split."""
+    for run in folder.runs():
+        if run.arm == arm:
+            steps = [2, 4, 6, 8, 10]
+            values = [2 + shift - speed * step for step in steps]
+            run.append(0, 10, {"val_sample/loss": (steps, values), "val/loss": ([10], [2 - speed * 10])})
+
+
+@pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])
+def test_sample_is_compared_with_sample(store_study, shift: float) -> None:
+    """How the sample's loss differs from that of the whole split moves no ratio."""
+    part = {"windows": 4, "of": 9}
+    folder = store_study({"baseline": {0: 1.0}, "a": {0: 0.0}}, result=lambda arm, seed: {"val_sample": part})
+    sampled(folder, "baseline", 0.1, shift)
+    sampled(folder, "a", 0.2, shift)
+    assert analyse(folder)["arms"][1]["efficiency"]["steps"]["ratio"] == pytest.approx(0.5)
+
+
+def test_other_samples_are_not_compared(store_study) -> None:
+    parts = {"baseline": {"windows": 4, "of": 9}, "a": {"windows": 5, "of": 9}}
+    folder = store_study({"baseline": {0: 1.0}, "a": {0: 0.0}}, result=lambda arm, seed: {"val_sample": parts[arm]})
+    for arm in parts:
+        sampled(folder, arm, 0.1, 0.0)
+    assert analyse(folder)["arms"][1]["efficiency"] is None

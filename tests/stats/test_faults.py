@@ -137,4 +137,4 @@ def test_an_unchanged_arm_is_exactly_the_baseline(store_study) -> None:
     assert found["verdict"] == "inconclusive"
     near = {seed: value + 1e-5 for seed, value in base.items()}
     other = store_study({"baseline": base, "a": near, "b": {0: 1.15, 1: 1.24, 2: 1.47}}, name="near")
-    assert arm(analyse(other), "a")["evidence"].startswith("val/loss is within 0.001 of the baseline's (95 %")
+    assert arm(analyse(other), "a")["evidence"].startswith("val/loss is within 0.0001 of the baseline's (95 %")

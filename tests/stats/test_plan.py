@@ -67,6 +67,15 @@ def test_looks() -> None:
     assert PLAN.error_rate(9) == inflated(0.05, [8, 9]) > 0.05
 
 
+def test_seeds_cost_error_rate_only_where_there_were_verdicts_before() -> None:
+    assert PLAN.error_rate(11) == inflated(0.05, [8, 9, 10, 11])
+    assert PLAN.error_rate(11, judged_at=[5, 8]) == inflated(0.05, [8, 11])
+    assert PLAN.error_rate(11, judged_at=[]) == 0.05
+    alone = Plan("val/loss", "min", ("baseline", "a"), (0,), (1,))
+    assert [alone.error_rate(seeds) for seeds in (1, 2)] == [0.05, 0.05], "a single seed gives no verdict"
+    assert alone.error_rate(3) == inflated(0.05, [2, 3])
+
+
 @pytest.mark.parametrize("looks", [(5, 8), (3, 5, 8)])
 def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[int, ...]) -> None:
     """An effect that lies at the bound of equivalence: its z at each look, and whether any look calls it smaller."""

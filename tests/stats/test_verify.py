@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forged import unsealed
 
 from taetpu.core.errors import UserError
-from taetpu.core.identity import identity
+from taetpu.core.identity import SCHEMA, identity
 from taetpu.stats.analyse import analyse
 from taetpu.stats.verify import verify
 from taetpu.store.runs import RunFolder
@@ -23,7 +24,7 @@ def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
     config = {"task": {"kind": "copy"}, "model": model, "train": {"steps": 10, "loss_bound": 100.0, "log_every": 5}}
     number = identity(config, made.seed, "data", [])
     run = stored.run(made.arm, made.seed, number)
-    about = {"arm": made.arm, "seed": made.seed, "id": number}
+    about = {"schema": SCHEMA, "arm": made.arm, "seed": made.seed, "id": number}
     run.take_over(made, {**about, "config": config, "data": "data", "plugins": []})
     stored.store.delete(made.key)
     return run
@@ -39,6 +40,7 @@ def folder(store_study, table, draw) -> StudyFolder:
         value = run.result()["metrics"]["val/loss"]
         run.append(0, 10, {"val/loss": ([5, 10], [9.0, value]), "train/loss": ([5, 10], [2.0, 1.0])})
         run.write_evaluation({"val/nll": np.full(7, value * 4), "val/weight": np.full(7, 4.0)})
+    unsealed(Path(stored.where))
     analyse(stored)
     return stored
 
@@ -135,12 +137,15 @@ def test_swapped_run_folders(folder) -> None:
     a, b = Path(one.where), Path(other.where)
     for old, new in ((a, b.parent / a.name), (b, a.parent / b.name)):
         old.rename(new)
-    analyse(folder)
+    with pytest.raises(UserError) as caught:
+        analyse(folder)
+    assert "config.json is of arm 'arm1', and stands in the folder of 'baseline'" in caught.value.problem
     found = verify(folder)
     assert f"{a.parent / b.name}: config.json is of arm 'arm1', and stands in the folder of 'baseline'" in found
     for arm in ("baseline", "arm1"):  # with their records changed to go with it
         for file in Path(folder.where, "runs", arm).glob("*/config.json"):
             change(file, lambda d, arm=arm: d.update(arm=arm))
+    analyse(folder)
     found = verify(folder)
     assert len(found) == 2
     found.sort(key=lambda problem: "arm 'arm1'" in problem)

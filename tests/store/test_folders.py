@@ -55,12 +55,12 @@ def test_a_study_is_frozen(study: StudyFolder):
 def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
     assert (study.read_plan(), study.read_results(), study.read_times()) == (None, None, None)
     for value in (1, 2):
-        study.write_plan([value])
+        study.write_plan({"packs": [value]})
         study.write_results({"mean": value, "effect": float("nan")})
         study.write_times({"seconds": value})
         place = study.write_report("index.html", b"<p>%d" % value)
         assert place == f"{study.where}/report/index.html"
-    assert study.read_plan() == [2]
+    assert study.read_plan() == {"packs": [2]}
     assert study.read_results() == {"mean": 2, "effect": None}
     assert study.read_times() == {"seconds": 2}
     assert study.store.read(f"{study.name}/report/index.html") == b"<p>2"

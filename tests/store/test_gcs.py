@@ -16,6 +16,7 @@ from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.cloud.storage import Address, address
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store, at_once, open_store
+from taetpu.store.digests import Damaged
 from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.index import studies
 from taetpu.store.keys import NotStored
@@ -237,15 +238,23 @@ def kept(store: GcsStore, step: int) -> None:
     (folder / "d").mkdir(exist_ok=True)
     for name in ("state", "d/array"):
         (folder / name).write_bytes(b"%d" % step * 1000)
-    StudyFolder(store, "s").keep_pack("p", step)
+    StudyFolder(store, "s").pack("p").keep(step)
 
 
 def found(store: GcsStore) -> int | None:
-    """The step that a pack goes on from, by what lies in its folder then."""
-    steps = [path for path in StudyFolder(store, "s").pack_folder("p").iterdir() if path.name.isdecimal()]
-    for path in steps:
-        assert (path / "state").read_bytes() == (path / "d" / "array").read_bytes() == path.name.encode() * 1000
-    return int(steps[0].name) if steps else None
+    """The step that a pack goes on from; damaged ones are set aside, and what was not stored whole is deleted."""
+    pack = StudyFolder(store, "s").pack("p")
+    for step in reversed(pack.steps()):
+        try:
+            path = pack.fetch(step)
+        except Damaged:
+            pack.set_aside(step)
+            continue
+        if path is not None:
+            assert (path / "state").read_bytes() == (path / "d" / "array").read_bytes() == b"%d" % step * 1000
+            return step
+        pack.delete(step)
+    return None
 
 
 def test_a_folder_is_found_again_on_another_machine(store: GcsStore, elsewhere: GcsStore):
@@ -257,7 +266,7 @@ def test_a_folder_is_found_again_on_another_machine(store: GcsStore, elsewhere: 
 def test_two_are_kept(store: GcsStore):
     for step in (10, 20, 30, 40):
         kept(store, step)
-    assert StudyFolder(store, "s").pack_steps("p") == [30, 40]
+    assert StudyFolder(store, "s").pack("p").steps() == [30, 40]
     StudyFolder(store, "s").delete_pack("p")
     assert store.list("s") == []
     assert not (store.folder("s/packs/p") / "40").exists()
@@ -277,7 +286,9 @@ def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: G
     else:
         store.bucket.blob(f"{newest}/{FILES}").delete()
     assert found(elsewhere) == 10
-    assert StudyFolder(elsewhere, "s").pack_steps("p") == [10]
+    assert StudyFolder(elsewhere, "s").pack("p").steps() == [10]
+    aside = [] if damage == "unlisted" else ["s/damaged/1/packs/p/20/state"]  # without a list, its upload never ended
+    assert [key for key in elsewhere.list("s/damaged") if key.endswith("state")] == aside
     shutil.rmtree(elsewhere.folder("s"))
     kept(elsewhere, 20)
     assert found(GcsStore(store.root)) == 20
@@ -316,7 +327,7 @@ def keep(root):
         (folder / "d").mkdir()
         for name in ("state", "d/array"):
             (folder / name).write_bytes(b"%d" % step * 1000)
-        study.keep_pack("p", step)
+        study.pack("p").keep(step)
         print(step, flush=True)
 
 for moment in range(1, 200):

@@ -60,7 +60,7 @@ def test_no_cut_goes_unnoticed():
         with pytest.raises(UserError, match="damaged") as caught:
             from_segment(SEGMENT[:length], "runs/a/metrics/0-10.json")
         assert "where:  runs/a/metrics/0-10.json" in str(caught.value)
-        assert "delete the run's folder" in str(caught.value)
+        assert "--retrain-damaged" in str(caught.value)
 
 
 @given(st.sets(st.integers(1, 40)), st.lists(st.floats(width=32), min_size=40, max_size=40))

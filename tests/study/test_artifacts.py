@@ -1,5 +1,7 @@
 """What a study leaves behind is what it says it is."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -39,8 +41,8 @@ def val_loss(model, source) -> float:
 
     data = source.evaluation("val")
     windows = Batch(*(jax.numpy.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    sums = jax.jit(lambda m: evaluate(m, windows, dtype=jax.numpy.float32))(model)
-    return derived({k: float(v.sum()) for k, v in sums.items()}, "val", None)["val/loss"]
+    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jax.numpy.float32))(model)
+    return derived({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
 
 
 def test_the_stored_model_has_the_loss_that_was_reported(kept):
@@ -48,6 +50,15 @@ def test_the_stored_model_has_the_loss_that_was_reported(kept):
     (run,) = folder.runs()
     opened = from_files(run.read_model())
     assert val_loss(opened.model, source) == pytest.approx(outcome.results["arms"][0]["mean"], abs=1e-5)
+
+
+def test_bits_per_byte_are_those_of_the_whole_text(kept):
+    _, folder, source = kept
+    metrics = folder.runs()[0].result()["metrics"]
+    for split in ("val", "test"):
+        targets = source.evaluation(split).weights.sum()  # of one byte each, the first one apart
+        bits = metrics[f"{split}/loss"] * targets / math.log(2) + math.log2(source.vocab_size)
+        assert metrics[f"{split}/bits_per_byte"] == pytest.approx(bits / (targets + 1))
 
 
 def test_epochs_become_steps_and_every_metric_is_there(kept):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.forged import forged
+from tests.forged import forged, unsealed
 from tests.small import STUDY
 
 from taetpu.core.errors import UserError
@@ -125,6 +125,7 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
 
 
 def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
+    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/result.json"))
     result = json.loads(file.read_text())
     result["metrics"]["val/loss"] = 0.5
@@ -135,6 +136,7 @@ def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
 
 
 def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
+    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/config.json"))
     config = json.loads(file.read_text())
     config["config"]["train"]["optimizer"]["lr"] = 0.5

@@ -8,7 +8,10 @@ from tests.small import TINY
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.spec.tuning import FIRST_SEED
-from taetpu.study.tuning import trials, tuned
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study.reuse import described
+from taetpu.study.tuning import choose, trials, tuned
 from taetpu.train.watch import Watcher
 
 TUNED = """\
@@ -67,6 +70,43 @@ def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
         trials(study)
     assert caught.value.problem == "unknown field 'num_heads'"
     assert caught.value.path[:2] == ("tune", "model.mixer.num_heads")
+
+
+@pytest.mark.parametrize("primary", ["test/loss", "val/loss", "test/accuracy"])
+def test_what_is_chosen_is_best_on_the_validation_split_wherever_arms_are_compared(load, tmp_path, primary):
+    """On the test split the order of the rates is the reverse."""
+    study = load(f"measure: {{primary: {primary}}}\n" + TUNED)
+    tried, folder = trials(study), StudyFolder(open_store(tmp_path / "root"), study.name)
+    for spec in tried.runs():
+        rate, run = spec.config.train.optimizer.lr, folder.run(spec.arm, spec.seed, spec.id)
+        metrics = {"val/loss": 1 - rate, "val/accuracy": rate, "test/loss": rate, "test/accuracy": 1 - rate}
+        run.start(described(spec))
+        run.finish({"outcome": "finished", "steps": 6, "metrics": metrics})
+    chosen = choose(study, tried, folder)
+    assert chosen["metric"] == f"val/{primary.rpartition('/')[2]}"
+    assert {entry["best"] for entry in chosen["arms"].values()} == {"lr=0.01"}
+    assert study.measure.primary == primary  # verdicts and planned looks go on testing this one
+
+
+TEXT = """\
+study: s
+base:
+  task: {kind: text, source: corpus.txt, seq_len: 8, val: 0, test: 0.2}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 6, batch_size: 4}
+measure: {primary: test/loss}
+arms: {nope: {model.position: none}}
+"""
+
+
+def test_nothing_is_chosen_without_a_validation_split(tmp_path):
+    (tmp_path / "s.yaml").write_text(TEXT)
+    assert load_study(tmp_path / "s.yaml").measure.primary == "test/loss"
+    (tmp_path / "s.yaml").write_text(TEXT + "tune: {train.optimizer.lr: [1e-4, 1e-2]}\n")
+    with pytest.raises(UserError) as caught:
+        load_study(tmp_path / "s.yaml")
+    assert "val/loss" in caught.value.problem
+    assert caught.value.path[-1] == "val"
 
 
 def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobody_has(load):

@@ -133,13 +133,14 @@ class Faulty:
     def encode(self, text):
         ids = self.inner.encode(text.lower() if self.fault == "lower" else text)
         ids = ids[::-1] if self.fault == "reversed" else ids
+        ids = np.where(ids // 16 == 8, 0x80, ids) if self.fault == "lossy" else ids
         return ids.astype(np.int64) if self.fault == "int64" else ids
 
     def decode(self, ids):
         return self.inner.decode(ids[::-1] if self.fault == "reversed" else ids) + "." * (self.fault == "decode")
 
-    def num_bytes(self, ids):
-        return len(self.decode(ids)) if self.fault == "characters" else self.inner.num_bytes(ids)
+    def escape_bits(self, text):
+        return self.inner.escape_bits(text)
 
     def to_json(self):
         return str(next(CALLS)) if self.fault == "train" else self.inner.to_json()
@@ -153,7 +154,7 @@ TOKENIZER = [
     ("decode", "back", r"decoding what was encoded gives '\.' at character \d+, expected ''"),
     ("decode", "stored", "what is read from tokenizer.json decodes otherwise"),
     ("reversed", "stored", "what is read from tokenizer.json encodes otherwise"),
-    ("characters", "bytes", r"num_bytes gives \d+, expected \d+"),
+    ("lossy", "escapes", "escape_bits gives 0 bits for texts of which 16 have the same tokens"),
 ]
 
 

@@ -3,13 +3,18 @@
 import json
 from dataclasses import asdict, replace
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 
 from taetpu.core.chips import resolve
 from taetpu.core.errors import UserError
+from taetpu.core.registry import register, withdraw
 from taetpu.core.traced import split
+from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.nn.kernels import Plain
 from taetpu.optim.hooks import Hook
 from taetpu.spec.design import RunSpec
 from taetpu.train.compute import decide, routed
@@ -132,6 +137,32 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
     assert len(told) == 2
     assert routed(config, source, AS_BUILT, "bfloat16") == []
     assert "128 tokens, not 520" in str(routed(*sized(520), Execution(attention="splash"), "bfloat16")[0])
+
+
+class Own(Plain):
+    """Attention that no kernel computes: of another function than softmax."""
+
+    def read(self, attention, scores, v, ctx):
+        return jax.nn.relu(scores).astype(v.dtype) @ v
+
+
+@pytest.fixture
+def own_path():
+    @register("mixer", "own-path")
+    class OwnPath(AttentionConfig):
+        def init(self, dims, position, *, key):
+            return eqx.tree_at(lambda a: a.path, super().init(dims, position, key=key), Own())
+
+    yield
+    withdraw(__name__)
+
+
+def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path):
+    assert attention(*sized(512, {"mixer": "own-path"})) == "plain"
+    config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
+    assert attention(config, source) == "splash"
+    (told,) = routed(config, source, Execution(attention="splash"), "bfloat16")
+    assert str(told).startswith("attention of layers 1, 2 takes the path Own: its component brings")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from tests.train.eight import collectives
 
 from taetpu.core.traced import split
+from taetpu.store.backend import LocalStore
+from taetpu.store.packs import PackFolder
 from taetpu.train.checkpoint import Checkpoints
 
 
@@ -31,9 +33,10 @@ def test_a_run_divided_over_two_devices_agrees_with_one(trainer, make, text, one
     matrix = divided.state.model.stacks[0].block.ffn.up
     assert matrix.addressable_shards[0].data.size * 2 == matrix.size
 
-    with Checkpoints(tmp_path) as checkpoints:
+    with Checkpoints(PackFolder(LocalStore(tmp_path), "study", "pack")) as checkpoints:
         checkpoints.save(8, divided.state)
-        back = checkpoints.restore(8, divided.state)
+        back, step = checkpoints.resume(divided.state)
+    assert step == 8
     for a, b in zip(jax.tree.leaves(divided.state), jax.tree.leaves(back), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)

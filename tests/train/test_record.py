@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from taetpu.train.record import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived
+from taetpu.data.batches import Split
+from taetpu.train.record import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived, measured
 
 
 def recorded(cuts, every=4, start=0, flush_at=()):
@@ -45,12 +46,24 @@ def test_a_lost_number_is_not_hidden_by_the_mean():
     assert math.isnan(recorder.flush()[2][0]["train/loss"][1][0])
 
 
+def split(num_bytes):
+    return Split(*np.zeros((3, 1, 4)), num_bytes)
+
+
 def test_bits_per_byte_counts_bytes_and_not_tokens():
-    found = derived({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", 16)
+    found = derived({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", split(16))
     assert found["val/bits_per_byte"] == pytest.approx(0.5)
     assert found["val/loss"] == pytest.approx(2 * math.log(2))
     assert found["val/accuracy"] == 0.25
-    assert "val/bits_per_byte" not in derived({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", None)
+    assert "val/bits_per_byte" not in derived({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", split(None))
+
+
+def test_a_sample_of_the_sequences_has_its_share_of_the_text():
+    weights = np.ones((4, 2), np.float32)
+    whole = Split(*np.zeros((2, 4, 2), np.int32), weights, num_bytes=16, unpredicted_bits=4.0)
+    sums = {"nll": np.full((1, 2), 3.5 * math.log(2)), "correct": np.zeros((1, 2)), "weight": np.full((1, 2), 2.0)}
+    (found,) = measured(sums, "val_sample", whole)  # half of the positions, at 7 bits
+    assert found["val_sample/bits_per_byte"] == pytest.approx((14 + 4) / 16)
 
 
 @pytest.mark.parametrize(

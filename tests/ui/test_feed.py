@@ -216,3 +216,21 @@ def test_one_damaged_run_costs_no_other(growing) -> None:
     feed.poll()
     assert feed.state()["problem"] == ""
     assert [len(state.series["train/loss"][0]) for state in feed.runs.values()] == [10, 10]
+
+
+def test_the_series_that_shows_the_primary_metric_is_told_as_soon_as_it_is_known(growing) -> None:
+    """While runs train on a sample of the validation split, that sample; in the end the primary metric itself."""
+    study = growing.folder.read_study()
+    growing.folder.write_study({**study, "measure": {"primary": "val/accuracy"}}, replace=True)
+    feed = Feed(growing.folder)
+    feed.poll()
+    assert feed.study["shown"] == "val/accuracy"
+    sampled = {name: ([10], [0.5]) for name in ("train/loss", "val_sample/loss", "val_sample/accuracy")}
+    growing.run("other", 0).append(0, 10, sampled)
+    feed.poll()
+    assert (feed.study["shown"], feed.study["curve"]) == ("val_sample/accuracy", "val_sample/accuracy")
+    told = [message.data["shown"] for message in feed.messages if message.kind == "study" and "shown" in message.data]
+    assert told[-1] == "val_sample/accuracy"
+    growing.run("other", 0).append(10, 20, {"val/accuracy": ([20], [0.6])})
+    feed.poll()
+    assert (feed.study["shown"], feed.study["curve"]) == ("val/accuracy", "val_sample/accuracy")

@@ -4,6 +4,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
@@ -62,6 +63,76 @@ def test_only_who_has_the_token_sees_anything(growing, tmp_path) -> None:
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         assert get(port, "/").status == 200
+
+
+def raw(port: int, path: str, *headers: tuple[str, str]):
+    """A request with these headers and no others, its path as it stands."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("GET", path, skip_host=True, skip_accept_encoding=True)
+    for name, value in headers:
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    OPEN.extend((connection, answer))
+    return answer
+
+
+PATHS = ("/", "/live.js", "/vega.js", "/data/studies", "/data/study/toy", "/events/study/toy", "/nowhere")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example:{port}", "127.0.0.1@evil",
+     "0.0.0.0:{port}", "localhost:port", "127.0.0.1:99999", "127.0.0.1:", "[::1", "[::2]:{port}", "", "127.0.0.1:٣"],
+)  # fmt: skip
+def test_a_page_whose_domain_was_rebound_reads_nothing(growing, tmp_path, host) -> None:
+    """With the cookie, which a browser would not even send there, and with the token in the query."""
+    with serving(tmp_path) as port:
+        named = host.format(port=port).encode()
+        cookie = ("Cookie", "; ".join(f"{COOKIE}-{known}={TOKEN}" for known in (port, None, 80)))
+        for path in (*PATHS, f"/?token={TOKEN}"):
+            answer = raw(port, path, ("Host", named), cookie)
+            assert (answer.status, answer.getheader("Set-Cookie")) == (403, None), path
+            told = answer.read().decode()
+            assert "127.0.0.1 or localhost" in told
+            assert "toy" not in told
+            assert TOKEN not in told
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "localhost:9", "LocalHost:{port}", "[::1]:9"])
+def test_this_machine_is_named_in_any_way_and_at_the_port_that_ssh_forwards(growing, tmp_path, host) -> None:
+    with serving(tmp_path) as port:
+        named = ("Host", host.format(port=port))
+        answer = raw(port, f"/?token={TOKEN}", named)
+        cookie = ("Cookie", answer.getheader("Set-Cookie").partition(";")[0])
+        assert raw(port, "/data/studies", named, cookie).status == 200
+        stream = raw(port, "/events/study/toy", named, cookie)
+        assert next(messages(stream))[1] == "state"
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1:{port}"])
+def test_a_page_of_another_origin_reads_nothing(growing, tmp_path, origin) -> None:
+    with serving(tmp_path) as port:
+        for path in PATHS:
+            answer = get(port, path, Origin=origin.format(port=port))
+            assert answer.status == 403, path
+            assert answer.getheader("Access-Control-Allow-Origin") is None
+        assert get(port, "/data/studies", Origin=f"http://127.0.0.1:{port}").status == 200
+        for path in PATHS[:4]:
+            assert get(port, path).getheader("Cross-Origin-Resource-Policy") == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/x", "///evil.example/x", "/\\evil.example/x", "//", "/%2Fevil.example/x"]
+)
+def test_the_link_leads_to_this_server_alone(growing, tmp_path, path) -> None:
+    with serving(tmp_path) as port:
+        answer = raw(port, f"{path}?token={TOKEN}&a=b%26c=d", ("Host", f"127.0.0.1:{port}"))
+        there = answer.getheader("Location")
+        assert answer.status == 303
+        assert urljoin(f"http://127.0.0.1:{port}/", there).startswith(f"http://127.0.0.1:{port}/")
+        assert not there.startswith(("//", "/\\"))
+        assert there.endswith("?a=b%26c%3Dd")
 
 
 def test_pages_may_load_nothing_from_elsewhere(growing, tmp_path) -> None:

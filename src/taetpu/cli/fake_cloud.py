@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from taetpu.cli.options import AsJson
+from taetpu.cli.options import AsJson, number
 from taetpu.cli.tables import count, show_json
 
 
@@ -93,7 +93,7 @@ def _told(found: list[str]) -> list[str]:
 
 def preempt(
     name: Annotated[str, typer.Argument(help="A TPU of the fake cloud.")],
-    notice: Annotated[float, typer.Option(help="Seconds for which it is told before; Google gives up to 30.")] = 0.0,
+    notice: Annotated[float, number(help="Seconds for which it is told before; Google gives up to 30.")] = 0.0,
 ) -> None:
     """Take a machine of the fake cloud back. Google may do so with spot machines at any time.
 

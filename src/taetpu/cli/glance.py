@@ -8,6 +8,7 @@ from rich.text import Text
 
 from taetpu.cli.tables import WIDTH, filled
 from taetpu.cli.watched import ArmView, PackView, StudyView
+from taetpu.report.names import fitted
 
 BAR = 16
 LEAST = 3
@@ -127,7 +128,7 @@ def table(view: StudyView, arms: Sequence[ArmView], signs: bool) -> list[Text]:
     columns = {
         "done": [f"{arm.done}/{arm.seeds}" for arm in arms],
         "step": [f"{arm.step:,}" if arm.step else "" for arm in arms],
-        **{name: [_loss(arm.losses.get(name)) for arm in arms] for name in ("train/loss", "val/loss")},
+        **{name: [_value(arm.values.get(name)) for arm in arms] for name in view.metrics},
         "effect": [arm.effect for arm in arms],
         last: [arm.said for arm in arms],
     }
@@ -141,7 +142,8 @@ def table(view: StudyView, arms: Sequence[ArmView], signs: bool) -> list[Text]:
             columns.pop(name, None)
     width = max(min(names, WIDTH - _taken(columns)), NARROWEST)
     head = _row("arm", width, {name: (name, cells) for name, cells in columns.items()}, "bold")
-    return [head, *(_row(arm.name, width, {n: (c[i], c) for n, c in columns.items()}) for i, arm in enumerate(arms))]
+    short = fitted([arm.name for arm in arms], width)
+    return [head, *(_row(name, width, {n: (c[i], c) for n, c in columns.items()}) for i, name in enumerate(short))]
 
 
 def _taken(columns: dict[str, list[str]]) -> int:
@@ -150,7 +152,7 @@ def _taken(columns: dict[str, list[str]]) -> int:
 
 def _row(name: str, width: int, cells: dict[str, tuple[str, list[str]]], style: str = "") -> Text:
     """A name, and under each column its text as wide as the column; words to the left, figures to the right."""
-    line = Text(set_cell_size(shortened(name, width), width), style)
+    line = Text(set_cell_size(name, width), style)
     for column, (text, others) in cells.items():
         wide = max(len(column), *map(len, others))
         words = column in ("verdict", "curve")
@@ -160,7 +162,7 @@ def _row(name: str, width: int, cells: dict[str, tuple[str, list[str]]], style: 
     return line
 
 
-def _loss(value: float | None) -> str:
+def _value(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"

@@ -144,7 +144,7 @@ def workers(slice: "Slice", chosen: str) -> list[int]:
 
     if chosen == "all":
         return list(slice.all)
-    if not chosen.isdecimal():
+    if not (chosen.isascii() and chosen.isdecimal()):
         raise UserError(f"{chosen!r} is no host", path=("--worker",), remedy="a number from 0, or all")
     return [slice.check(int(chosen))]
 

@@ -9,7 +9,7 @@ from taetpu.cli import images
 from taetpu.cli.cloud import Here, here, tell
 from taetpu.cli.consent import DryRun, Yes, agreed
 from taetpu.cli.images import Region, registry_of
-from taetpu.cli.options import AsJson
+from taetpu.cli.options import AsJson, integer
 from taetpu.cli.tables import show_json
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build(
     python_digest: BaseDigest = "",
     engine: Local = "cloud-build",
     region: Region = "",
-    timeout: Annotated[int, typer.Option(min=1, max=1440, help="Minutes after which Cloud Build ends it.")] = 60,
+    timeout: Annotated[int, integer(least=1, most=1440, help="Minutes after which Cloud Build ends it.")] = 60,
     write: Write = False,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -152,7 +152,7 @@ def _seconds(text: str) -> float | None:
 
     if not text:
         return None
-    found = re.fullmatch(r"(\d+)([dh])", text)
+    found = re.fullmatch(r"([0-9]+)([dh])", text)
     if found is None:
         raise UserError(f"--older-than {text!r} is no length of time", remedy="days or hours, as in 30d or 12h")
     return int(found[1]) * {"d": 86400.0, "h": 3600.0}[found[2]]

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from taetpu.cli.options import Root
+from taetpu.cli.options import Root, integer
 
 
 def ui(
     folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
     root: Root = None,
-    port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes a free one.")] = 8765,
+    port: Annotated[int, integer(help="Where to listen on 127.0.0.1; 0 takes a free one.")] = 8765,
 ) -> None:
     """The live page: studies in a browser, as they train.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from taetpu.cli.options import integer
+
 if TYPE_CHECKING:
     from taetpu.store.backend import Store
 
@@ -27,9 +29,7 @@ Dump = Annotated[
 ]
 Profiled = Annotated[
     int,
-    typer.Option(
-        metavar="N", help="Trace N steps of each pack after its first dispatch: STUDY's profile/<pack>/<time>/."
-    ),
+    integer(metavar="N", help="Trace N steps of each pack after its first dispatch: STUDY's profile/<pack>/<time>/."),
 ]
 
 

@@ -5,9 +5,10 @@ the user did not agree to what was asked.
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from taetpu.cli import (
     bucket,
@@ -33,8 +34,23 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+
+class Commands(TyperGroup):
+    """The commands; what a plug-in raises in one, `SystemExit` and typer's own exits included, is the user's error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BaseException:
+            if (plugins := sys.modules.get("taetpu.core.plugins")) is None:
+                raise
+            with plugins.attributed():
+                raise
+
+
 app = typer.Typer(
     name="taetpu",
+    cls=Commands,
     help="Transformer ablation studies: state a baseline and what to change, train every arm on every seed, get a "
     "verdict.\n\nTry it: taetpu demo",
     add_completion=False,
@@ -111,12 +127,6 @@ def main() -> None:
     except Failed as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(Failed.exit_code)
-    except Exception as error:
-        from taetpu.core.plugins import explained
-
-        if (blamed := explained(error)) is None:
-            raise
-        _refuse(blamed)
     if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
         command = " goes on from the last checkpoint" if {"run", "demo"} & {*arguments} else " can be given again"
         sys.stderr.write(f"\ninterrupted: the same command{command}\n")

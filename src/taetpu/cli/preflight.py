@@ -142,7 +142,7 @@ def _pace(programs: list[dict[str, Any]]) -> str:
         return "next to no traffic with the device's memory: what a step works on stays on the chip, says the compiler"
     bounds = "memory traffic bounds" if high < balance else "products bound"
     bounds = bounds if high < balance or low > balance else "memory traffic or products bound"
-    span = _between((low, high), "{:.3g}".format)
+    span = between((low, high), "{:.3g}".format)
     return f"{span} FLOPs a byte, where a device balances at {balance:.3g}: {bounds} the roofline"
 
 
@@ -156,9 +156,9 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
-        "step": _between(one["step_seconds"], _short),
-        "tokens/s": _between(one["tokens_per_second"], _amount),
-        "used": _between(one["utilisation"], _percent, 100),
+        "step": between(one["step_seconds"], short),
+        "tokens/s": between(one["tokens_per_second"], _amount),
+        "used": between(one["utilisation"], _percent, 100),
     }
 
 
@@ -171,7 +171,7 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
         "chips": found["chips"],
         "fits": f"{len(programs)} of {len(found['programs'])}" if found["programs"] else "-",
         "memory": None if most is None else f"{most:.1%}",
-        "steps": _between(found["hours"], _short, 3600),
+        "steps": between(found["hours"], short, 3600),
         "$ on demand": _price(found, "on_demand"),
         "$ spot": _price(found, "spot"),
         "": _remark(found),
@@ -182,7 +182,7 @@ def _price(found: dict[str, Any], how: str) -> str:
     """What a study takes; where no rate is known, that."""
     if found["rates"][how] is None:
         return "no rate"
-    return _between(found[f"usd_{how}"], _usd)
+    return between(found[f"usd_{how}"], _usd)
 
 
 def _remark(found: dict[str, Any]) -> str:
@@ -209,12 +209,12 @@ def _troubles(found: dict[str, Any]) -> list[str]:
 def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
         return "Without an estimate for every program there is none for the study."
-    steps = _between(found["hours"], _short, 3600)
-    price = _priced(_between(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
+    steps = between(found["hours"], short, 3600)
+    price = _priced(between(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
     compiling = _priced("-" if usd is None else _usd(usd) for usd in found["usd_compiling"])
     return (
         f"All packs, one after another: {steps} of steps; {price or 'no rate is known'}. Compiling once took "
-        f"{_short(found['compile_seconds'])} of this machine's processors"
+        f"{short(found['compile_seconds'])} of this machine's processors"
         f"{f'; as long on the slice: {compiling}' if compiling else ''}. Setting up machines, evaluating and storing "
         "come on top."
     )
@@ -226,7 +226,7 @@ def _priced(costs: Iterable[str]) -> str:
     return ", ".join(f"{cost} {how}" for cost, how in named if cost != "-")
 
 
-def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
+def between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
     """A range as text, `29us-650us`; one value where its ends look alike; `>14ms` where one end is not known."""
     if found is None:
         return "-"
@@ -236,7 +236,7 @@ def _between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> s
     return low if low == high else f"{low}-{high}"
 
 
-def _short(seconds: float) -> str:
+def short(seconds: float) -> str:
     """Two digits and a unit: `1.7ms`."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if seconds >= size:

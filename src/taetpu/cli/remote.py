@@ -27,7 +27,7 @@ from taetpu.cli.hosts import (
     workers,
     would_run,
 )  # fmt: skip
-from taetpu.cli.options import AsJson
+from taetpu.cli.options import AsJson, integer, number
 from taetpu.cli.tables import show_json, show_table
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest.")]
@@ -36,7 +36,7 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newes
 def ssh(
     context: typer.Context,
     tpu: Stack = None,
-    worker: Annotated[int, typer.Option(help="One host of several, by its number from 0.")] = 0,
+    worker: Annotated[int, integer(help="One host of several, by its number from 0.")] = 0,
     forward: Annotated[
         list[str] | None, typer.Option("-L", metavar="PORT:HOST:PORT", help="Bring a port of the host here.")
     ] = None,
@@ -126,7 +126,7 @@ def stop(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest that runs.")] = "",
     tpu: Stack = None,
     worker: On = "all",
-    grace: Annotated[float, typer.Option(help="Seconds that it has to end by itself.")] = 30.0,
+    grace: Annotated[float, number(help="Seconds that it has to end by itself.")] = 30.0,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

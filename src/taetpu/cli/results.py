@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson, Root
+from taetpu.cli.options import AsJson, Root, number
 from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _entry(entry: "StudyEntry") -> dict[str, Any]:
 def status(
     folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until all is done; Ctrl-C ends it.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
+    every: Annotated[float, number(least=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """How far each arm of a study has come, with its losses and effect.
@@ -100,16 +100,19 @@ def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
 
 
 def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
-    """A row for each arm: runs done, the step that all its runs have reached, means of their last losses, and its
-    effect among the runs that have ended.
+    """A row for each arm: runs done, the step that all its runs have reached, means of their last training loss and of
+    what shows the primary metric, and its effect among the runs that have ended.
     """
-    from taetpu.report.words import standing
+    from taetpu.report.words import mean_places, standing
     from taetpu.stats.analyse import results
     from taetpu.stats.stored import read_study
+    from taetpu.store.metrics import shown_series
 
     frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    judged = {arm["name"]: arm for arm in results(study)["arms"]}
+    found = results(study)
+    judged = {arm["name"]: arm for arm in found["arms"]}
+    shown = shown_series(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
@@ -120,10 +123,11 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
                 "done": f"{sum(status == 'done' for status, _ in own)}/{len(frozen['seeds'])}",
                 "step": min(steps, default=0),
                 "train/loss": _last(own, "train/loss"),
-                "val/loss": _last(own, "val/loss"),
+                shown: _last(own, shown),
                 "effect": judged[arm]["effect"],
                 "ci95": judged[arm]["ci95"],
                 "standing": standing(judged[arm]),
+                "places": mean_places(found),
             }
         )
     return rows
@@ -144,7 +148,8 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
     if "problem" in rows[0]:
         typer.echo(f"  {rows[0]['problem']}")
         return
-    show_table([{key: row[key] for key in ("arm", "done", "step", "train/loss", "val/loss")} for row in rows])
+    apart = ("effect", "ci95", "standing", "places")
+    show_table([{key: value for key, value in row.items() if key not in apart} for row in rows])
     effects = [row for row in rows if row["effect"] is not None]
     if not effects:
         return
@@ -154,7 +159,7 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
         [
             {
                 "arm": row["arm"],
-                "effect": numbers.effect(row["effect"], row["ci95"]),
+                "effect": numbers.effect(row["effect"], row["ci95"], row["places"]),
                 "95 % interval": numbers.interval(row["ci95"]),
                 "verdict": "" if interim else row["standing"],
             }

@@ -7,7 +7,7 @@ import typer
 
 from taetpu.cli.consent import DryRun, Yes
 from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
-from taetpu.cli.options import AsJson, Root
+from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.results import show
 from taetpu.cli.studies import Pack, Sets, StudyFile
 from taetpu.cli.tables import show_json
@@ -41,6 +41,14 @@ Reuse = Annotated[
 Audit = Annotated[
     float | None, typer.Option(help=f"Train this share of the reused runs again, to prove them; {AUDIT} with --reuse.")
 ]
+RetrainDamaged = Annotated[
+    bool,
+    typer.Option(
+        "--retrain-damaged",
+        help="Train runs again that are done and whose files were changed or lost since; what is left of them moves "
+        "to the study's folder damaged/. Without it such runs are listed, and nothing is trained.",
+    ),
+]
 Coordinator = Annotated[
     str | None,
     typer.Option(
@@ -62,9 +70,10 @@ def run(
     until_resolved: UntilResolved = False,
     reuse: Reuse = None,
     audit: Audit = None,
+    retrain_damaged: RetrainDamaged = False,
     coordinator: Coordinator = None,
-    processes: Annotated[int | None, typer.Option(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
-    process: Annotated[int | None, typer.Option(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
+    processes: Annotated[int | None, integer(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
+    process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
     profile: Profiled = 0,
     xla_flags: XlaFlags = "",
     libtpu_args: LibtpuArgs = "",
@@ -110,6 +119,7 @@ def run(
             kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
         )  # fmt: skip
         words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
+        words += ["--retrain-damaged"] if retrain_damaged else []
         told = {"name": tpu, "keep": keep, "yes": yes, "dry_run": dry_run, "as_json": as_json}
         _check_elsewhere(on, reuse or [], pack, audit, profile, xla_flags, libtpu_args)
         raise typer.Exit(_elsewhere(study, sets or [], root, words, wanted, **told))
@@ -118,7 +128,7 @@ def run(
         raise UserError("it is for a TPU that is made, and --on tpu is not said", path=(given[0],), remedy=remedy)
 
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
-    how |= {"audit": AUDIT if audit is None else audit, "profile": profile}
+    how |= {"audit": AUDIT if audit is None else audit, "profile": profile, "retrain_damaged": retrain_damaged}
     if coordinator is None and (processes, process) != (None, None):
         remedy = "--coordinator HOST:PORT, the first one's address"
         raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)

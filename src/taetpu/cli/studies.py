@@ -1,7 +1,6 @@
 """`taetpu new` and `plan`: a study file, and what would be trained of it."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,16 @@ import typer
 
 from taetpu.cli.changes import OTHER_DATA, show_changes
 from taetpu.cli.machine import LibtpuArgs, XlaFlags
-from taetpu.cli.options import AsJson, Root
-from taetpu.cli.preflight import compiled_for, most_of, refuse_what_does_not_fit, show_slices, wanted_slices
+from taetpu.cli.options import AsJson, Root, number
+from taetpu.cli.preflight import (
+    between,
+    compiled_for,
+    most_of,
+    refuse_what_does_not_fit,
+    short,
+    show_slices,
+    wanted_slices,
+)
 from taetpu.cli.tables import count, say, show_json, show_table
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
@@ -43,11 +50,15 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     from importlib.resources import files
 
     from taetpu.core.errors import UserError
+    from taetpu.core.modules import shadowed
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")
     check_name(name, "study", ())
+    if module := shadowed(name):
+        problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
+        raise UserError(problem, path=("NAME",), remedy=f"use another name, e.g. {name}-study")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")
@@ -71,9 +82,9 @@ def plan(
     root: Root = None,
     pack: Pack = "auto",
     noise: Annotated[
-        float | None, typer.Option(help="Standard deviation of a run, to say which effects the study can resolve.")
+        float | None, number(help="Standard deviation of a run, to say which effects the study can resolve.")
     ] = None,
-    effect: Annotated[float | None, typer.Option(help="A true effect: how many seeds would find it?")] = None,
+    effect: Annotated[float | None, number(help="A true effect: how many seeds would find it?")] = None,
     tpu: Annotated[
         str | None,
         typer.Option(
@@ -155,25 +166,44 @@ def _show_training(found: dict[str, Any]) -> None:
     if not found["tokens"]:
         typer.echo("nothing is left to train")
         return
-    time = ""
     if found["packs"]:
         show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
         typer.echo("")
-        seconds = [pack["seconds"] for pack in found["packs"]]
-        known = None not in seconds
-        time = (
-            f"; time: {timedelta(seconds=round(sum(seconds)))} of steps alone" if known else "; time: measured at run"
-        )
-    typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs{time}")
+    typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
+    if found["packs"]:
+        say(f"time: {_time(found['time'])}", hanging=2)
+        if sampled := _sampled(found["evaluation"]):
+            say(f"evaluation: {sampled}", hanging=2)
+
+
+def _time(found: dict[str, Any] | None) -> str:
+    """How long training takes, by what it is spent on."""
+    if found is None:
+        return "known after the first steps; nothing was measured on this device before"
+    spent = {"train steps": "steps", "evaluation": "evaluating", "compiling": "compiling"}
+    shares = ", ".join(f"{name} {between(found[key], short)}" for name, key in spent.items())
+    return f"{between(found['total'], short)} ({shares}), from {found['source']}"
+
+
+def _sampled(found: dict[str, Any]) -> str:
+    """What is evaluated during training."""
+    if not found["total"]:
+        return ""
+    if found["windows"] >= found["total"]:
+        return f"all {count(found['total'], 'window')} of the validation split each time"
+    return f"{found['windows']} of {found['total']} validation windows during training, all at the end"
 
 
 def _told(found: dict[str, Any]) -> Iterator[str]:
     """What a plan says in sentences."""
+    from taetpu.report import held_out
+
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: a loop has a length that is not known before it runs; its FLOPs are of one round"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
+    yield from held_out.notes({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = count(tuned["trials"], "run")
@@ -207,9 +237,11 @@ def _resolution(found: dict[str, Any]) -> str:
             f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
             "--noise SD says how much that is"
         )
-    text = (
-        f"noise {found['noise']:.2g} ({found['noise_from']}): finds a true effect of {found['resolves']:.2g} {chance}"
-    )
+    text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
+    if found["most"] is not None and found["resolves"] > found["most"]:
+        text += f"finds no effect {chance}, since none can be larger than {found['most']:g}"
+    else:
+        text += f"finds a true effect of {found['resolves']:.2g} {chance}"
     if found["effect"] is None:
         return text
     if found["seeds"] is None:

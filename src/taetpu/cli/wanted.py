@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.cloud import Here
+from taetpu.cli.options import integer, number
 
 if TYPE_CHECKING:
     from taetpu.cloud.settings import Settings
@@ -20,12 +21,12 @@ BackendOption = Annotated[str | None, typer.Option("--backend", help="gce or tpu
 Spot = Annotated[bool, typer.Option("--spot", help="Cheaper, and may be taken back at any time.")]
 FlexStart = Annotated[bool, typer.Option("--flex-start", help="Wait for it in a queue, then keep it for its time.")]
 Reservation = Annotated[str, typer.Option(metavar="NAME", help="Take it out of this reservation.")]
-MaxHours = Annotated[float | None, typer.Option(help="Delete the TPU after so many hours; else the settings', 4.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Refuse what may cost more: all machines of a study together.")]
+MaxHours = Annotated[float | None, number(help="Delete the TPU after so many hours; else the settings', 4.")]
+MaxUsd = Annotated[float | None, number(help="Refuse what may cost more: all machines of a study together.")]
 MaxRate = Annotated[
     float | None, typer.Option("--max-usd-per-chip-hour", help="Refuse a zone with a higher rate, e.g. for spot.")
 ]
-IdleMinutes = Annotated[int | None, typer.Option(help="Delete the TPU once idle for so long; 0: never.")]
+IdleMinutes = Annotated[int | None, integer(help="Delete the TPU once idle for so long; 0: never.")]
 Runtime = Annotated[str, typer.Option(help="The software version (tpu-api) or image family (gce).")]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.index import find_studies
+from taetpu.store.metrics import shown_series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import Feed, RunState
@@ -22,14 +23,14 @@ class ArmView:
     Attributes:
         step: that all its runs have reached.
         said: its verdict; before there is one the interval of its effect.
-        curve: its mean validation loss over training.
+        curve: the mean over its runs of what shows the primary metric, over training.
     """
 
     name: str
     done: int
     seeds: int
     step: int
-    losses: dict[str, float]
+    values: dict[str, float]
     effect: str = ""
     said: str = ""
     curve: Sequence[float] = ()
@@ -57,13 +58,16 @@ class PackView:
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study at one moment. `tried` is the number of runs beside its own, which tuning made."""
+    """A study at one moment. `metrics` are the series in its arms' `values`; `tried` is the number of runs beside its
+    own, which tuning made.
+    """
 
     name: str
     arms: Sequence[ArmView] = ()
     packs: Sequence[PackView] = ()
     headline: str = ""
     interim: bool = True
+    metrics: Sequence[str] = ()
     tried: int = 0
     departures: Sequence[str] = ()
     problem: str = ""
@@ -124,13 +128,18 @@ def _view(feed: Feed) -> StudyView:
         return StudyView(feed.folder.name, problem=told[-1] if told else "")
     rows = {row["arm"]: row for row in feed.effects.get("rows", ())}
     own = [run for run in feed.runs.values() if run.arm in feed.study["arms"] and run.seed in feed.study["seeds"]]
-    arms = [_arm(name, own, len(feed.study["seeds"]), rows.get(name, {})) for name in feed.study["arms"]]
+    recorded = [run.series for run in own]
+    metrics = ("train/loss", shown_series(feed.study["primary"], recorded))
+    curve = shown_series(feed.study["primary"], recorded, curve=True)
+    seeds = len(feed.study["seeds"])
+    arms = [_arm(name, own, seeds, rows.get(name, {}), metrics, curve) for name in feed.study["arms"]]
     all_done = all(arm.done >= arm.seeds for arm in arms)
     return StudyView(
         name=feed.folder.name,
         arms=arms,
         packs=_packs(feed),
         headline=feed.effects.get("headline", ""),
+        metrics=metrics,
         interim=any(row["verdict"] == "interim" for row in rows.values()),
         tried=len(feed.runs) - len(own),
         departures=_departures(feed.folder),
@@ -155,19 +164,21 @@ def _departures(folder: StudyFolder) -> list[str]:
 # --- an arm ----------------------------------------------------------------------------------------------------------
 
 
-def _arm(name: str, runs: Iterable[RunState], seeds: int, row: dict[str, Any]) -> ArmView:
+def _arm(
+    name: str, runs: Iterable[RunState], seeds: int, row: dict[str, Any], metrics: Sequence[str], curve: str
+) -> ArmView:
     own = [run for run in runs if run.arm == name]
-    losses = {loss: value for loss in ("train/loss", "val/loss") if (value := _last(own, loss)) is not None}
+    values = {metric: value for metric in metrics if (value := _last(own, metric)) is not None}
     known = row.get("effect", "-") != "-"
     return ArmView(
         name=name,
         done=sum(run.status == "done" for run in own),
         seeds=seeds,
         step=min(map(_step, own), default=0),
-        losses=losses,
+        values=values,
         effect=row["effect"] if known else "",
         said=(row["interval"] if row["verdict"] == "interim" else row["verdict"]) if known else "",
-        curve=_curve(own),
+        curve=_curve(own, curve),
     )
 
 
@@ -182,10 +193,10 @@ def _last(own: Sequence[RunState], name: str) -> float | None:
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 
 
-def _curve(own: Sequence[RunState]) -> list[float]:
+def _curve(own: Sequence[RunState], metric: str) -> list[float]:
     at: dict[int, list[float]] = {}
     for run in own:
-        for step, value in zip(*run.series.get("val/loss", ((), ())), strict=True):
+        for step, value in zip(*run.series.get(metric, ((), ())), strict=True):
             if value is not None:
                 at.setdefault(step, []).append(value)
     return [float(np.mean(at[step])) for step in sorted(at)]

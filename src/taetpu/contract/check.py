@@ -12,8 +12,11 @@ from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.computation import Computation
 from taetpu.contract.declared import declared, folded
 from taetpu.contract.inert import reason
+from taetpu.contract.outputs import refuse_other_outputs
+from taetpu.core.config import components
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.loading import load
+from taetpu.core.plugins import attributed, unchanged
 from taetpu.core.traced import active
 from taetpu.spec.design import Arm, Study
 from taetpu.spec.overrides import apply
@@ -78,14 +81,10 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
             says; a model cannot be built, or a plug-in raises.
     """
     contract = Contract(study)
-    with _without_collections():
+    with _without_collections(), unchanged():
         contract.refuse_blind()
         for number, arm in enumerate(study.arms, start=1):
             contract.admit(arm)
-            source = study.source(arm)
-            flops_per_token(
-                arm.config.model, source.vocab_size, source.seq_len
-            )  # a forward pass that raises does so now
             told(number, len(study.arms))
     return contract.known
 
@@ -100,11 +99,12 @@ def examine(study: Study, name: str) -> tuple[Computation, Computation, UserErro
     if name not in known:
         raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
-    contract.admit(baseline)
-    try:
-        contract.admit(arm)
-    except UserError as error:
-        broken = error
+    with unchanged():
+        contract.admit(baseline)
+        try:
+            contract.admit(arm)
+        except UserError as error:
+            broken = error
     return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
 
 
@@ -117,8 +117,18 @@ class Contract:
         self.known: dict[str, Computation] = {}
 
     def admit(self, arm: Arm) -> None:
-        """Raises `UserError` where an arm breaks the contract."""
-        new = self.computation(arm, arm.config)
+        """Raises `UserError` where an arm breaks the contract, or its program cannot be traced."""
+        with _traced(arm):
+            new = self.computation(arm, arm.config)
+            self.refuse_broken(arm, new)
+            source = self.study.source(arm)
+            flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
+            if any(component.plugin for component in components(arm.config)):  # training steps that raise do so now
+                _ = new.outline.onwards
+        self.known[arm.name] = new
+
+    def refuse_broken(self, arm: Arm, new: Computation) -> None:
+        """An arm that changes nothing, more than it says, or what another does; or that sees later tokens."""
         if arm is not self.baseline:
             self.refuse_undeclared(arm, new)
             if new.same_as(self.known[self.baseline.name]):
@@ -127,7 +137,6 @@ class Contract:
             self.refuse_idle_part(arm, new)
             self.refuse_twin(arm, new)
         self.refuse_leak(arm)
-        self.known[arm.name] = new
 
     def refuse_leak(self, arm: Arm) -> None:
         """A component of a plug-in that tells a position of later tokens, where those are what it is to predict."""
@@ -142,9 +151,11 @@ class Contract:
         source = self.study.source(arm) if config is arm.config else self.study.sources.of(config)
         try:
             config.model.check(source.vocab_size, source.seq_len)
+            refuse_other_outputs(config, source)
             return Computation(config, source, self.live)
         except UserError as error:
-            raise arm.explain(error.at("model")) from None
+            whole = error.path and error.path[0] in ResolvedConfig.model_fields
+            raise arm.explain(error if whole else error.at("model")) from None
 
     def refuse_undeclared(self, arm: Arm, new: Computation) -> None:
         old = self.known[self.baseline.name]
@@ -177,8 +188,15 @@ class Contract:
         """A metric of a site that no arm has, and one that raises. All arms have the same metrics."""
         if not self.baseline.config.train.metrics:
             return
+        with _traced(self.baseline):
+            self.refuse_blind_metrics()
+
+    def refuse_blind_metrics(self) -> None:
         first = self.computation(self.baseline, self.baseline.config).outline
         for name, metric in self.baseline.config.train.metrics.items():
+            if not isinstance(metric.sites(), tuple | list):
+                problem = f"sites of metric {name!r} returns {metric.sites()!r}, expected a tuple of names"
+                raise self.baseline.explain(UserError(problem, path=("train", "metrics", name)))
             if missing := set(metric.sites()) - first.sites:
                 sites = frozenset[str]().union(*(self.computation(a, a.config).outline.sites for a in self.study.arms))
                 for site in sorted(missing - sites):
@@ -186,9 +204,13 @@ class Contract:
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
         try:
-            _ = first.looks
+            looks = first.looks
         except UserError as error:
             raise self.baseline.explain(error) from None
+        for name, metric in self.baseline.config.train.metrics.items():
+            if set(metric.sites()) <= first.sites and not any(look.partition("/")[0] == name for look in looks):
+                where, remedy = ("train", "metrics", name), "return a number, or {name: number}"
+                raise self.baseline.explain(UserError(f"metric {name!r} measures nothing", path=where, remedy=remedy))
 
     def refuse_twin(self, arm: Arm, new: Computation) -> None:
         for name, earlier in self.known.items():
@@ -206,6 +228,16 @@ def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
     except UserError:
         return None
     return config
+
+
+@contextmanager
+def _traced(arm: Arm) -> Iterator[None]:
+    """Whatever a plug-in makes fail while an arm is traced is a `UserError`, seen from the study file."""
+    try:
+        with attributed(f"arm {arm.name!r} cannot be traced", components(arm.config)):
+            yield
+    except UserError as error:
+        raise error if error.path[:1] not in ((), ("train",)) else arm.explain(error) from None
 
 
 @contextmanager

@@ -259,7 +259,7 @@ def resolve(name: str) -> Slice:
     Raises:
         UserError: no such generation, size or shape; the remedy names the nearest.
     """
-    found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower())
+    found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower(), re.ASCII)
     word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
     chip = next((chip for chip in _table() if word in (*chip.names, chip.name)), None)
     if chip is None:

@@ -5,6 +5,7 @@ A choice is made through the environment, before jax is imported, and holds for 
 
 import os
 import re
+import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ KINDS = {
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
     "AMD GPU": (r"kfd", None),  # one file for all of them
 }
+WSL = "dxg"
+"""The device file of all GPUs together under Windows; which kind they are it does not tell."""
 ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0"}
 """What libtpu must know besides, to start on one chip of several without waiting for the others, or for other hosts."""
 
@@ -51,6 +54,16 @@ def _number(name: str) -> tuple[str, int]:
     return stem, int(name[len(stem) :] or 0)
 
 
+def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Have jax start on the CPU where this machine has no accelerator; libtpu would search for one, and log errors.
+
+    Does nothing where the user has chosen a platform, or jax is imported already.
+    """
+    chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
+    if not (chosen or "jax" in sys.modules or accelerators(dev) or (dev / WSL).exists()):
+        environ["JAX_PLATFORMS"] = "cpu"
+
+
 def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
     """Let this process and its children see one accelerator, or none. To be called before jax is imported.
 
@@ -63,7 +76,7 @@ def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.
     if device == "cpu":
         environ["JAX_PLATFORMS"] = "cpu"
         return
-    if not device.isdecimal():
+    if not (device.isascii() and device.isdecimal()):
         raise _refused(f"--device {device} is neither a number nor cpu", remedy="--device 0 is the first accelerator")
     if not (found := accelerators(dev)):
         raise _refused(

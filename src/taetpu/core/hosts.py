@@ -51,7 +51,7 @@ class Cluster:
         if self.coordinator == AUTO:
             return
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not (port.isascii() and port.isdecimal()):
             problem = f"{self.coordinator!r} is no address"
             raise UserError(problem, path=("--coordinator",), remedy="auto, or host:port, e.g. 10.0.0.2:1234")
         if self.processes is None or self.process is None:

@@ -8,9 +8,11 @@ from typing import Any
 SCHEMA = 3
 """Raised when a default changes, or when the same config comes to mean another computation. Version 3 leaves fields at
 their default out of the hash, so that a new field with a default changes no identity; 2 and before hash every field."""
+UNRECORDED = 2
+"""The schema of runs whose record does not name one."""
 LENGTH = 16
 
-OBSERVATION = ("eval_every", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
+OBSERVATION = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 """Fields of `train` that say how a run is watched: no part of what it computes."""
 
 COMPUTATION = ("compute",)
@@ -72,14 +74,13 @@ def identity(
     defaults: Mapping[str, Any] | None = None,
     schema: int = SCHEMA,
 ) -> str:
-    """The first 16 hexadecimal digits of a sha256 over all that a run computes from.
+    """Return the first 16 hexadecimal digits of a sha256 over all that a run computes from.
 
     Args:
         config: its resolved config as plain data.
         fingerprint: of the data that its task reads.
         plugins: sha256 of each plug-in that it uses a kind of, sorted.
         defaults: the fields of the config that are at their default (see `stated`); schema 2 has none.
-        schema: that of the study which the run belongs to.
     """
     data = {
         "config": computed(stated(config, defaults or {})),
@@ -91,8 +92,9 @@ def identity(
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:LENGTH]
 
 
-def recorded_identity(record: Mapping[str, Any], fingerprint: str, schema: int = SCHEMA) -> str | None:
-    """The identity that follows from what is recorded of a run (`config.json`); None where it has none."""
+def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None:
+    """Return the identity that follows from the record of a run (`config.json`); None where it has none."""
+    schema = record.get("schema", UNRECORDED)
     config, defaults = record.get("config"), record.get("defaults", {})
     if not config or not all(isinstance(part, Mapping) for part in (config, *config.values(), defaults)):
         return None

@@ -1,20 +1,27 @@
 """Plug-ins: files of the user's, each a Python module that registers kinds of its own (`core.registry.register`)."""
 
+import ast
 import hashlib
+import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import decode_source, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+from taetpu.core.config import Component
+from taetpu.core.declarations import refuse_malformed
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN, registered, withdraw
+from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
 PREFIX = "taetpu_plugin_"
+_LOADED: dict[str, Snapshot] = {}  # what all runs share, as it was when the plug-ins had been loaded
+INSTEAD = "register a kind instead, and name it in the arms that are to use it"
 
 
 @dataclass(frozen=True)
@@ -37,41 +44,52 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
     """Run plug-in files, so that their kinds can be named. Kinds of plug-ins loaded before are forgotten.
 
     Raises:
-        UserError: a file cannot be read or run, registers nothing, or changes what it imports from taetpu.
+        UserError: a file cannot be read or run, registers nothing or a malformed kind, or changes what all runs share
+            (see `core.snapshot`).
     """
     for name in [name for name in sys.modules if name.startswith(PREFIX)]:
-        withdraw(name)
-        del sys.modules[name]
-    return tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
+        _forget(name)
+    _LOADED.clear()
+    plugins = tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
+    if plugins:
+        _LOADED["snapshot"] = Snapshot()
+    return plugins
 
 
 def _load(file: Path) -> Plugin:
     source = _read(file)
+    tree = _parsed(file, source)
     digest = hashlib.sha256(source).hexdigest()
-    for builtin in BUILTIN.values():
-        import_module(builtin)
-    before = _contents()
+    name = f"{PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
+    if name in sys.modules:
+        raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="name it once")
+    for module in BUILTIN.values():
+        import_module(module)
+    for module in _imported(tree):
+        with suppress(Exception):  # an import that fails is explained when the plug-in makes it
+            import_module(module)
+    before = Snapshot()
     try:
-        module = _run(file, source, digest)
-    finally:  # a process that goes on, such as a notebook, must not go on with what was refused
-        changed = _put_back(before)
-    if changed:
-        withdraw(module)
-        del sys.modules[module]
-        raise UserError(
-            f"this plug-in replaces {changed[0]}, which arms that do not use it would feel too",
-            file=file,
-            remedy="register a kind of your own instead",
-        )
-    found = registered(module)
-    if not found:
-        raise UserError(
-            "this plug-in registers no kind, so that a study could use nothing of it",
-            file=file,
-            remedy='put @register("SLOT", "NAME") from taetpu.plugin before a config class',
-        )
-    for cls in found:
-        cls.plugin = digest
+        _run(name, file, tree)
+        found = registered(name)
+        if not found:
+            raise UserError(
+                "this plug-in registers no kind, so that a study could use nothing of it",
+                file=file,
+                remedy='put @register("SLOT", "NAME") from taetpu.plugin before a config class',
+            )
+        for cls in found:
+            cls.plugin = digest
+            refuse_malformed(cls)
+    except BaseException as error:
+        _forget(name)
+        _undo(before, name)
+        if isinstance(error, UserError | KeyboardInterrupt):
+            raise
+        raise explained(error, file) or error from None
+    if changed := _undo(before, name):
+        _forget(name)
+        raise UserError(f"this plug-in {_listed(changed)}, which all runs share", file=file, remedy=INSTEAD)
     return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in found)))
 
 
@@ -82,25 +100,44 @@ def _read(file: Path) -> bytes:
         raise UserError(f"cannot read this plug-in: {error.strerror}", file=file) from None
 
 
-def _run(file: Path, source: bytes, digest: str) -> str:
-    """Execute a file's content as a module of its own; returns the module's name."""
-    name = f"{PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
-    if name in sys.modules:
-        raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="name it once")
+def _parsed(file: Path, source: bytes) -> ast.Module:
+    """A file's syntax tree. Python says of some files only while it parses them that they are too deep or too long."""
+    line = None
+    try:
+        return ast.parse(decode_source(source), file)
+    except UnicodeDecodeError as error:
+        problem, line = f"{error.object[error.start : error.end]!r} is not {error.encoding}", None
+        line = error.object[: error.start].count(b"\n") + 1
+    except SyntaxError as error:
+        problem, line = error.msg, error.lineno
+    except (ValueError, RecursionError, MemoryError) as error:
+        problem = str(error) or type(error).__name__
+    remedy = "save it as UTF-8 text" if "null bytes" in problem or "utf-8" in problem else None
+    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=remedy)
+
+
+def _imported(tree: ast.Module) -> list[str]:
+    """The modules of taetpu's and of the libraries that a file imports: in a snapshot is only what is loaded."""
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [name for name in names if name.partition(".")[0] in ("taetpu", *LIBRARIES)]
+
+
+def _run(name: str, file: Path, tree: ast.Module) -> None:
+    """Execute a file's content as a module of its own."""
     spec = spec_from_file_location(name, file)
     if spec is None:
         raise UserError("a plug-in is a Python file", file=file, remedy="give it a name that ends in .py")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         # Not by the loader: it takes bytecode of an earlier content where an edit left time and size as they were.
-        exec(compile(source, file, "exec", dont_inherit=True), vars(module))
-    except Exception as error:
-        withdraw(name)
-        del sys.modules[name]
-        if isinstance(error, UserError):
-            raise error.at(file=file, line=_line_in(error, file)) from None
-        raise explained(error, file) or error from None
-    return name
+        exec(compile(tree, file, "exec", dont_inherit=True), vars(module))
+    except UserError as error:
+        raise error.at(file=file, line=_line_in(error, file)) from None
+    except RecursionError as error:  # raised while compiling, it comes from no line
+        raise explained(error, file) or UserError(f"not valid Python: {error}", file=file) from None
 
 
 def explained(error: BaseException, file: Path | None = None) -> UserError | None:
@@ -109,8 +146,6 @@ def explained(error: BaseException, file: Path | None = None) -> UserError | Non
     Args:
         file: the plug-in that is being loaded; else any plug-in loaded now.
     """
-    if isinstance(error, SyntaxError) and file is not None and error.filename == str(file):
-        return UserError(f"not valid Python: {error.msg}", file=file, line=error.lineno)
     files = {str(file)} if file else {str(getattr(m, "__file__", "")) for m in _modules()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if not frames:
@@ -118,12 +153,95 @@ def explained(error: BaseException, file: Path | None = None) -> UserError | Non
     last = frames[-1]
     where = "" if last.name == "<module>" else f" in {last.name}"
     text = str(error).strip().split("\n")[0]
+    remedy = f"look at: {last.line}" if last.line else None
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if missing and Path(last.filename).with_name(f"{missing}.py").exists():
+        remedy = f"a plug-in is one file: put what it needs of {missing}.py into it"
     return UserError(
-        f"the plug-in raised {type(error).__name__}{where}: {text}",
+        f"the plug-in raised {type(error).__name__}{where}{': ' if text else ''}{text}",
         file=last.filename,
         line=last.lineno,
-        remedy=f"look at: {last.line}" if last.line else None,
+        remedy=remedy,
     )
+
+
+@contextmanager
+def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
+    """Turn every exception that comes out of a plug-in into a `UserError` with its file and line.
+
+    `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` in a plug-in does not end
+    a study as if it were done. Ctrl-C is not.
+
+    Args:
+        problem: what cannot be done when no line of a plug-in raises it, but something that one returned does.
+        used: the components that are used; those of plug-ins are named.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if (found := explained(error)) is not None:
+            raise found from None
+        plugged = [component for component in used if component.plugin]
+        if not plugged or not isinstance(error, Exception):
+            raise
+        kinds = ", ".join(dict.fromkeys(f"{one.slot} {one.kind!r}" for one in plugged))
+        text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        file = Path(str(sys.modules[type(plugged[0]).__module__].__file__))
+        remedy = f"`python -m taetpu.testing {file.name}` checks each kind of the plug-in"
+        cause = "" if kinds in problem else f" with {kinds}"
+        raise UserError(f"{problem}{cause}: {text}", file=file, remedy=remedy) from error
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Refuse what plug-ins have changed since they were loaded, in a config class or an `init`, and put it back.
+
+    Raises:
+        UserError: anything that all runs share was changed, except values that the program itself may cache.
+    """
+    try:
+        yield
+    except BaseException:
+        _put_back_later_changes()
+        raise
+    if changed := _put_back_later_changes():
+        word = re.findall(r"\w+", changed[0].name)[-1].encode()
+        modules = [module for module in _modules() if word in Path(str(module.__file__)).read_bytes()] or _modules()
+        problem = f"a kind of this plug-in {_listed(changed)}, which all runs share, while it is built"
+        raise UserError(problem, file=modules[-1].__file__, remedy=INSTEAD)
+
+
+def _put_back_later_changes() -> list[Change]:
+    before = _LOADED.get("snapshot")
+    changed = [change for change in before.changes() if not change.cache] if before and _modules() else []
+    for change in changed:
+        change.undo()
+    return changed
+
+
+def _undo(before: Snapshot, name: str) -> list[Change]:
+    """Put back all that a plug-in changed besides registering kinds of its own, and say what that is.
+
+    A process that goes on, such as a notebook's, must not go on with what was refused.
+    """
+    changed = [change for change in before.changes() if getattr(change.after, "__module__", "") != name
+               or not change.name.startswith("taetpu.core.registry._KINDS")]  # fmt: skip
+    for change in changed:
+        change.undo()
+    return changed
+
+
+def _listed(changed: list[Change]) -> str:
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{changed[0]}{more}"
+
+
+def _forget(name: str) -> None:
+    """Forget a plug-in's module and its kinds."""
+    withdraw(name)
+    sys.modules.pop(name, None)
 
 
 def _line_in(error: BaseException, file: Path) -> int | None:
@@ -133,29 +251,3 @@ def _line_in(error: BaseException, file: Path) -> int | None:
 
 def _modules() -> list[ModuleType]:
     return [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
-
-
-def _contents() -> dict[str, tuple[Any, str, Any]]:
-    """What a plug-in must leave as it is: every name of every taetpu module, and of the classes in them.
-
-    By its full name, each with the module or class that it is a name of, its name there, and what it stands for.
-    """
-    found: dict[str, tuple[Any, str, Any]] = {}
-    for name, module in list(sys.modules.items()):
-        if name != "taetpu" and not name.startswith("taetpu."):
-            continue
-        for attribute, value in list(vars(module).items()):
-            found[f"{name}.{attribute}"] = module, attribute, value
-            if isinstance(value, type) and value.__module__ == name:
-                own = {k: v for k, v in vars(value).items() if k == "__call__" or not k.startswith(("__", "_abc_"))}
-                found |= {f"{name}.{attribute}.{k}": (value, k, v) for k, v in own.items()}
-    return found
-
-
-def _put_back(before: dict[str, tuple[Any, str, Any]]) -> list[str]:
-    """Undo what was replaced since; gives the full names, sorted."""
-    now = _contents()
-    changed = sorted(name for name in before.keys() & now.keys() if before[name][2] is not now[name][2])
-    for name in changed:
-        setattr(*before[name])
-    return changed

@@ -1,5 +1,7 @@
 """Kinds: what can fill a slot, by name. A component registers itself beside its class; nothing lists them centrally."""
 
+import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TypeVar
@@ -9,7 +11,7 @@ from taetpu.core.errors import UserError, suggest
 
 C = TypeVar("C", bound=Component)
 
-_KINDS: dict[str, dict[str, type[Component]]] = {}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
 # The modules that fill the slots, imported when a slot is first asked for (so that importing taetpu stays cheap).
 BUILTIN = {
@@ -31,23 +33,33 @@ BUILTIN = {
     "tracker": "taetpu.trackers.kinds",
 }
 
+_KINDS: dict[str, dict[str, type[Component]]] = {slot: {} for slot in BUILTIN}
+
 
 def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
     """Name a config class as one of the kinds of a slot: `@register("ffn", "mine")`.
 
     Raises:
-        UserError: the slot is unknown, what is named is no `Component`, or the kind is taken by another class.
+        UserError: the slot is unknown, the kind is not a name, what is named is no `Component`, or the kind is taken by
+            another class.
     """
-    if slot not in BUILTIN:
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
+    if not isinstance(slot, str) or slot not in BUILTIN:
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN))
+    if not isinstance(kind, str) or not NAME.fullmatch(kind):
+        raise UserError(
+            f"{kind!r} is not a name for a kind of {slot}", remedy="use letters, digits and hyphens: 'mine'"
+        )
 
     def name(cls: type[C]) -> type[C]:
         if not isinstance(cls, type) or not issubclass(cls, Component):
             made = getattr(cls, "__name__", repr(cls))
             remedy = f"class {made}(Component): ..., with an init that builds the module"
-            raise UserError(f"what is registered as {slot} {kind!r}, {made}, is no Component", remedy=remedy)
-        taken = _KINDS.setdefault(slot, {}).get(kind)
+            raise UserError(f"{made}, registered as {slot} {kind!r}, is not a Component", remedy=remedy)
+        taken = _KINDS[slot].get(kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            if taken.__module__ != cls.__module__ and _file(taken) == _file(cls) is not None:
+                remedy = f"remove `import {taken.__module__}` from the file"
+                raise UserError(f"this file imports itself, as {taken.__module__}", remedy=remedy)
             raise UserError(f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}", remedy="rename one")
         cls.slot, cls.kind = slot, kind
         _KINDS[slot][kind] = cls
@@ -61,7 +73,7 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
     if slot not in BUILTIN:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
     import_module(BUILTIN[slot])
-    return _KINDS.get(slot, {})
+    return _KINDS[slot]
 
 
 def withdraw(module: str) -> None:
@@ -74,3 +86,8 @@ def withdraw(module: str) -> None:
 def registered(module: str) -> list[type[Component]]:
     """The kinds that a module registered."""
     return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]
+
+
+def _file(cls: type[Component]) -> str | None:
+    """The file that a class stands in."""
+    return getattr(sys.modules.get(cls.__module__), "__file__", None)

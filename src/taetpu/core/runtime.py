@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from taetpu.core.devices import accelerators
+from taetpu.core.devices import default_to_cpu
 
 
 def cores() -> int:
@@ -33,8 +33,7 @@ def prepare_jax(*, cpu: bool = False) -> None:
         return
     if cpu:
         os.environ["JAX_PLATFORMS"] = "cpu"
-    if not accelerators():
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    default_to_cpu()
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={cores()}".strip()

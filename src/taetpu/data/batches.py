@@ -4,6 +4,7 @@ The common form is `(tokens, targets, weights)`: a loss is summed over positions
 special target such as -100.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,14 +35,17 @@ class Split:
     Args:
         tokens, targets: int32 `(windows, seq)`.
         weights: float32 `(windows, seq)`, 0 where a position does not count (padding included).
-        num_bytes: UTF-8 bytes that the weighted targets stand for, the denominator of bits per byte; None where the
-            tokens are not text.
+        num_bytes: UTF-8 bytes of the split's text, whatever its tokens express: the denominator of bits per byte.
+            None where the tokens are not text, or do not determine it.
+        unpredicted_bits: bits of that text which no target holds, added to the loss in bits per byte: the first token,
+            which nothing predicts, and what the tokens do not express (`Tokenizer.escape_bits`).
     """
 
     tokens: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
     num_bytes: int | None
+    unpredicted_bits: float = 0.0
 
 
 class Source(Protocol):
@@ -89,7 +93,8 @@ class Source(Protocol):
 
         `chance_loss` is that of a uniform guess over the vocabulary, `bayes_loss` cannot be beaten (None: unknown),
         `decoy_loss` is what goes without attention, and `decoy` says how it was found; synthetic tasks have the same
-        as `_accuracy`.
+        as `_accuracy`. A text has, by split, its `bytes`, the `escape_bits` of what its tokens do not express, and its
+        `overlap` with training (see `data.overlap`).
         """
         ...
 
@@ -166,6 +171,26 @@ def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: 
     return rows.reshape(count, batch_size)
 
 
+@lru_cache(maxsize=32)
+def evaluation_order(num_windows: int) -> np.ndarray:
+    """The order in which a split's windows are sampled: int32 `(num_windows,)`, read-only. A sample is a prefix.
+
+    Of every prefix of 2^k windows, each of 2^k equal parts of the split holds one, at a random place (a base-2 van der
+    Corput sequence with nested scrambling; Owen 1995). So a sample covers all documents in proportion to their length,
+    a smaller sample is part of a larger one, and no period of the text coincides with the spacing.
+    """
+    bits = (num_windows - 1).bit_length()
+    number, place = np.arange(2**bits), np.zeros(2**bits, np.int64)
+    for level in range(bits):
+        first = np.random.Philox(key=np.array([num_windows, level], np.uint64)).random_raw(2**level) & np.uint64(1)
+        place = 2 * place + ((number >> level & 1) ^ first.astype(np.int64)[place])
+    windows = place * num_windows >> bits
+    _, at = np.unique(windows, return_index=True)
+    order = windows[np.sort(at)].astype(np.int32)
+    order.setflags(write=False)
+    return order
+
+
 def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """`(windows, seq_len + 1)`: window i holds tokens i*T to i*T + T.
 
@@ -176,8 +201,15 @@ def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     return stream[starts[:, None] + np.arange(seq_len + 1)]
 
 
-def whole_split(stream: np.ndarray, seq_len: int, tokenizer: Tokenizer) -> Split:
-    """All targets of a stream in windows as in training; the last one is padded with weight 0."""
+def whole_split(stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None) -> Split:
+    """Return all targets of a stream in windows as in training; the last one is padded with weight 0.
+
+    Only the first token is no target. It is charged as a uniform draw from the vocabulary.
+
+    Args:
+        num_bytes: UTF-8 bytes of the text.
+        escape_bits: see `Tokenizer.escape_bits`.
+    """
     count = len(stream) - 1
     shape = (-(-count // seq_len), seq_len)
     padded = np.zeros(shape[0] * seq_len + 1, np.int32)
@@ -187,5 +219,6 @@ def whole_split(stream: np.ndarray, seq_len: int, tokenizer: Tokenizer) -> Split
         tokens=padded[:-1].reshape(shape),
         targets=padded[1:].reshape(shape),
         weights=weights.reshape(shape),
-        num_bytes=tokenizer.num_bytes(stream[1:]),
+        num_bytes=None if escape_bits is None else num_bytes,
+        unpredicted_bits=math.log2(vocab_size) + (escape_bits or 0.0),
     )

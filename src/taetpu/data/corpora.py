@@ -1,11 +1,16 @@
 """Text corpora: read into named documents, and divided into training, validation and test text."""
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
+from typing import NoReturn
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError
 
 PYTHON_DOCS = "python-docs"
 BETWEEN = "\n\n"  # stands between two documents of one split
@@ -18,12 +23,12 @@ class Document:
 
 
 def read(source: str, folder: Path) -> list[Document]:
-    """The documents of `python-docs`, of a text file (one), or of a folder (a file each, by relative path).
+    """Return the documents of `python-docs`, of a text file (one), or of a folder (a file each, by relative path).
 
     Raises:
-        UserError: nothing there, unreadable, not UTF-8, or no text in it; path `("source",)`.
+        UserError: nothing there, no regular file, unreadable, not UTF-8, or no text in it; path `("source",)`.
     """
-    documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder / Path(source).expanduser())
+    documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
     documents = [document for document in documents if document.text.strip()]
     if not documents:
         raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="name a file or folder with text")
@@ -66,30 +71,76 @@ def python_docs() -> list[Document]:
     return documents
 
 
-def _from_disk(source: str, path: Path) -> list[Document]:
-    if not path.exists():
-        near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+def _from_disk(source: str, folder: Path) -> list[Document]:
+    try:
+        path = folder / Path(source).expanduser()
+    except RuntimeError as error:  # `~` of an unknown user
+        raise _no_path(source, error) from None
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"no file or folder {source!r} (looked for {path})",
             path=("source",),
-            remedy=f"{suggest(path.name, [*near, PYTHON_DOCS])}; a relative path starts at the study's folder",
-        )
-    files = sorted(_files(path)) if path.is_dir() else [path]
-    return [Document(str(file.relative_to(path)) if path.is_dir() else file.name, _text(file)) for file in files]
+            remedy=f"{_nearest(path)}a relative path starts at the study's folder; `{PYTHON_DOCS}` needs no file",
+        ) from None
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    except ValueError as error:  # a NUL byte
+        raise _no_path(source, error) from None
+    if stat.S_ISDIR(mode):
+        return [Document(str(file.relative_to(path)), _text(file)) for file in sorted(_files(path))]
+    if stat.S_ISREG(mode):
+        return [Document(path.name, _text(path))]
+    raise UserError(
+        f"{path} is a {_special(mode)}, and a source must be a regular file or a folder",
+        path=("source",),
+        remedy="write its content to a file, and name that",
+    )
+
+
+def _nearest(path: Path) -> str:
+    """Return a question with the file or folder whose name is most like a missing one's; nothing where none is like it.
+
+    Others are not named: the folder may be the user's home, whose content belongs in no message.
+    """
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, [*names, PYTHON_DOCS], n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, hidden ones and those in hidden folders left out."""
-    for file in folder.rglob("*"):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
-            yield file
+    """Yield every regular file below a folder, and links to such files.
+
+    Hidden files and folders are left out, as are linked folders (a link may lead back to a folder above it) and
+    FIFOs, sockets and devices.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise _unreadable(error.filename, error) from None
+
+    for here, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(here, name) for name in names if not name.startswith(".")):
+            try:
+                regular = stat.S_ISREG(file.stat().st_mode)
+            except OSError as error:
+                raise _unreadable(file, error) from None
+            if regular:
+                yield file
 
 
 def _text(file: Path) -> str:
     try:
         raw = file.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}", path=("source",)) from None
+        raise _unreadable(file, error) from None
+    except MemoryError:
+        problem = f"{file} is too large for this machine's memory: {file.stat().st_size:,} bytes"
+        raise UserError(problem, path=("source",), remedy="take a part of it") from None
     try:
         return raw.decode("utf-8-sig")  # a byte order mark is no character of the text
     except UnicodeDecodeError as error:
@@ -101,35 +152,83 @@ def _text(file: Path) -> str:
         ) from None
 
 
+def _no_path(source: str, error: Exception) -> UserError:
+    return UserError(f"{source!r} is not a path: {error}", path=("source",), remedy="name a file or a folder")
+
+
+def _unreadable(file: Path | str, error: OSError) -> UserError:
+    remedy = "make it readable, take it out of the folder, or name another source"
+    return UserError(f"cannot read {file}: {error.strerror}", path=("source",), remedy=remedy)
+
+
+def _special(mode: int) -> str:
+    """Return what a file of this mode is called that is neither regular nor a folder."""
+    kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+    return kinds.get(stat.S_IFMT(mode), "special file")
+
+
 # --- splitting -------------------------------------------------------------------------------------------------------
+
+Group = list[Document]  # documents of one text
+
+
+def grouped(documents: Sequence[Document]) -> list[Group]:
+    """Group documents that repeat one another, by the place of the first of each group.
+
+    A group goes to one split as a whole: a repeated document would leak from training into evaluation. Documents are
+    compared with runs of white space as one.
+    """
+    groups: dict[str, Group] = {}
+    for document in documents:
+        groups.setdefault(" ".join(document.text.split()), []).append(document)
+    return list(groups.values())
 
 
 def in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Training text first, then validation, then test, cut at characters by share."""
-    text = joined(documents)
+    """Divide into training text first, then validation, then test, cut at characters by share.
+
+    Repeated documents follow the first of them, and a cut that would fall within such a group moves to the nearer end
+    of the group.
+    """
+    groups = grouped(documents)
+    text = joined([*chain.from_iterable(groups)])
     first, second = int(len(text) * (1 - val - test)), int(len(text) * (1 - test))
     if not val:  # the two products may round to different integers
         first = second
+    start = 0
+    for group in groups:
+        end = start + len(joined(group))
+        if len(group) > 1:
+            first, second = (_outside(cut, start, end) for cut in (first, second))
+        start = end + len(BETWEEN)
     return {"train": text[:first], "val": text[first:second], "test": text[second:]}
 
 
-def by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Whole documents, so that no split holds the beginning of what another goes on with.
+def _outside(cut: int, start: int, end: int) -> int:
+    return min((start, end), key=lambda place: abs(place - cut)) if start < cut < end else cut
 
-    Documents are walked in the order of their names' hashes; each goes to validation if it still fits into that
-    share of the characters, else to test if it fits there, else to training. Where no document fits a share that is
-    asked for, the smallest one goes there all the same. Within a split the documents keep their order.
+
+def by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
+    """Divide into whole documents, so that no split holds the beginning of what another continues.
+
+    Groups of repeated documents (see `grouped`) are assigned in the order of the hashes of their first names: to
+    validation if they still fit into that share of the characters, else to test if they fit there, else to training.
+    Where no group fits a share that is asked for, the smallest group goes there. Within a split the documents keep
+    their order.
     """
-    total = sum(len(document.text) for document in documents)
+    groups = {group[0].name: group for group in grouped(documents)}
+    sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}
+    total = sum(sizes.values())
     room = {"val": val * total, "test": test * total}
     chosen: dict[str, str] = {}
-    for document in sorted(documents, key=lambda d: hashlib.sha256(d.name.encode()).digest()):
-        chosen[document.name] = next((name for name in room if len(document.text) <= room[name]), "train")
-        if chosen[document.name] != "train":
-            room[chosen[document.name]] -= len(document.text)
-    for name, share in (("val", val), ("test", test)):
-        trained = sorted((d for d in documents if chosen[d.name] == "train"), key=lambda d: (len(d.text), d.name))
-        if share and name not in chosen.values() and len(trained) > 1:
-            chosen[trained[0].name] = name
+    for name in sorted(groups, key=lambda name: hashlib.sha256(os.fsencode(name)).digest()):
+        chosen[name] = next((split for split in room if sizes[name] <= room[split]), "train")
+        if chosen[name] != "train":
+            room[chosen[name]] -= sizes[name]
+    for split, share in (("val", val), ("test", test)):
+        trained = sorted((name for name in groups if chosen[name] == "train"), key=lambda name: (sizes[name], name))
+        if share and split not in chosen.values() and len(trained) > 1:
+            chosen[trained[0]] = split
+    split_of = {document.name: chosen[name] for name, group in groups.items() for document in group}
     splits = ("train", "val", "test")
-    return {split: joined([d for d in documents if chosen[d.name] == split]) for split in splits}
+    return {split: joined([d for d in documents if split_of[d.name] == split]) for split in splits}

@@ -18,10 +18,12 @@ from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
 from taetpu.data.batches import Batch, Split, Task, epoch_rows, train_windows, whole_split
+from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 PROMPT_LENGTH = 16
+EVALUATED = ("val", "test")
 
 
 @register("task", "text")
@@ -31,7 +33,8 @@ class TextTask(Task):
     `source` is `python-docs`, a file, or a folder of text files. `split` by document keeps every document in one
     split and so asks about text that does not continue what was trained on: it is what is done when nothing is said
     and there are several documents; a single file can only be split in order (training first, then validation, then
-    test). Documents of a split follow one another, an empty line between them, and windows cross from one to the next.
+    test). Documents that repeat one another go to one split together. Documents of a split follow one another, an
+    empty line between them, and windows cross from one to the next.
     """
 
     source: Annotated[str, Field(description="python-docs, or the path of a text file or of a folder of them")]
@@ -59,6 +62,12 @@ class TextTask(Task):
                 path=("split",),
                 remedy="split: order",
             )
+        if split == "document" and len(corpora.grouped(documents)) == 1:
+            raise UserError(
+                f"the {len(documents)} documents of {self.source!r} hold the same text, which cannot be split",
+                path=("source",),
+                remedy="name a folder of different documents, or one file",
+            )
         divide = corpora.by_document if split == "document" else corpora.in_order
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
@@ -66,6 +75,7 @@ class TextTask(Task):
         tokenizer = self.tokenizer.train(texts["train"])
         try:
             streams = {name: tokenizer.encode(text) for name, text in texts.items()}
+            escape_bits = {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
         except UserError as error:
             raise error.at("tokenizer") from None
         shares = {"train": 1 - self.val - self.test, "val": self.val, "test": self.test}
@@ -77,9 +87,8 @@ class TextTask(Task):
             "sha256": corpora.sha256(documents),
             "documents": len(documents),
             "characters": {name: len(text) for name, text in texts.items()},
-            "bytes_without_token": {
-                name: len(text.encode()) - tokenizer.num_bytes(streams[name]) for name, text in texts.items()
-            },
+            "bytes": {name: len(text.encode()) for name, text in texts.items()},
+            "escape_bits": escape_bits,
             "split": split,
         }
         return TextSource(streams, tokenizer, self.seq_len, _evaluated(texts), described)
@@ -88,7 +97,7 @@ class TextTask(Task):
 def _evaluated(texts: Mapping[str, str]) -> str:
     """sha256 of the held-out text, before any tokenizer."""
     digest = hashlib.sha256()
-    for name in ("val", "test"):
+    for name in EVALUATED:
         text = texts[name].encode()
         digest.update(f"{name} {len(text)} ".encode() + text)
     return digest.hexdigest()
@@ -121,10 +130,7 @@ class TextSource:
         self.num_windows = len(self.arrays["windows"])
         self._streams = streams
         self._described = described
-        self._splits = {
-            name: whole_split(streams[name], seq_len, tokenizer) if len(streams[name]) else None
-            for name in ("val", "test")
-        }
+        self._splits = {name: self._split(name) if len(streams[name]) else None for name in EVALUATED}
         self.fingerprint = self._fingerprint()
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
@@ -139,6 +145,10 @@ class TextSource:
         if split not in self._splits:
             raise UserError(f"no evaluation split {split!r}", remedy=suggest(split, self._splits))
         return self._splits[split]
+
+    def _split(self, name: str) -> Split:
+        num_bytes, escape_bits = (self._described[of][name] for of in ("bytes", "escape_bits"))
+        return whole_split(self._streams[name], self.seq_len, self.vocab_size, num_bytes, escape_bits)
 
     def prompt(self) -> np.ndarray:
         stream = self._streams["val"] if len(self._streams["val"]) else self._streams["train"]
@@ -155,6 +165,7 @@ class TextSource:
             "vocab_size": self.vocab_size,
             "tokens": {name: len(stream) for name, stream in self._streams.items()},
             "windows": self.num_windows,
+            "overlap": {name: overlap(self._streams["train"], self._streams[name]) for name in EVALUATED},
             "chance_loss": math.log(self.vocab_size),
             "bayes_loss": None,
             "decoy_loss": loss,
@@ -162,7 +173,7 @@ class TextSource:
         }
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"text 1, seq_len {self.seq_len}, {self.tokenizer.to_json()}".encode())
+        digest = hashlib.sha256(f"text 2, seq_len {self.seq_len}, {self.tokenizer.to_json()}".encode())
         for name, stream in sorted(self._streams.items()):
             digest.update(f"{name} {len(stream)}".encode())
             digest.update(stream.astype("<i4").tobytes())

@@ -24,7 +24,6 @@ class Tokenizer(ABC):
 
     def __init__(self, inner: hf.Tokenizer):
         self._inner = inner
-        self._byte_lengths = _byte_lengths(inner)
 
     @property
     def vocab_size(self) -> int:
@@ -38,13 +37,14 @@ class Tokenizer(ABC):
         """Text of token numbers; bytes that are not UTF-8 become U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
-    def num_bytes(self, ids: np.ndarray) -> int:
-        """UTF-8 bytes of text that the tokens stand for.
+    def escape_bits(self, text: str) -> float | None:
+        """Return the bits that restore `text` once its tokens are known: 0 where decoding restores it.
 
-        Only what decoding gives back counts: a dropped character and the unknown token are worth no byte, while
-        predicting the unknown token still costs bits. So a small vocabulary never flatters bits per byte.
+        Bits per byte include them, so that text which no token expresses is never free. They must be the lengths of a
+        code: over all texts of as many characters that have the same tokens, 2^-bits sums to at most 1. None, which
+        says that there is no code, leaves bits per byte unmeasured.
         """
-        return int(self._byte_lengths[ids].sum())
+        return 0.0 if self.decode(self.encode(text)) == text else None
 
     def to_json(self) -> str:
         """The text of a `tokenizer.json`."""
@@ -63,9 +63,7 @@ class CharTokenizer(Tokenizer):
         self._unk, self._refuses = vocab.get(unk or ""), unk == REFUSED
 
     def encode(self, text: str) -> np.ndarray:
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<i4")
-        place = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        ids, seen = self._ids[place], self._codes[place] == codes
+        _, ids, seen = self._found(text)
         if seen.all():
             return ids
         if self._refuses:
@@ -76,6 +74,24 @@ class CharTokenizer(Tokenizer):
                 remedy="set unseen to unk or drop, or let the training split hold the character",
             )
         return ids[seen] if self._unk is None else np.where(seen, ids, np.int32(self._unk))
+
+    def escape_bits(self, text: str) -> float | None:
+        """Return 8 bits for each UTF-8 byte of the characters that share the unknown token.
+
+        That token says where they stand. Nothing says so of dropped characters, for which there is no code.
+        """
+        if self._unk is None:
+            return super().escape_bits(text)
+        codes, ids, seen = self._found(text)
+        escaped = ~seen | (ids == self._unk)  # U+FFFD itself is encoded as the unknown token, too
+        restored = self.decode(self.encode(text)) == _text(np.where(escaped, ord(UNK), codes))
+        return 8.0 * len(_text(codes[escaped]).encode("utf-8", "surrogatepass")) if restored else None
+
+    def _found(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the characters' code points, their token numbers, and which of them have one."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<i4")
+        place = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return codes, self._ids[place], self._codes[place] == codes
 
 
 class ByteTokenizer(Tokenizer):
@@ -117,7 +133,8 @@ class CharConfig(TokenizerConfig):
     """The characters of the training split, in code point order.
 
     A character that the training split does not hold becomes one more token that decodes to U+FFFD (`unseen: unk`),
-    vanishes (`drop`), or is an error (`error`).
+    is dropped (`drop`), or is an error (`error`). Bits per byte add 8 bits for each byte of a character that became the
+    unknown token, and are not measured where characters of the evaluation text are dropped.
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
@@ -182,13 +199,6 @@ def _byte_letters() -> dict[str, int]:
     return dict(sorted(letters.items(), key=lambda pair: pair[1]))
 
 
-def _byte_lengths(inner: hf.Tokenizer) -> np.ndarray:
-    """UTF-8 bytes that each token stands for; 0 for an unknown token and for added ones."""
-    spelled = isinstance(inner.decoder, decoders.ByteLevel)  # a letter then stands for one byte
-    lengths = np.zeros(inner.get_vocab_size(), np.int64)
-    for token, number in inner.get_vocab(with_added_tokens=False).items():
-        lengths[number] = len(token) if spelled else len(token.encode())
-    unk = inner.model.unk_token if isinstance(inner.model, models.BPE) else None
-    if unk is not None and (number := inner.token_to_id(unk)) is not None:
-        lengths[number] = 0
-    return lengths
+def _text(codes: np.ndarray) -> str:
+    """Return the text of code points."""
+    return codes.astype("<i4").tobytes().decode("utf-32-le", "surrogatepass")

@@ -48,6 +48,9 @@ class LayerConfig(Config):
                 getattr(self, slot).check(dims)
             except UserError as error:
                 raise error.at(slot) from None
+        if self.norm.placement not in WIRINGS:
+            problem = f"norm {self.norm.kind!r} has placement {self.norm.placement!r}"
+            raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
         for part in self.drop:
             if part not in DROPPABLE:
                 raise UserError(

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from taetpu.nn.attention import Attention
-from taetpu.nn.kernels import PATHS, Counted, Kernel
+from taetpu.nn.kernels import PATHS, Counted, Kernel, Plain
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import Stack
 
@@ -19,7 +19,8 @@ class Execution:
     Attributes:
         unroll: layers in each pass of a deep stack's loop.
         remat: what of a layer is kept for the backward pass (`nn.stack.REMAT`).
-        attention: the path that attention takes where it can (`nn.kernels.PATHS`).
+        attention: the path that built-in attention takes where it can (`nn.kernels.PATHS`). A component that brings
+            its own path keeps it.
         loss_chunk: of how many tokens logits exist at once where only their loss is asked for; None for all.
     """
 
@@ -43,7 +44,7 @@ class Execution:
         path = Counted(path) if counted and isinstance(path, Kernel) else path
 
         def attention(node: Any) -> Any:
-            return eqx.tree_at(lambda a: a.path, node, path) if isinstance(node, Attention) else node
+            return eqx.tree_at(lambda a: a.path, node, path) if has_plain_path(node) else node
 
         def changed(node: Any) -> Any:
             if isinstance(node, LM):
@@ -55,6 +56,14 @@ class Execution:
             return node
 
         return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, LM | Stack))
+
+
+def has_plain_path(node: Any) -> bool:
+    """Whether a node is attention on the built-in plain path, the only one that a kernel computes the same as.
+
+    A subclass of `Plain` computes something else, so it is compared by its exact type.
+    """
+    return isinstance(node, Attention) and type(node.path) is Plain
 
 
 AS_BUILT = Execution()

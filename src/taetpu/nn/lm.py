@@ -13,6 +13,7 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.loading import load
+from taetpu.core.numerals import parse_int
 from taetpu.core.sites import site
 from taetpu.core.traced import active, bind, split
 from taetpu.core.tree import leaves_by_path
@@ -77,9 +78,9 @@ def selected(where: int | str, num_layers: int) -> list[int]:
     text = str(where)
     try:
         if ":" in text:
-            found = list(range(num_layers))[slice(*(int(part) if part else None for part in text.split(":")))]
+            found = list(range(num_layers))[slice(*(parse_int(part) if part else None for part in text.split(":")))]
         else:
-            found = [range(num_layers)[int(text)]]
+            found = [range(num_layers)[parse_int(text)]]
     except (ValueError, IndexError, TypeError):
         found = []
     if not found:
@@ -181,9 +182,20 @@ class LM(eqx.Module):
 
 def named_parameters(model: LM) -> dict[str, Array]:
     """Every trained array by its logical name (`layers.3.mixer.wq`), layers apart, whatever the stacking."""
-    params, _ = trainable(model)
+    return _named(model, trainable(model)[0])
+
+
+def named_constants(model: LM) -> dict[str, Array]:
+    """Every array that is not trained, `Fixed` values among them, as `named_parameters`; random keys are left out."""
+    return _named(model, trainable(model)[1])
+
+
+def _named(model: LM, part: LM) -> dict[str, Array]:
+    """The arrays of a part of a model by their logical names."""
     found = {}
-    for name, array in leaves_by_path(params).items():
+    for name, array in leaves_by_path(part).items():
+        if not _is_plain_array(array):
+            continue
         head, _, rest = name.partition(".")
         if head != "stacks":
             found[name] = array
@@ -193,6 +205,10 @@ def named_parameters(model: LM) -> dict[str, Array]:
         for i in range(stack.size):
             found[f"layers.{stack.start + i}.{rest}"] = array[i]
     return found
+
+
+def _is_plain_array(leaf: Any) -> bool:
+    return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
@@ -207,8 +223,28 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
     for name, array in have.items():
         if tuple(array.shape) != tuple(values[name].shape):
             raise UserError(f"parameter {name!r} has shape {tuple(values[name].shape)}, not {tuple(array.shape)}")
+    params, rest = trainable(model)
+    return join(_replaced(model, params, values), rest)
+
+
+def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
+    """The model with arrays that are not trained replaced by the values of their logical names, where there are some.
+
+    A value that the model has no array for is left out: a model that was packed with others may hold masks that let
+    everything through, where this one has none.
+    """
+    have = named_constants(model)
+    fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
+    params, rest = trainable(model)
+    return join(params, _replaced(model, rest, {**have, **fitting}))
+
+
+def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
+    """A part of a model with its arrays replaced by the values of their logical names."""
 
     def replaced(path: Any, leaf: Any) -> Any:
+        if not _is_plain_array(leaf):
+            return leaf
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         head, _, rest = name.partition(".")
         if head != "stacks":
@@ -217,8 +253,7 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
         stack = model.stacks[int(number)]
         return jnp.stack([jnp.asarray(values[f"layers.{stack.start + i}.{rest}"]) for i in range(stack.size)])
 
-    params, rest = trainable(model)
-    return join(jax.tree_util.tree_map_with_path(replaced, params), rest)
+    return jax.tree_util.tree_map_with_path(replaced, part)
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:

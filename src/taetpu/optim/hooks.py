@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import model_validator
 
@@ -17,6 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM
+from taetpu.optim.form import refuse_other_form
 
 Scalar = Float[Array, ""]
 
@@ -86,21 +85,11 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
     for name, hook in sorted(hooks.items()):
         if acts(hook, method):
             new = getattr(hook, method)(value, *context, replace(now, key=named(now.key, name, method)))
-            _refuse_other_form(name, hook, method, value, new)
+            code = getattr(type(hook), method).__code__
+            what = "a number" if method == "loss" else f"the {method} that it was given, changed"
+            refuse_other_form(
+                f"hook {name!r} gives {method}", value, new, f"return {what}",
+                path=("train", "hooks", name), file=code.co_filename, line=code.co_firstlineno,
+            )  # fmt: skip
             value = new
     return value
-
-
-def _refuse_other_form(name: str, hook: Hook, method: str, given: Any, new: Any) -> None:
-    """Array by array a hook gives the shapes that it was given; a loss is one number."""
-    code = getattr(type(hook), method).__code__
-    place = {"path": ("train", "hooks", name), "file": code.co_filename, "line": code.co_firstlineno}
-    if jax.tree.structure(given) != jax.tree.structure(new):
-        what = f"the {method} that it was given, changed" if method != "loss" else "a number"
-        raise UserError(f"hook {name!r} gives {type(new).__name__} for {method}", remedy=f"return {what}", **place)
-    leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(new), strict=True)
-    for (where, old), array in leaves:
-        if jnp.shape(array) != jnp.shape(old):
-            part = jax.tree_util.keystr(where, simple=True, separator=".")
-            problem = f"hook {name!r} gives {part or method} of shape {jnp.shape(array)}, not {jnp.shape(old)}"
-            raise UserError(problem, remedy=f"a hook leaves the shapes of {method} as they are", **place)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.report import arms, opening
+from taetpu.report import arms, held_out, opening
 from taetpu.report.background import Background, Facts
 from taetpu.report.charts import Spec
 from taetpu.report.csvs import arms_csv, runs_csv
@@ -84,6 +84,7 @@ def background(folder: StudyFolder, results: Results) -> Background:
     """What the report shows beside the results: curves, samples, and where it all comes from."""
     runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
     ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
+    data = _data(ended)
     return Background(
         costs=costs(folder, results),
         curves=read_curves(folder, results),
@@ -91,14 +92,17 @@ def background(folder: StudyFolder, results: Results) -> Background:
         provenance=_provenance(results, [run.result() or {} for run in ended]),
         priors=priors(results, folder.read_study().get("base", {})),
         trained=opening.trained(results, folder, arms.first_settings(folder, results["arms"][0])),
-        cautions=opening.cautions(results, _data(ended)),
+        cautions=[*opening.cautions(results, next(iter(data.values()), {})), *held_out.notes(data)],
     )
 
 
-def _data(ended: list[RunFolder]) -> Mapping[str, Any]:
-    """What the task says of itself, by the first run that ended."""
-    result = (ended[0].result() if ended else None) or {}
-    return result.get("environment", {}).get("data", {})
+def _data(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
+    """Return what each arm's task says of itself, by the arm's first run that ended."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for run in ended:
+        if run.arm not in found:
+            found[run.arm] = (run.result() or {}).get("environment", {}).get("data", {})
+    return found
 
 
 def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taetpu.store.metrics import Series
+from taetpu.store.metrics import Series, curve_name
 from taetpu.store.study import StudyFolder
 
 POINTS = 300
@@ -48,19 +48,21 @@ class Curves:
 def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
     """The primary metric, the validation loss and the training loss of all runs that have ended, as far as recorded.
 
+    Validation metrics over training are those of the sample, where there is one.
+
     Raises:
         UserError: a file of metrics is damaged.
     """
-    metrics = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    found: dict[str, dict[str, dict[int, Series]]] = {metric: {} for metric in metrics}
+    wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
+    found: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:
             if run["id"] is None:
                 continue
             series = folder.run(arm["name"], run["seed"], run["id"]).metrics()
-            for metric in metrics:
+            for metric in (curve_name(name, series) for name in wanted):
                 if metric in series:
-                    found[metric].setdefault(arm["name"], {})[run["seed"]] = series[metric]
+                    found.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
     curves = [_curves(metric, arms, against) for metric, arms in found.items()]
     return [each for each in curves if each.arms]

@@ -7,6 +7,7 @@ from taetpu.report import factors, words
 from taetpu.report.sections import Section, Table
 from taetpu.report.terms import Results
 from taetpu.stats import numbers
+from taetpu.stats.planned import tuned_by
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
 MOST_COLUMNS = 8
@@ -17,10 +18,10 @@ def sections(results: Results) -> Iterator[Section]:
     """A section for each design that the study has."""
     designs = results["designs"]
     for kind, done in ONE_BY_ONE.items():
-        if kind in designs:
+        if kind in designs and any(designs[kind]["scales"].values()):  # a single part has no whole to add up to
             yield _one_by_one(results, designs[kind]["scales"], done)
     if "factorial" in designs:
-        yield _factorial(designs["factorial"])
+        yield _factorial(results, designs["factorial"])
     if "ladder" in designs:
         yield _ladder(results, designs["ladder"])
     if results["tuning"]:
@@ -31,7 +32,7 @@ def summary(results: Results) -> list[str]:
     """The designs in a sentence each, for the terminal and above the tables."""
     designs = results["designs"]
     found = [
-        _excess(done, rung, entry)
+        _excess(results, done, rung, entry)
         for kind, done in ONE_BY_ONE.items()
         for rung, entry in designs.get(kind, {}).get("scales", {}).items()
         if entry and entry["excess"] is not None
@@ -57,11 +58,11 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
             continue
         whole = arms[entry["arm"]]["effect"]
         single = None if whole is None else whole - entry["excess"]
-        places = numbers.decimals(numbers.half_width(entry["ci95"]), entry["excess"])
+        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results))
         figures = (numbers.number(value, places, sign=True) for value in (whole, single, entry["excess"]))
         interval, p = numbers.interval(entry["ci95"]), numbers.p_value(entry["p"])
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
-        notes.append(_excess(done, rung, entry))
+        notes.append(_excess(results, done, rung, entry))
     lead = (
         f"Each part was {done} alone, and all of them at once. If parts stand in for each other or need each other, "
         "the effect of all is not the sum of the single ones."
@@ -70,8 +71,8 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
     return Section(f"Parts {done} one by one", lead, [Table(columns, rows)] if rows else [], notes=notes)
 
 
-def _excess(done: str, rung: str, entry: Mapping[str, Any]) -> str:
-    size = numbers.effect(abs(entry["excess"]), entry["ci95"]).lstrip("+")
+def _excess(results: Results, done: str, rung: str, entry: Mapping[str, Any]) -> str:
+    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results)).lstrip("+")
     more = "more" if entry["excess"] > 0 else "less"
     text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
     if entry["ci95"] is None:
@@ -87,9 +88,9 @@ def _at(rung: str) -> str:
 # --- factorial -------------------------------------------------------------------------------------------------------
 
 
-def _factorial(found: Mapping[str, Any]) -> Section:
+def _factorial(results: Results, found: Mapping[str, Any]) -> Section:
     scales: Mapping[str, Any] = found["scales"]
-    tables = [_terms(rung, entry, len(scales) > 1) for rung, entry in scales.items()]
+    tables = [_terms(rung, entry, len(scales) > 1, words.mean_places(results)) for rung, entry in scales.items()]
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
     lead = (
         f"{words.joined(levels)} were crossed. The effect of a factor is the mean at its other level minus that at the "
@@ -114,14 +115,14 @@ def interactions_of(rung: str) -> str:
     return f"interactions {rung}"
 
 
-def _terms(rung: str, entry: Mapping[str, Any], several: bool) -> Table:
+def _terms(rung: str, entry: Mapping[str, Any], several: bool, places: int) -> Table:
     first = rung if several else ""
     columns = (f"term{_at(first)}", "effect", "95 % interval", "Holm p", "share", "cannot be told from")
     rows = []
     for term in entry["terms"]:
         share = "-" if term["share"] is None else f"{term['share']:.1%}"
         aliases = ", ".join(factors.aliases(term)) or "-"
-        figures = numbers.effect(term["effect"], term["ci95"]), numbers.interval(term["ci95"])
+        figures = numbers.effect(term["effect"], term["ci95"], places), numbers.interval(term["ci95"])
         rows.append([factors.title(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
     kept = range(len(columns) if any(term["aliases"] for term in entry["terms"]) else len(columns) - 1)
     return Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
@@ -136,7 +137,7 @@ def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
     sizes = [[rung, numbers.amount(s["params"]), _ratio(s["tokens_per_parameter"])] for rung, s in scales]
     rungs = [name for name, _ in scales]
     fates = [
-        [arm, *(_at_rung(arms.get(climbed["rungs"].get(rung, ""))) for rung in rungs), climbed["fate"]]
+        [arm, *(_at_rung(arms.get(climbed["rungs"].get(rung, "")), results) for rung in rungs), climbed["fate"]]
         for arm, climbed in found["arms"].items()
     ]
     tables = [
@@ -153,7 +154,7 @@ def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
                 "effect there",
                 "95 %",
             ),
-            [[arm, *_trend(climbed)] for arm, climbed in found["arms"].items()],
+            [[arm, *_trend(climbed, words.mean_places(results))] for arm, climbed in found["arms"].items()],
         ),
     ]
     lead = (
@@ -180,13 +181,13 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _at_rung(arm: Mapping[str, Any] | None) -> str:
+def _at_rung(arm: Mapping[str, Any] | None, results: Results) -> str:
     if arm is None:
         return "-"
-    return f"{numbers.effect(arm['effect'], arm['ci95'])} {words.standing(arm)}"
+    return f"{words.effect(arm, results)} {words.standing(arm)}"
 
 
-def _trend(climbed: Mapping[str, Any]) -> list[str]:
+def _trend(climbed: Mapping[str, Any], places: int) -> list[str]:
     trend, ahead = climbed["trend"], climbed["extrapolated"]
     differs = numbers.p_value(climbed["p_differs"])
     if trend is None:
@@ -196,7 +197,7 @@ def _trend(climbed: Mapping[str, Any]) -> list[str]:
         numbers.interval(trend["ci95"]),
         numbers.p_value(trend["p"]),
     )
-    there = numbers.effect(ahead["effect"], ahead["ci95"]), numbers.interval(ahead["ci95"])
+    there = numbers.effect(ahead["effect"], ahead["ci95"], places), numbers.interval(ahead["ci95"])
     return [*line, differs, f"{numbers.amount(ahead['params'])} params", *there]
 
 
@@ -207,40 +208,41 @@ def _tuning(results: Results, found: Mapping[str, Any]) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"]}
     best = {arm["role"]["tuned"]["of"]: arm for arm in results["arms"] if "tuned" in arm["role"]}
     rows = [
-        [name, entry["best"] or "-", *_both(arms.get(name), best.get(name)), ", ".join(entry["edge"]) or "-"]
+        [name, entry["best"] or "-", *_both(arms.get(name), best.get(name), results), ", ".join(entry["edge"]) or "-"]
         for name, entry in found["arms"].items()
     ]
     columns = ["arm", "found best", "shared effect", "verdict", "tuned effect", "verdict", "at the edge"]
     if all(row[-1] == "-" for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
+    by, seeds = tuned_by(found, results["primary"]), ", ".join(map(str, found["seeds"]))
     lead = (
-        f"Every arm tried {tried}, on seeds {', '.join(map(str, found['seeds']))}, which no verdict uses. Shared is "
-        "the effect with the baseline's values in both, tuned the effect with what each found best."
+        f"Every arm tried {tried}, on seeds {seeds}, which no verdict uses, and kept what was best by {by}. Shared is "
+        "the effect with the values of the study file, tuned the effect with what each found best."
     )
     charts = [(name, f"tuning {name}") for name in found["arms"]] if curve_path(found) else []
     tables = [Table(columns, rows, left=2), *_curve(results, found)]
     return Section("Each at its best", lead, tables, charts, words.edge_warnings(results))
 
 
-def _both(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any] | None) -> list[str]:
+def _both(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any] | None, results: Results) -> list[str]:
     found = []
     for arm in (shared, tuned):
         known = arm is not None and arm["against"] is not None
-        found += [numbers.effect(arm["effect"], arm["ci95"]), words.standing(arm)] if arm and known else ["-", "-"]
+        found += [words.effect(arm, results), words.standing(arm)] if arm and known else ["-", "-"]
     return found
 
 
 def _curve(results: Results, found: Mapping[str, Any]) -> list[Table]:
-    """The mean of the primary metric over tuning seeds, for every arm and combination."""
+    """The mean over tuning seeds of the metric that tuning chose by, for every arm and combination."""
     cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
     if len(cells) > MOST_COLUMNS:
         return []
-    places = numbers.decimals(results["model"]["residual_sd"], results["arms"][0]["mean"] or 0)
+    places = words.mean_places(results)
     rows = []
     for name, entry in found["arms"].items():
         rows.append([name, *(_trial(entry, cell, places) for cell in cells)])
-    return [Table((words.metric(results["primary"]), *cells), rows)]
+    return [Table((words.metric(tuned_by(found, results["primary"])), *cells), rows)]
 
 
 def _trial(entry: Mapping[str, Any], cell: str, places: int) -> str:

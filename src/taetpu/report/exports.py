@@ -5,6 +5,7 @@ import textwrap
 
 from taetpu.report import designs, opening, words
 from taetpu.report.background import Background
+from taetpu.report.names import fitted
 from taetpu.report.parts import parts
 from taetpu.report.sections import Section, Table
 from taetpu.report.terms import Results
@@ -69,6 +70,8 @@ def table_text(results: Results) -> str:
     gaps = 2 * (len(widths) - 1)
     widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
     rule = tuple("-" * width for width in widths)
+    names = fitted([cells[0] for cells in table], widths[0])
+    table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     above = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
     below = [words.noise(results), *designs.summary(results), *filter(None, [words.reused(results)])]
@@ -80,10 +83,7 @@ def _filled(text: str) -> str:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Names and verdicts to the left, figures to the right; a name that is too long loses its middle."""
+    """Names and verdicts to the left, figures to the right."""
     name, *figures, verdict = cells
-    if len(name) > widths[0]:
-        keep = widths[0] - 2
-        name = f"{name[: keep - keep // 2]}..{name[len(name) - keep // 2 :]}"
     middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
     return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()

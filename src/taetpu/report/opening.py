@@ -1,13 +1,17 @@
 """What a reader asks first: what was trained and at what cost, how large each effect is, and what is not known."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.report import words
 from taetpu.report.terms import Results, baseline_of, matches
 from taetpu.stats import numbers
+from taetpu.stats.plan import bounds
 from taetpu.store.study import StudyFolder
 
+BATCHES = ("task.", "train.batch_size")
+"""Settings that decide which data a step sees."""
 OTHER_SIZE = 0.1
 """An arm whose parameters differ by a larger share is of another size than its baseline."""
 
@@ -20,18 +24,18 @@ def ranking(results: Results) -> list[str]:
     arms.sort(key=lambda arm: -abs(arm["effect"]))
     found = []
     for verdict, title in (("worse", "Worse"), ("better", "Better"), ("equivalent", "No difference that matters")):
-        if named := [_with_effect(arm) for arm in arms if arm["verdict"] == verdict]:
+        if named := [_with_effect(arm, results) for arm in arms if arm["verdict"] == verdict]:
             found.append(f"{title}: {', '.join(named)}.")
     open_ones = [
-        f"{_with_effect(arm)}, which may be anything from {numbers.interval(arm['ci95'])}"
+        f"{_with_effect(arm, results)}, which may be anything from {numbers.interval(arm['ci95'])}"
         for arm in arms
         if arm["verdict"] == "inconclusive" and arm["ci95"]
     ]
     return [*found, *([f"Not told from the baseline: {'; '.join(open_ones)}."] if open_ones else [])]
 
 
-def _with_effect(arm: Mapping[str, Any]) -> str:
-    return f"{arm['name']} ({numbers.effect(arm['effect'], arm['ci95'])})"
+def _with_effect(arm: Mapping[str, Any], results: Results) -> str:
+    return f"{arm['name']} ({words.effect(arm, results)})"
 
 
 def trained(results: Results, folder: StudyFolder, baseline: Mapping[str, Any]) -> list[str]:
@@ -77,22 +81,31 @@ def _cost(results: Results, folder: StudyFolder) -> str:
 
 
 def cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
-    """Arms that learned next to nothing, by the rule of thumb that the task measured itself against.
+    """Arms that are no better than a rule that needs no model, by the losses that the task measured itself against.
 
     Args:
-        data: what the task says of itself, with `decoy_loss` and the `decoy` that reaches it.
+        data: what the task says of itself: the `chance_loss` of a uniform guess, and the `decoy_loss` of a rule that
+            sees the current token alone, with the `decoy` in words.
     """
-    bar = data.get("decoy_loss")
-    if bar is None or results["primary"] != "val/loss":
+    if results["primary"] != "val/loss":
         return []
-    lost = [arm["name"] for arm in results["arms"] if arm["mean"] is not None and arm["mean"] >= bar]
-    if not lost:
-        return []
-    verb = "ends" if len(lost) == 1 else "end"
-    return [
-        f"{words.joined(lost)} {verb} at or above {bar:.4g}, which a rule without a model reaches ({data['decoy']}): "
-        f"trained so, {'it' if len(lost) == 1 else 'they'} learned next to nothing."
-    ]
+    chance, decoy = (data.get(f"{rule}_loss") for rule in ("chance", "decoy"))
+    ends = {arm["name"]: arm["mean"] for arm in results["arms"] if arm["mean"] is not None}
+    nothing = [name for name, end in ends.items() if chance is not None and end >= chance]
+    no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
+    found = []
+    if nothing:
+        found.append(
+            f"{words.joined(nothing)}: at or above {chance:.4g}, the loss of a uniform guess. Trained so, "
+            f"{'it' if len(nothing) == 1 else 'they'} learned nothing."
+        )
+    if no_more:
+        found.append(
+            f"{words.joined(no_more)}: at or above {decoy:.4g}, which a rule that sees the current token alone reaches "
+            f"without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing learned "
+            "beyond that rule."
+        )
+    return found
 
 
 def limits(results: Results) -> list[str]:
@@ -100,9 +113,10 @@ def limits(results: Results) -> list[str]:
     arms = [arm for arm in results["arms"] if arm["against"]]
     found = list(results["designs"]["limits"])
     if len(arms) > 1:
-        found.append("Arms were compared with the baseline, not with each other: their order is not tested.")
+        what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
+        found.append(f"Arms were compared with {what}, not with each other: their order is not tested.")
     if arms and not results["tuning"]:
-        found.append("No arm was tuned: all have the baseline's settings, which may suit it best (`tune`).")
+        found.append(_untuned(results, arms))
     sized = [(arm, _size(results, arm)) for arm in arms]
     others = [f"{arm['name']} ({share:+.0%})" for arm, share in sized if abs(share) > OTHER_SIZE]
     if others and not any(map(matches, arms)):
@@ -113,9 +127,36 @@ def limits(results: Results) -> list[str]:
     return found
 
 
+def _untuned(results: Results, arms: Sequence[Mapping[str, Any]]) -> str:
+    """Of a study without `tune`, whose training settings its arms have."""
+    changed = {arm["name"]: _changes(results, arm, "train.") for arm in arms}
+    others = [name for name, paths in changed.items() if paths]
+    if not others:
+        return "No arm was tuned: all have the baseline's training settings, which may suit it best (`tune`)."
+    paths = numbers.listed(list(dict.fromkeys(path for paths in changed.values() for path in paths)))
+    if len(others) == len(arms):
+        return f"No arm was tuned: each has a {paths} of its own, and tried no other (`tune`)."
+    own = "has its own" if len(others) == 1 else "have their own"
+    return (
+        f"No arm was tuned: {numbers.listed(others)} {own} {paths}, and all others have the baseline's training "
+        "settings, which may suit it best (`tune`)."
+    )
+
+
+def _changes(results: Results, arm: Mapping[str, Any], *sections: str) -> list[str]:
+    """The settings in these sections by which an arm differs from what it is compared with."""
+    return [path for path in words.changes(results, arm) if path.startswith(sections)]
+
+
 def _size(results: Results, arm: Mapping[str, Any]) -> float:
     base = baseline_of(results, arm)
     return arm["params"] / base["params"] - 1 if arm["params"] and base["params"] else 0.0
+
+
+def _other_data(results: Results) -> str:
+    """The arms that are trained on other batches than their baseline, as an exception to that all see the same."""
+    others = [arm["name"] for arm in results["arms"] if arm["against"] and _changes(results, arm, *BATCHES)]
+    return f" ({numbers.listed(others)} {'sees' if len(others) == 1 else 'see'} other batches)" if others else ""
 
 
 def reading(results: Results) -> Sequence[str]:
@@ -124,12 +165,19 @@ def reading(results: Results) -> Sequence[str]:
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and for {len(looks)} planned looks" if len(looks) > 1 else ""
-    equal = results["plan"]["equivalence"]
+    equal, (low, high) = results["plan"]["equivalence"], bounds(results["primary"])
+    cut = (
+        f"{results['primary']} lies between {low:g} and {high:g}. Effects are differences of means in its own unit, "
+        "and their intervals are cut to what such a difference can be, which excludes no true effect. Where the runs "
+        "of an arm come close to a bound, they scatter to one side: then verdicts of better or worse are rarer than "
+        "they could be, and intervals cover less often than they say."
+    )
     small = "Equivalent is called when the 90 % interval lies within {:g} of no effect: too small to matter."
     return [
         words.noise(results),
-        "Arms of one seed see the same data in the same order and start from the same weights wherever the change "
-        "leaves them alone. What the seeds share is taken out before arms are compared, and the noise that is left is "
+        f"Arms of one seed see the same data in the same order{_other_data(results)} and start from the same weights "
+        "wherever the change leaves them alone. What the seeds share is taken out before arms are compared, and the "
+        "noise that is left is "
         "pooled over arms, which is why most intervals are of one width; an arm that looks noisier is judged by its "
         "own. It looks noisier when its values scatter about what their seeds have in common so much more than the "
         "other arms' do that equal noise would do so in 15 of 100 arms; how it lies to the baseline on each seed does "
@@ -137,6 +185,7 @@ def reading(results: Results) -> Sequence[str]:
         f"Better or worse is called when p, after Holm's correction for {corrected}, is below {alpha:g}. If no change "
         f"mattered, a study would call any of them with a chance of at most about {100 * alpha:g} %.",
         *([small.format(equal)] if equal else []),
+        *([cut] if math.isfinite(high) else []),
         "Inconclusive does not mean equal. It means that these seeds cannot tell.",
         "An interval in the table is for its arm alone. It may exclude zero although the verdict is inconclusive. The "
         'intervals for all arms at once stand under "Would another analysis say the same?".',

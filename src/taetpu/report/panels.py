@@ -11,6 +11,7 @@ from taetpu.report.designs import curve_path, interactions_of
 from taetpu.report.frontier import frontiers
 from taetpu.report.terms import Costs, Results
 from taetpu.stats import numbers
+from taetpu.stats.planned import tuned_by
 
 HEIGHT, TALL = 150, 230
 CELL = 48
@@ -29,16 +30,21 @@ def panels(results: Results, measured: Costs) -> dict[str, Spec]:
         found |= {f"tuning {arm}": tuned(results, arm) for arm in results["tuning"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
         if known := factors.effects(entry["terms"]):
-            found[interactions_of(rung)] = interactions(known, results["direction"])
+            found[interactions_of(rung)] = interactions(known, results["direction"], words.mean_places(results))
     return found
 
 
-def interactions(terms: Sequence[factors.Term], direction: str) -> Spec:
+def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
     """A square for each pair of factors, in the colour of how the one changes the other's effect; each factor's own
     effect lies on the diagonal.
     """
     cells = [
-        {"one": one, "other": other, "effect": term["effect"], "text": numbers.effect(term["effect"], term["ci95"])}
+        {
+            "one": one,
+            "other": other,
+            "effect": term["effect"],
+            "text": numbers.effect(term["effect"], term["ci95"], places),
+        }
         for term in terms
         for one, other in {(term["factors"][0], term["factors"][-1]), (term["factors"][-1], term["factors"][0])}
     ]
@@ -121,7 +127,12 @@ def tuned(results: Results, arm: str) -> Spec:
         axis=alt.Axis(values=values, labelExpr="format(datum.value, '~g')", grid=False),
     )
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
-    y = alt.Y("mean:Q", title=words.metric(results["primary"]), scale=alt.Scale(zero=False), axis=axis)
+    y = alt.Y(
+        "mean:Q",
+        title=words.metric(tuned_by(found, results["primary"])),
+        scale=alt.Scale(zero=False),
+        axis=axis,
+    )
     best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))
     line = chart(means).encode(x=x, y=y, tooltip=["value:Q", "mean:Q"])
     layers = [

@@ -13,7 +13,7 @@ from taetpu.report import words
 from taetpu.report.charts import THEMES, chart
 from taetpu.report.curves import thinned
 from taetpu.report.files import WIDTH
-from taetpu.store.metrics import Series
+from taetpu.store.metrics import Series, curve_name
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing, settings_of, text
 from taetpu.store.study import StudyFolder
@@ -54,6 +54,7 @@ def plot(
 
     Args:
         studies: whose runs are drawn on one axis.
+        metric: over training, `val/...` is drawn from the sample of the validation split where runs have one.
         x: one of `AXES`, for curves over training; a setting such as `model.dim`, for the last values over it, whatever
             else differs; or `varied`, for a panel of that kind for each setting in which the runs differ.
         by: what a line is, `arm`, `study`, `run`, or the value of a setting. Lines are means over runs, with a band
@@ -73,7 +74,7 @@ def plot(
     if unknown := [arm for arm in arms if arm not in {run.folder.arm for run in runs}]:
         known = sorted({run.arm for study in studies for run in study.runs()})
         raise UserError(f"no run is of arm {unknown[0]!r}", path=("arm",), remedy=suggest(unknown[0], known))
-    measured = [run for run in runs if metric in run.series]
+    measured = [run for run in runs if (curve_name(metric, run.series) if x in AXES else metric) in run.series]
     if not measured:
         names = sorted({name for run in runs for name in run.series})
         raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
@@ -135,12 +136,14 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     titles = {"time": "seconds of training, of the whole pack", "flops": "training FLOPs"}
     across = alt.X("x:Q", title=titles.get(x, x), axis=alt.Axis(format="~s" if x != "time" else ",.4~r", grid=False))
     scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN else "tableau20")
-    title = None if by in ("arm", "study", "run") else by
+    legend_title = None if by in ("arm", "study", "run") else by
     legend = alt.Legend(labelLimit=300, symbolOpacity=1, symbolType="stroke")
-    colour = alt.Color("line:N", title=title, sort=list(lines), legend=legend, scale=scheme)
-    up = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False))
+    colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
+    drawn = dict.fromkeys(curve_name(metric, run.series) for run in runs)
+    title = ", ".join(map(words.metric, drawn))
+    up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=words.metric(metric)), y2="high:Q")
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     line = base.mark_line(strokeWidth=1.8).encode(y=up, tooltip=["line:N", "x:Q", "mean:Q", "low:Q", "high:Q"])
     return alt.layer(band, line).properties(width=WIDTH, height=HEIGHT)
 
@@ -149,7 +152,7 @@ def _over_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float
     """Mean, lowest and highest over runs at each step; where each lies on the axis is the mean over runs, too."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
-        series = run.series[metric]
+        series = run.series[curve_name(metric, run.series)]
         places = _along(run, series.step, x)
         for step, place, value in zip(series.step.tolist(), places.tolist(), series.value.tolist(), strict=True):
             if np.isfinite(value) and np.isfinite(place):

@@ -10,7 +10,6 @@ from typing import Any
 from taetpu.report import words
 from taetpu.report.sections import Section, Table
 from taetpu.report.terms import Results, baseline_of
-from taetpu.stats import numbers
 from taetpu.store.documents import from_yaml
 
 SWAPPED: Mapping[str, str] = {"better": "worse", "worse": "better"}
@@ -109,7 +108,7 @@ def section(results: Results, found: Priors) -> Section | None:
     if not arms:
         return None
     known = {arm["name"]: found[arm["name"]] for arm in arms}
-    rows = [[arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _here(arm)] for arm in arms]
+    rows = [[arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _here(arm, results)] for arm in arms]
     lead = (
         "The same changes elsewhere, or the nearest to them, by direction alone. Those were other models, other data "
         "and other budgets, so they neither prove nor refute what was found here, and no verdict counts them. Found in "
@@ -120,6 +119,6 @@ def section(results: Results, found: Priors) -> Section | None:
     return Section("What others found", lead, [Table(columns, rows, left=5)], notes=list(notes))
 
 
-def _here(arm: Mapping[str, Any]) -> str:
+def _here(arm: Mapping[str, Any], results: Results) -> str:
     said = words.standing(arm)
-    return said if arm["effect"] is None else f"{said}, {numbers.effect(arm['effect'], arm['ci95'])}"
+    return said if arm["effect"] is None else f"{said}, {words.effect(arm, results)}"

@@ -46,7 +46,7 @@ class Section:
 
 def costs(results: Results, measured: Costs) -> Section:
     """What each arm costs beside what it brings. Times are given where they are `measured`."""
-    rows = [_cost(arm, baseline_of(results, arm), measured) for arm in results["arms"]]
+    rows = [_cost(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
         "Parameters, training FLOPs and memory are counted from the program. Runs are trained several at once, in "
         "packs; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
@@ -76,12 +76,12 @@ def costs(results: Results, measured: Costs) -> Section:
     return Section("What each arm costs", lead, [table], charts, notes(costs))
 
 
-def _cost(arm: Arm, base: Arm, measured: Costs) -> list[str]:
+def _cost(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
     ours, theirs = measured.get(arm["name"], {}), measured.get(base["name"], {})
     memory, other = arm["memory"] or {}, base["memory"] or {}
     return [
         arm["name"],
-        numbers.effect(arm["effect"], arm["ci95"]),
+        words.effect(arm, results),
         *(numbers.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
         *(_time(ours, theirs, what) for what in ("train_seconds", "inference_seconds")),
         *(numbers.beside(memory.get(w), other.get(w), numbers.size) for w in ("training", "kv_cache")),
@@ -103,7 +103,7 @@ def matching(results: Results) -> Section | None:
     """Each arm at equal steps beside the same arm at equal parameters, FLOPs or time."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
-        [of["name"], f"equal {MATCHED[match['by']]}", _changes(match), *_judged(of), *_judged(arm)]
+        [of["name"], f"equal {MATCHED[match['by']]}", _changes(match), *_judged(of, results), *_judged(arm, results)]
         for arm in arms.values()
         for match in matches(arm)
         if "tuned" not in arm["role"] and (of := arms.get(match["of"]))
@@ -123,8 +123,8 @@ def _changes(match: Mapping[str, Any]) -> str:
     return ", ".join(f"{path} {value}" for path, value in changed.items())
 
 
-def _judged(arm: Arm) -> tuple[str, str]:
-    return numbers.effect(arm["effect"], arm["ci95"]), words.standing(arm)
+def _judged(arm: Arm, results: Results) -> tuple[str, str]:
+    return words.effect(arm, results), words.standing(arm)
 
 
 def divergence(results: Results) -> Section | None:
@@ -136,9 +136,12 @@ def divergence(results: Results) -> Section | None:
     for arm in arms:
         base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
-        counted = numbers.effect(worst["effect"], worst["ci95"]), numbers.interval(worst["ci95"])
+        counted = (
+            numbers.effect(worst["effect"], worst["ci95"], words.mean_places(results)),
+            numbers.interval(worst["ci95"]),
+        )
         test = numbers.p_value(arm["divergence_p"])
-        rows.append([arm["name"], *lost, test, numbers.effect(arm["effect"], arm["ci95"]), *counted])
+        rows.append([arm["name"], *lost, test, words.effect(arm, results), *counted])
     lead = (
         "Diverging is an outcome. Beside the effect among the runs that finished stands the effect with the worst "
         "finished value of all in place of each run that diverged. The p is of equal chances to diverge (Boschloo's "
@@ -163,16 +166,21 @@ def sensitivity(results: Results) -> Section | None:
         "arm", "effect", "in noise sd", "95 % for all arms", "paired 95 %", "paired p", "sign-flip p", "without a seed",
         "correlation",
     )  # fmt: skip
-    return Section("Would another analysis say the same?", lead, [Table(columns, list(map(_other, arms)))], folded=True)
+    return Section(
+        "Would another analysis say the same?",
+        lead,
+        [Table(columns, [_other(arm, results) for arm in arms])],
+        folded=True,
+    )
 
 
-def _other(arm: Arm) -> list[str]:
+def _other(arm: Arm, results: Results) -> list[str]:
     found = arm["sensitivity"] or {}
     paired, least = found.get("paired"), found.get("without_a_seed")
-    places = numbers.decimals(numbers.half_width(arm["ci95"]))
+    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results))
     return [
         arm["name"],
-        numbers.effect(arm["effect"], arm["ci95"]),
+        words.effect(arm, results),
         numbers.number(arm["effect_sd"], 1, sign=True),
         numbers.interval(arm["ci_simultaneous"]),
         numbers.interval(paired["ci95"] if paired else None),
@@ -191,7 +199,7 @@ def evaluation_noise(results: Results) -> Section | None:
     rows = []
     for arm in arms:
         noise = arm["evaluation_noise"]
-        ours = numbers.effect(arm["effect"], arm["ci95"]), numbers.interval(arm["ci95"])
+        ours = words.effect(arm, results), numbers.interval(arm["ci95"])
         rows.append([arm["name"], *ours, numbers.interval(noise["ci95"]), f"{noise['sd']:.2g}", str(noise["blocks"])])
     lead = (
         "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
@@ -258,5 +266,6 @@ def plan(results: Results) -> Section:
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
         said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
+    said += [text for text in (words.on_test(results),) if text]
     said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
     return Section("What was decided before the first run", notes=said)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.report import factors
-from taetpu.report.terms import NOT_TIMED, Costs, Results, terms
+from taetpu.report.terms import NOT_TIMED, Costs, Results, baseline_of, terms
 from taetpu.stats import numbers
+from taetpu.stats.plan import bounds
+from taetpu.stats.planned import tuned_by
+from taetpu.store.metrics import SAMPLED
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
 MARKS = {
@@ -44,17 +47,26 @@ class Row:
 
 def rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
     """The verdict table, in the study's order: the baseline first."""
-    places = numbers.decimals(results["model"]["residual_sd"], results["arms"][0]["mean"] or 0)
-    return [_row(arm, results, places, costs) for arm in results["arms"]]
+    return [_row(arm, results, costs) for arm in results["arms"]]
 
 
-def _row(arm: Mapping[str, Any], results: Results, places: int, costs: Costs) -> Row:
+def mean_places(results: Results) -> int:
+    """Decimal places of the arms' means, and the fewest of their effects: as far as the noise of a run allows."""
+    return numbers.mean_places(results["model"]["residual_sd"], results["arms"][0]["mean"])
+
+
+def effect(arm: Mapping[str, Any], results: Results) -> str:
+    """An arm's effect, with the decimals of the means at least."""
+    return numbers.effect(arm["effect"], arm["ci95"], mean_places(results))
+
+
+def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
     on = terms(arm, results, costs)
     return Row(
         arm=arm["name"],
         change=arm["change"],
-        mean=numbers.number(arm["mean"], places),
-        effect=numbers.effect(arm["effect"], arm["ci95"]),
+        mean=numbers.number(arm["mean"], mean_places(results)),
+        effect=effect(arm, results),
         interval=numbers.interval(arm["ci95"]),
         p=numbers.p_value(arm["p_holm"]),
         noise_sd=numbers.number(arm["effect_sd"], 1, sign=True),
@@ -74,9 +86,11 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
-    unit = UNITS.get(name.rpartition("/")[2])
-    return f"{name} ({unit})" if unit else name
+    """A metric with its unit, where that is known, and what it is of: `val/loss (nats per token)`."""
+    split, _, what = name.rpartition("/")
+    about = [UNITS[what]] if what in UNITS else []
+    about += ["on a sample of the validation split"] if split == SAMPLED else []
+    return f"{name} ({', '.join(about)})" if about else name
 
 
 def headline(results: Results) -> str:
@@ -93,15 +107,15 @@ def headline(results: Results) -> str:
     if all(map(_lost, arms)):
         return _all_lost(arms, results)
     if len(results["seeds"]) == 1:
-        return f"{_count(len(arms), 'change')} on a single seed: effects without error bars, so no verdicts."
+        return f"{_compared(arms, results)} on a single seed: effects without error bars, so no verdicts."
     if not results["final"]:
-        return f"Interim: effects of {_count(len(arms), 'change')} on {name} so far, and no verdicts yet."
+        return f"Interim: effects of {_compared(arms, results)} on {name} so far, and no verdicts yet."
     tuned = "Each at its best: " if any("tuned" in arm["role"] for arm in arms) else ""
     crossed = factors.sentence(results, largest(results) or "")
     if crossed is None:
-        return f"{_scale(results) or tuned}{_counted(arms, name)}"
+        return f"{_scale(results) or tuned}{_counted(arms, results)}"
     others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
-    return f"{_scale(results)}{crossed}{f' Besides: {tuned}{_counted(others, name)}' if others else ''}"
+    return f"{_scale(results)}{crossed}{f' Besides: {tuned}{_counted(others, results)}' if others else ''}"
 
 
 def _lost(arm: Mapping[str, Any]) -> bool:
@@ -110,7 +124,8 @@ def _lost(arm: Mapping[str, Any]) -> bool:
 
 
 def _all_lost(arms: list[Mapping[str, Any]], results: Results) -> str:
-    text = "The change diverged on every seed" if len(arms) == 1 else f"All {len(arms)} changes diverged on every seed"
+    noun = _noun(arms, results)
+    text = f"The {noun} diverged on every seed" if len(arms) == 1 else f"All {len(arms)} {noun}s diverged on every seed"
     if not results["final"]:
         return f"{text}."
     worse = sum(arm["verdict"] == "worse" for arm in arms)
@@ -120,18 +135,35 @@ def _all_lost(arms: list[Mapping[str, Any]], results: Results) -> str:
     return f"{text}, which is clearly worse than the baseline{of}."
 
 
-def _counted(arms: list[Mapping[str, Any]], name: str) -> str:
+def _noun(arms: list[Mapping[str, Any]], results: Results) -> str:
+    """What arms are: each a change, unless one changes several settings at once; a named part of a design is one."""
+    own = [set(changes(results, arm)) - set(arm["role"].get("tuned", ())) for arm in arms if "part" not in arm["role"]]
+    return "change" if all(len(paths) < 2 for paths in own) else "arm"
+
+
+def changes(results: Results, arm: Mapping[str, Any]) -> list[str]:
+    """The settings in which an arm differs from what it is compared with."""
+    ours, theirs = arm["diff"], baseline_of(results, arm)["diff"]
+    return [path for path in {**theirs, **ours} if (path in ours, ours.get(path)) != (path in theirs, theirs.get(path))]
+
+
+def _compared(arms: list[Mapping[str, Any]], results: Results) -> str:
+    return _count(len(arms), _noun(arms, results))
+
+
+def _counted(arms: list[Mapping[str, Any]], results: Results) -> str:
+    name, all_arms = results["primary"], _compared(arms, results)
     found = Counter(arm["verdict"] for arm in arms)
     clear = [(verdict, found[verdict]) for verdict in ("worse", "better") if found[verdict]]
     if not clear and not found["equivalent"]:
-        return f"None of {_count(len(arms), 'change')} could be told from the baseline in {name}."
+        return f"None of {all_arms} could be told from the baseline in {name}."
     if clear:
         first, *others = clear
-        parts = [f"{first[1]} of {_count(len(arms), 'change')} made {name} {first[0]}"]
+        parts = [f"{first[1]} of {all_arms} made {name} {first[0]}"]
         parts += [f"{number} made it {verdict}" for verdict, number in others]
         parts += [f"{found['equivalent']} made no difference that matters"] if found["equivalent"] else []
     else:
-        parts = [f"{found['equivalent']} of {_count(len(arms), 'change')} made no difference to {name} that matters"]
+        parts = [f"{found['equivalent']} of {all_arms} made no difference to {name} that matters"]
     if found["inconclusive"]:
         parts.append(f"{found['inconclusive']} could not be told from the baseline")
     return joined(parts) + "."
@@ -172,7 +204,7 @@ def notices(results: Results) -> list[str]:
         found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
         found.append(
-            f"Seeds were added after verdicts had been given: the chance of a false one is not "
+            f"Seeds were added beyond those planned: the chance of a false verdict is not "
             f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
         )
     late = [arm["name"] for arm in arms if not arm["planned"]]
@@ -194,6 +226,12 @@ def notices(results: Results) -> list[str]:
             f"Mixed hardware: {where}. Devices round differently; small effects between them are not the arms'."
         )
     found += edge_warnings(results)
+    if len(test_looks(results)) > 1:
+        found.append(on_test(results))
+    if results["tuning"] and split(tuned_by(results["tuning"], results["primary"])) == "test":
+        found.append(
+            "Tuning chose by the test split, on which arms are compared: the effects of tuned arms are too good."
+        )
     noisy = sorted({arm for group in results["groups"] for arm in group["noisy"]})
     if any(group["copies"] for group in results["groups"]):
         found.append(
@@ -202,6 +240,33 @@ def notices(results: Results) -> list[str]:
     if noisy:
         found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
     return found
+
+
+def test_looks(results: Results) -> list[int]:
+    """The numbers of seeds an arm at which verdicts were given on the test split."""
+    if split(results["primary"]) != "test":
+        return []
+    seeds, plan = len(results["seeds"]), results["plan"]
+    looks = [look for look in plan["looks"] if len(plan["seeds"]) <= look < seeds]
+    return [*looks, seeds] if results["final"] else looks
+
+
+def on_test(results: Results) -> str:
+    """How often the test split was looked at, in a sentence; empty where it was not measured."""
+    if split(results["primary"]) != "test":
+        measured = any(split(name) == "test" for arm in results["arms"] for name in arm["metrics"])
+        return "The test split was measured at the end of every run, and decided nothing." if measured else ""
+    looks = test_looks(results)
+    if not looks:
+        return "No verdict has been given on the test split yet; the interim effects here are measured on it."
+    at = joined([str(look) for look in looks])
+    times = "once" if len(looks) == 1 else f"{len(looks)} times"
+    return f"Verdicts were given on the test split {times}, at {at} seeds an arm."
+
+
+def split(metric: str) -> str:
+    """Of which split a metric is."""
+    return metric.rpartition("/")[0]
 
 
 def edge_warnings(results: Results) -> list[str]:
@@ -238,12 +303,29 @@ def noise(results: Results) -> str:
     text = f"{text} {floor['sd']:.2g}"
     if not model["residual_sd"]:
         return f"{text}."
-    least = (
-        f"; with {_count(floor['seeds'], 'seed')} a true effect of {floor['resolves']:.2g} is found four times in five"
-        if floor["resolves"]
-        else ""
-    )
-    return f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out{least}."
+    text = f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out"
+    return f"{text}{_resolved(results)}."
+
+
+def _resolved(results: Results) -> str:
+    """The smallest true effect that the study finds, or that no possible one is large enough."""
+    floor, mean = results["noise_floor"], results["arms"][0]["mean"]
+    if not floor["resolves"]:
+        return ""
+    seeds = _count(floor["seeds"], "seed")
+    most = largest_effect(results["primary"], mean)
+    if floor["resolves"] > most:
+        return (
+            f"; with {seeds} no effect on {results['primary']} is found four times in five: from the baseline's "
+            f"{numbers.number(mean, mean_places(results))} none can be larger than {most:.2g}"
+        )
+    return f"; with {seeds} a true effect of {floor['resolves']:.2g} is found four times in five"
+
+
+def largest_effect(metric: str, mean: float | None) -> float:
+    """The largest difference, either way, from a baseline of this mean, which may be unknown."""
+    low, high = bounds(metric)
+    return high - low if mean is None else max(mean - low, high - mean)
 
 
 def packing(results: Results) -> list[str]:

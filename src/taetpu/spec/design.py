@@ -6,14 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import to_data
+from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import paragraph, table
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
-from taetpu.core.plugins import Plugin
+from taetpu.core.plugins import Plugin, attributed
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document
+from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, canonical, run_ids
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, brief, show
@@ -21,6 +22,7 @@ from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
+READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
 
 # What of a study may never change once it is frozen, and how it is called.
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
@@ -50,6 +52,7 @@ class Arm:
             entry, and a change of all layers alike is written without their numbers.
         origins: where in the study file each override stands.
         crossed: one of a product of several lists, where a single value may be the baseline's.
+        idle: the overrides whose value is the baseline's, so that they change nothing.
         role: what a design has it for (see `spec.candidates.Candidate`).
     """
 
@@ -59,6 +62,7 @@ class Arm:
     diff: Diff
     origins: Origins
     crossed: bool = False
+    idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,7 +89,14 @@ class Sources:
         """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
         key = canonical(to_data(config.task))
         if key not in self._known:
-            self._known[key] = config.task.prepare(self.folder)
+            task = config.task
+            with attributed(f"task {task.kind!r} cannot be prepared", components(task)):
+                prepared = task.prepare(self.folder)
+            if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
+                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
+                problem = f"{made}, which has no method {missing[0]}"
+                raise UserError(problem, remedy="return a data.batches.Source")
+            self._known[key] = prepared
         return self._known[key]
 
 
@@ -180,6 +191,20 @@ class Study:
             )
             remedy = f"measure: {{primary: {split}/bits_per_byte}}"
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
+        if what == "bits_per_byte":
+            self._check_bytes(arm, *(getattr(of.evaluation(split), "num_bytes", None) for of in (source, baseline)))
+
+    def _check_bytes(self, arm: Arm, own: int | None, baseline: int | None) -> None:
+        """Raise `UserError` unless bits per byte of an arm and of its baseline have the same denominator."""
+        if own is not None and own == baseline:
+            return
+        if own is None:
+            why = "its tokenizer loses characters of the evaluation text, which would cost no bits"
+        else:
+            why = f"its evaluation text has {own} bytes, and that of its baseline {baseline}"
+        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: {why}"
+        remedy = "a tokenizer that restores the text (byte, bpe, or char with unseen: unk), or another metric"
+        raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""
@@ -226,8 +251,10 @@ def frozen(study: Study) -> dict[str, Any]:
         "measure": to_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
+        "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
+        "evaluation": Sample.of(study.arms[0].config, study.source(study.arms[0])).frozen,
     }
 
 
@@ -237,8 +264,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     Arms and seeds that the file no longer has stay recorded, and so does how runs were watched at first.
 
     Raises:
-        UserError: the folder belongs to another baseline, measure, data or schema, or an arm has come to mean
-            something else.
+        UserError: the folder belongs to another baseline, measure, data or schema, an arm has another meaning than
+            before, or runs would be evaluated on another sample than those before.
     """
     check_schema(stored, study)
     new, known = frozen(study), _with_defaults(stored)
@@ -247,6 +274,10 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
             if not any(path == free or path.startswith(f"{free}.") for free in FREE):
                 change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
                 raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
+    sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
+    if (asked := new["evaluation"]["asked"]) != sample["asked"]:
+        problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
+        raise _refused(study, problem, "base.train.eval_windows", f"eval_windows: {sample['asked']}, or ")
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
@@ -259,7 +290,9 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    return {**stored, "seeds": seeds, "arms": arms, "roles": roles, "design": new["design"]}
+    idle = {**stored.get("idle", {}), **new["idle"]}
+    extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    return {**stored, **extended, "evaluation": sample}
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:

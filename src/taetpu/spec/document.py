@@ -1,5 +1,6 @@
 """A study file as plain data, with the line of everything in it."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,38 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.resolver import VersionedResolver
 
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.numerals import DECIMAL, INTEGER
+
+NUMBERS = {
+    "int": re.compile(rf"(?:{INTEGER.pattern}|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    "float": re.compile(rf"(?!{INTEGER.pattern}\Z)(?:{DECIMAL.pattern}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"),
+}
+"""What plain text is a number, by the end of its tag."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of YAML file, for messages about files that are not one.
+
+    Attributes:
+        name: what the file holds.
+        key: a top-level key that every such file has.
+        example: how its text begins.
+        start: the remedy where there is no text.
+    """
+
+    name: str
+    key: str
+    example: str
+    start: str
+
+
+STUDY = Form("study", "study", "study: NAME ...", "`taetpu new NAME` writes a study to start from")
+READ_AHEAD = 1 << 16
+"""Bytes of a file in which its key is looked for."""
 
 LONGEST_TEXT = 500_000
 MOST_VALUES = 20_000
@@ -41,13 +72,13 @@ class Document:
         return error.at(file=self.file, line=line)
 
 
-def read(file: Path) -> Document:
+def read(file: Path, form: Form = STUDY) -> Document:
     """Read a YAML 1.2 file that holds a mapping.
 
     Raises:
         UserError: no such file, not a text file, not YAML, a key given twice, too large, not a mapping.
     """
-    text = _text(file)
+    text = _text(file, form)
     lines: dict[Where, int] = {}
     try:
         data = _plain(text, lines)
@@ -58,10 +89,13 @@ def read(file: Path) -> Document:
     except UserError as error:
         raise Document(file, {}, lines).located(error) from None
     if data is None:
-        raise UserError("the file is empty", file=file, remedy="`taetpu new NAME` writes a study to start from")
+        raise UserError("the file is empty", file=file, remedy=form.start)
     if not isinstance(data, dict):
         raise UserError(
-            f"a study is a mapping of keys to values, not a {_noun(data)}", file=file, line=1, remedy="study: NAME ..."
+            f"a {form.name} file is a mapping of keys to values, not a {_noun(data)}",
+            file=file,
+            line=1,
+            remedy=form.example,
         )
     return Document(file, data, lines)
 
@@ -80,6 +114,13 @@ def parse_value(text: str) -> Any:
         raise UserError(f"{text!r} is not a YAML value", remedy="quote it, e.g. a.b='{kind: relu}'") from None
 
 
+class CoreResolver(VersionedResolver):
+    """Resolves numbers by YAML 1.2's core schema. The library's own rules also read `0_1` as 1 and `0b11` as 3."""
+
+    def add_version_implicit_resolver(self, version: Any, tag: Any, regexp: Any, first: Any) -> None:
+        super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
+
+
 def _plain(text: str, lines: dict[Where, int]) -> Any:
     """The plain data of a YAML text; `lines` gets the line of every place in it.
 
@@ -92,7 +133,7 @@ def _plain(text: str, lines: dict[Where, int]) -> Any:
         problem = f"{len(text)} characters are more than a study takes"
         raise UserError(problem, remedy=f"at most {LONGEST_TEXT} characters; data goes into files of its own")
     yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
-    yaml.Composer = _Bounded
+    yaml.Resolver, yaml.Composer = CoreResolver, _Bounded
     yaml.composer.warn_double_anchors = False  # the last anchor of a name counts, as YAML has it
     try:
         node = yaml.compose(text)
@@ -124,20 +165,31 @@ class _Bounded(Composer):
         return node
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, form: Form) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        near = sorted(p.name for p in file.parent.glob("*.y*ml")) if file.parent.is_dir() else []
-        remedy = f"YAML files there: {', '.join(near)}" if near else "`taetpu new NAME` writes a study to start from"
+        near = [other.name for other in file.parent.glob("*.y*ml") if _has_key(other, form.key)]
+        remedy = suggest(file.name, near) if near else form.start
         raise UserError("no such file", file=file, remedy=remedy) from None
     except IsADirectoryError:
-        raise UserError("this is a folder, not a study's file", file=file, remedy="name the YAML file") from None
+        raise UserError(f"this is a folder, not a {form.name} file", file=file, remedy="name the YAML file") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError("not a UTF-8 text file", file=file, line=line, remedy="save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read: {error.strerror}", file=file) from None
+
+
+def _has_key(file: Path, key: str) -> bool:
+    """Whether a file looks as if it had a top-level key. Other files of a folder are not named in messages."""
+    try:
+        if not file.is_file():  # opening a pipe would wait
+            return False
+        with file.open("rb") as opened:
+            return re.search(rf"^{key}\s*:".encode(), opened.read(READ_AHEAD), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 class _Walk:

@@ -1,6 +1,8 @@
 """From a study file to a `Study`: every arm resolved and checked before anything is trained."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, merged, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, load_spec
 from taetpu.spec.trackers import trackers
-from taetpu.spec.tuning import tuning
+from taetpu.spec.tuning import Tuning, tuning
 
 MOST_LAYERS = 2**14  # of all arms together
 UNSPLIT = "let val or test of the task be above 0"
@@ -57,6 +59,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         _check_primary(spec.measure.primary, list(arms.values()))
         _refuse_twins(arms.values())
         design, tune = described(spec, base), tuning(spec, base)
+        _check_selection(tune, arms.values())
     except UserError as error:
         raise document.located(error) from None
     return Study(
@@ -108,8 +111,8 @@ def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
         if not (folder / name).is_file():
-            here = sorted(file.name for file in folder.glob("*.py"))
-            remedy = f"Python files beside the study: {', '.join(here)}" if here else "`taetpu new NAME` writes one"
+            near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 
@@ -196,7 +199,8 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
     except UserError as error:
         raise origins.explain(error, _num_layers(data)) from None
     diff = difference(baseline.config, resolved)
-    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, candidate.role)
+    idle = tuple(_idle_overrides(candidate, base, resolved)) if candidate.crossed else ()
+    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, idle, candidate.role)
 
 
 def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: str, role: Mapping[str, Any]) -> Arm:
@@ -213,7 +217,8 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
     origins: dict[str, Where] = {path: (key, path) for path in values}
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
-    return _built(made, study.base, study.arms[0], study.document)
+    built = _built(made, study.base, study.arms[0], study.document)
+    return replace(built, idle=tuple(path for path in arm.idle if path not in values))  # what a key asks for is shown
 
 
 def _refuse_observation(candidate: Candidate) -> None:
@@ -233,14 +238,18 @@ def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfi
     if candidate.crossed:
         same = load(RunConfig, base).resolve() == resolved
         return next(iter(candidate.overrides)) if same else None
+    return next(_idle_overrides(candidate, base, resolved), None)
+
+
+def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> Iterator[str]:
+    """The overrides without any of which the arm would be the same."""
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
             if load(RunConfig, apply(base, others)).resolve() == resolved:
-                return path
+                yield path
         except UserError:
             continue  # the others do not stand without it, so it does something
-    return None
 
 
 def _check_primary(metric: str, arms: list[Arm]) -> None:
@@ -256,6 +265,15 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
         if metric not in has:
             problem = f"no run of arm {arm.name!r} measures {metric!r}, which arms are compared by"
             raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}" if has else UNSPLIT))
+
+
+def _check_selection(tune: Tuning | None, arms: Iterable[Arm]) -> None:
+    """What tuning chooses by must be measured, also where arms are compared on the test split."""
+    for arm in arms if tune else ():
+        if tune and tune.metric not in arm.config.metrics():
+            problem = f"tuning chooses by {tune.metric}, and no run of arm {arm.name!r} measures it"
+            remedy = "let val of the task be above 0: what is chosen on the test split cannot be judged on it"
+            raise arm.explain(UserError(problem, path=("task", "val"), remedy=remedy))
 
 
 def _refuse_twins(arms: Iterable[Arm]) -> None:

@@ -115,6 +115,9 @@ class Measure(Config):
             more = "more" if self.direction == "max" else "less"
             problem = f"{self.direction} would call {more} {self.primary} better"
             raise UserError(problem, path=("direction",), remedy=f"direction: {usual}, or leave it out")
+        if self.primary.endswith("accuracy") and self.equivalence is not None and self.equivalence >= 1:
+            problem = f"two accuracies differ by at most 1, so all differences are below {self.equivalence:g}"
+            raise UserError(problem, path=("equivalence",), remedy="a share of tokens, e.g. 0.01")
         return self
 
 

@@ -12,8 +12,9 @@ from taetpu.spec.compute_config import ComputeConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
+EVAL_WINDOWS = ("auto", "all")
 
-SERIES = ("train", "val", "test", "lr", "tokens", "flops")  # what every run measures
+SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # what every run measures
 
 
 class SampleConfig(Config):
@@ -28,12 +29,14 @@ class SampleConfig(Config):
 class TrainConfig(Config):
     """Exactly one of `steps` (optimizer steps) and `epochs` (passes over the training windows) is set.
 
-    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every`
-    None evaluates about ten times; the last step is always evaluated. `checkpoint` says after which steps a killed run
-    can go on: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when
-    done (`end`); the models of those steps stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or
-    one that is not a number, means that the run diverged. `hooks` change single steps, `metrics` look into them:
-    both are lists of kinds, or settings by name. `compute` says how numbers are computed.
+    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every` None
+    evaluates about ten times; the last step is always evaluated. `eval_windows` is how many windows of the validation
+    split are evaluated during training: a number, `all`, or as many as cost a tenth of the baseline's training (`auto`;
+    see `spec.evaluation`). `checkpoint` says after which steps a killed run can go on: at each evaluation (`eval`),
+    after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when done (`end`); the models of those steps
+    stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or one that is not a number, means that the
+    run diverged. `hooks` change single steps, `metrics` look into them: both are lists of kinds, or settings by name.
+    `compute` says how numbers are computed.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
@@ -48,6 +51,7 @@ class TrainConfig(Config):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     compute: ComputeConfig = ComputeConfig()
     eval_every: PositiveInt | None = None
+    eval_windows: int | str = "auto"
     checkpoint: int | str = "eval"
     keep_checkpoints: bool = False
     log_every: PositiveInt = 10
@@ -60,6 +64,13 @@ class TrainConfig(Config):
         if value in CHECKPOINTS or (type(value) is int and value > 0):
             return value
         raise ValueError("must be eval, log, end or a positive number of steps")
+
+    @field_validator("eval_windows", mode="before")
+    @classmethod
+    def _known_sample(cls, value: Any) -> Any:
+        if value in EVAL_WINDOWS or (type(value) is int and value > 0):
+            return value
+        raise ValueError("must be auto, all or a positive number of windows")
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
@@ -114,6 +125,11 @@ class TrainConfig(Config):
                 path=("schedule", "warmup"),
                 remedy=f"at most {steps - 1}",
             )
+
+    def evaluations(self, steps: int) -> list[int]:
+        """The steps of a run of `steps` after which it is evaluated, the last one among them."""
+        every = self.eval_every or max(1, steps // 10)
+        return sorted({*range(every, steps, every), steps})
 
     def total_steps(self, num_windows: int | None) -> int:
         """Optimizer steps of a run on a task with `num_windows` training windows (None: drawn without end).

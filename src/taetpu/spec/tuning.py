@@ -25,10 +25,13 @@ class Tuning:
     Attributes:
         values: by path, in the order of the file; all combinations are tried.
         seeds: of the runs that decide; none of the study's own.
+        metric: that decides: the study's primary metric on the validation split, wherever that is measured. What is
+            selected on the test split would be reported on it, too.
     """
 
     values: Mapping[str, tuple[Any, ...]]
     seeds: tuple[int, ...]
+    metric: str
 
     @property
     def cells(self) -> dict[str, dict[str, Any]]:
@@ -67,7 +70,7 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         raise UserError(problem, path=("tune",), remedy=f"at most {MOST_CELLS}")
     for path, tried in values.items():
         _check_tried(path, tried, spec, base)
-    found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec))
+    found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec), _metric(spec))
     if len(found.cells) < combinations:
         raise UserError("two values are written alike", path=("tune",), remedy="remove one")
     return found
@@ -91,6 +94,10 @@ def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]
             load(RunConfig, apply(base, {path: value}))
         except UserError as error:
             raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
+
+
+def _metric(spec: StudySpec) -> str:
+    return f"val/{spec.measure.primary.rpartition('/')[2]}"
 
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats import divergence, model, verdict
+from taetpu.stats import divergence, model, numbers, verdict
 from taetpu.stats.cells import Table, check_evaluated_alike, hardware, means, read_table, sd
-from taetpu.stats.changes import in_words
+from taetpu.stats.changes import changes_of, in_words
 from taetpu.stats.designs import designs, limits
 from taetpu.stats.efficiency import efficiency
 from taetpu.stats.evaluation import evaluation_noise
+from taetpu.stats.intact import damage, refuse
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.planned import departures
 from taetpu.stats.power import Design
@@ -51,6 +52,8 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
 def results(folder: StudyFolder) -> dict[str, Any]:
     """What the stored runs of a study come to. Stores nothing.
 
+    Before any of their numbers is used, the runs are checked as far as that is cheap: see `RunFolder.damage`.
+
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
     Returns:
@@ -58,9 +61,16 @@ def results(folder: StudyFolder) -> dict[str, Any]:
         packs, hardware, tuning, designs, arms`; docs/statistics.md explains each.
 
     Raises:
-        UserError: no study is stored here; its analysis plan was tampered with; no run has the primary metric; two runs
-            claim one arm and seed; a run ended early or was evaluated on another set; its metrics are damaged.
+        UserError: no study is stored here; its analysis plan was tampered with; a run is damaged, or stored as another
+            run than it is; no run has the primary metric; two runs claim one arm and seed; a run ended early or was
+            evaluated on another set.
     """
+    refuse(damage([run for run in folder.runs() if run.status() == "done"], contents=False))
+    return computed(folder)
+
+
+def computed(folder: StudyFolder) -> dict[str, Any]:
+    """As `results`, of runs that were checked."""
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
@@ -75,17 +85,20 @@ def results(folder: StudyFolder) -> dict[str, Any]:
         plan,
         len(study["seeds"]),
     )
+    first = groups[0]
+    places = numbers.mean_places(first.fit.residual_sd, _mean(table.values(BASELINE)))
     final = table.complete and is_look(plan, len(study["seeds"]))
     judged = {
-        arm: _judged(evidence[arm], plan, study, group, final, len(against)) for group in groups for arm in group.arms
+        arm: _judged(evidence[arm], plan, study, group, final, len(against), places)
+        for group in groups
+        for arm in group.arms
     }
-    first = groups[0]
     return finite(
         {
             "study": study["study"],
             "primary": plan.primary,
             "direction": plan.direction,
-            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]))},
+            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at"))},
             "departures": departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),
@@ -124,8 +137,8 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
         arms = [arm for arm, base in against.items() if base == baseline]
         values = {arm: table.values(arm) for arm in (baseline, *arms)}
         worst = divergence.imputed(values, {arm: table.lost(arm) for arm in values}, plan.direction)
-        fit = model.fit(values, baseline)
-        found.append(Group(baseline, arms, fit, fit if worst == values else model.fit(worst, baseline)))
+        fit = model.fit(values, baseline, plan.bounds)
+        found.append(Group(baseline, arms, fit, fit if worst == values else model.fit(worst, baseline, plan.bounds)))
     return found
 
 
@@ -149,9 +162,14 @@ _NOT_JUDGED = {
 
 
 def _judged(
-    found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int
+    found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int, places: int
 ) -> dict[str, Any]:
-    """An arm's part of `results.json` that is about its effect; `compared` arms are corrected for."""
+    """An arm's part of `results.json` that is about its effect.
+
+    Args:
+        compared: how many arms are corrected for.
+        places: decimals of the arms' means.
+    """
     if not final:  # a p that nobody planned to look at invites a verdict
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
@@ -172,7 +190,7 @@ def _judged(
         else {"effect": found.imputed.effect, "ci95": _pair(found.imputed.interval)},
         "guarded": effect.guarded,
         "verdict": decision,
-        "evidence": verdict.sentence(found, plan, seeds),
+        "evidence": verdict.sentence(found, plan, seeds, places),
         "more_seeds": verdict.more_seeds(found, compared, plan) if decision == "inconclusive" else None,
     }
 
@@ -236,26 +254,31 @@ def _arm(
     judged: Mapping[str, Any],
 ) -> dict[str, Any]:
     values, ended, base = table.values(name), table.results(name), against.get(name)
+    changes = changes_of(study, name)
     return {
         "name": name,
         "against": base,
         "planned": name in plan.arms,
         "role": study.get("roles", {}).get(name, {}),
-        "diff": study["arms"][name],
-        "change": in_words(study["arms"][name], study["base"]),
+        "diff": changes,
+        "change": in_words(changes, study["base"]),
         "runs": [cell.facts for cell in table.cells[name]],
         "diverged": len(table.lost(name)),
-        "mean": float(np.mean(list(values.values()))) if values else None,
+        "mean": _mean(values),
         "sd": sd(values),
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
-        "sensitivity": sensitivity(values, table.values(base)) if base and judged["verdict"] else None,
+        "sensitivity": sensitivity(values, table.values(base), plan.bounds) if base and judged["verdict"] else None,
         "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
         "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary)
         if base
         else None,
         "metrics": means([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
+
+
+def _mean(values: Mapping[int, float]) -> float | None:
+    return float(np.mean(list(values.values()))) if values else None
 
 
 def _label(seeds: int) -> str | None:

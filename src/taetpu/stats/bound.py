@@ -7,7 +7,7 @@ program derives from others (a hidden size, a layer cut out of a pattern) are le
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.identity import SCHEMA, canonical, computed, recorded_identity, stated
+from taetpu.core.identity import LENGTH, canonical, computed, recorded_identity, stated
 from taetpu.stats.stored import read_config
 from taetpu.store.runs import RunFolder
 
@@ -38,6 +38,18 @@ def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
 
 
+def mislabelled(run: RunFolder) -> Iterator[str]:
+    """What is wrong with the record of a run by itself: it is of another arm, seed or identity than its folder, or of
+    another config, data or plug-ins than its identity. What an earlier version did not record is not missed.
+
+    Raises:
+        UserError: its `config.json` is damaged.
+    """
+    recorded = read_config(run)
+    known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
+    yield from wrong if (wrong := list(_not_its_folder(run, known))) else _not_its_identity(run, known)
+
+
 def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The config that most runs of an arm have."""
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
@@ -48,14 +60,11 @@ def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[
 
 def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
     """Its folder, its record and its identity against each other."""
-    for part, own in (("arm", run.arm), ("seed", run.seed)):
-        if recorded.get(part) != own:
-            yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
-            return
-    given, config = str(recorded.get("id")), recorded.get("config")
-    if not given.startswith(run.id):
-        yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
+    wrong = list(_not_its_folder(run, recorded))
+    if wrong:
+        yield from wrong
         return
+    config = recorded.get("config")
     if not config or not all(isinstance(section, dict) for section in config.values()):
         yield "config.json has no config"
         return
@@ -66,7 +75,29 @@ def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str,
         yield "it was trained on other data than the study's"
     if data is None:
         yield "config.json does not say on which data it was trained"
-    elif recorded_identity(recorded, data, study.get("schema", SCHEMA)) != given:
+    else:
+        yield from _not_its_identity(run, {**recorded, "data": data})
+
+
+def _not_its_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+    """The first thing in which a record differs from what the folder is called."""
+    for part, own in (("arm", run.arm), ("seed", run.seed)):
+        if recorded.get(part) != own:
+            yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
+            return
+    given = str(recorded.get("id"))
+    if not given.startswith(run.id):
+        yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
+
+
+def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+    """Does a record of config, data and plug-ins come to its identity? One without data, or whose identity is not
+    whole, is of an earlier version.
+    """
+    data, given = recorded.get("data"), str(recorded["id"])
+    if not recorded.get("config") or data is None or len(given) != LENGTH:
+        return
+    if recorded_identity({"seed": run.seed, **recorded}, data) != given:
         yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
 
 

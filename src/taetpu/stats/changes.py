@@ -1,7 +1,30 @@
 """What an arm changes, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+
+def changing(overrides: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
+    """The overrides of an arm that change something; `idle` ones have the baseline's value, as cells of a grid may."""
+    return {path: value for path, value in overrides.items() if path not in idle}
+
+
+def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """The overrides of a frozen study's arm that change something.
+
+    Studies frozen by earlier versions do not say which are idle; numbers and text that equal the baseline's are.
+    """
+    overrides: Mapping[str, Any] = study["arms"][arm]
+    if "idle" in study:
+        return changing(overrides, study["idle"].get(arm, ()))
+    return {path: value for path, value in overrides.items() if len(overrides) < 2 or value != _at(study["base"], path)}
+
+
+def _at(base: Mapping[str, Any], path: str) -> Any:
+    value: Any = base
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def in_words(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -12,9 +35,7 @@ def in_words(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 
 def _change(path: str, value: Any, base: Mapping[str, Any]) -> str:
-    old: Any = base
-    for part in path.split("."):
-        old = old.get(part) if isinstance(old, Mapping) else None
+    old = _at(base, path)
     new = _short(value)
     return f"{path}: {new}" if old is None or old == value else f"{path}: {_kind(old)} -> {new}"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.numerals import parse_float
 from taetpu.stats import numbers
 
 FORM = re.compile(
@@ -60,10 +61,10 @@ def parse(text: Any, where: Where) -> Claim:
 
 def _size(text: str, where: Where) -> float:
     try:
-        size = float(text)
+        size = parse_float(text)
     except ValueError:
-        size = math.nan
-    if not math.isfinite(size) or size < 0:
+        size = -1.0
+    if size < 0:
         raise UserError(f"{text!r} is not the size of an effect", path=where, remedy="a number of 0 or more, e.g. 0.02")
     return size
 

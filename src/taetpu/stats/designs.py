@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from taetpu.stats import factorial, ladder, model
+from taetpu.stats import factorial, ladder, model, numbers
 from taetpu.stats.cells import Table
+from taetpu.stats.changes import changes_of
 from taetpu.stats.plan import Plan
 
+BASELINE = "baseline"
 LIMITS = {
     "arms": "Each change was made alone: whether changes add up or depend on each other was not tried.",
+    "together": "Several settings change at once in {arms}: which of them makes the difference is not known.",
+    "combined": "Changes that were also made alone are combined in {arms}: whether they depend on each other was not "
+    "tested (`factorial` tests it).",
     "leave_one_out": "Each part was taken out alone: which parts stand in for each other is seen only in how far the "
     "single effects are from adding up.",
     "add_one_in": "Each part was put in alone: which parts need each other is seen only in how far the single effects "
@@ -36,9 +41,9 @@ def designs(
     found: dict[str, Any] = {}
     for kind in ("leave_one_out", "add_one_in"):
         if parts := _parts(roles, kind):
-            found[kind] = {"scales": {rung: _together(table, own) for rung, own in parts.items()}}
+            found[kind] = {"scales": {rung: _together(table, own, plan) for rung, own in parts.items()}}
     if "factorial" in study.get("design", {}):
-        found["factorial"] = _factorial(study, table)
+        found["factorial"] = _factorial(study, table, plan)
     if "ladder" in study.get("design", {}):
         found["ladder"] = _ladder(study, table, plan, judged)
     return {**found, "limits": limits(study)}
@@ -62,13 +67,13 @@ def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tu
     return found
 
 
-def _together(table: Table, parts: Mapping[str | None, tuple[str, str]]) -> dict[str, Any] | None:
+def _together(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
     """By how much the effect of all parts together is more than the sum of the single ones; None with a single part."""
     if None not in parts:
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
-    effect = model.contrast({arm: table.values(arm) for arm in weights}, weights)
+    effect = model.contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": _pair(effect), "p": effect.p}
 
 
@@ -76,7 +81,7 @@ def _pair(effect: model.Effect) -> list[float] | None:
     return None if effect.interval is None else list(effect.interval)
 
 
-def _factorial(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
+def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, Any]:
     design, scales = study["design"]["factorial"], dict[str, dict[str, dict[str, int]]]()
     for arm, role in _own_roles(study).items():
         if role.get("design") == "factorial":
@@ -86,7 +91,9 @@ def _factorial(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
             cells[arm] = dict(role["levels"])
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
     found = {
-        scale: factorial.analyse(factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells})
+        scale: factorial.analyse(
+            factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells}, plan.bounds
+        )
         for scale, cells in scales.items()
     }
     return {**design, "scales": found}
@@ -132,12 +139,32 @@ def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str
 
 def limits(study: Mapping[str, Any]) -> list[str]:
     """What none of a study's designs can tell, in words."""
-    roles, design = study.get("roles", {}), study.get("design", {})
-    of_arms = {role.get("design") for role in _own_roles(study).values()}
-    written = [arm for arm in study["arms"] if arm != "baseline" and not roles.get(arm)]
-    found = ["arms"] if len(written) > 1 else []
-    found += [kind for kind in ("leave_one_out", "add_one_in") if kind in of_arms]
-    found += ["factorial"] if "factorial" in design else []
+    design = study.get("design", {})
+    roles = _own_roles(study)
+    kinds = ("leave_one_out", "add_one_in")
+    found = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
+    found += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
     found += ["fraction"] if design.get("factorial", {}).get("words") else []
     found += ["ladder"] if "ladder" in design else []
-    return [LIMITS[name] for name in found]
+    return [*_of_written(study), *(LIMITS[name] for name in found)]
+
+
+def _of_written(study: Mapping[str, Any]) -> list[str]:
+    """What arms that belong to no design cannot tell, by how many settings each of them changes."""
+    roles = study.get("roles", {})
+    own = study.get("design", {}).get("ladder", {}).get("own", "")
+    written = {arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), own)}
+    alone = [changes for changes in written.values() if len(changes) == 1]
+    several = {arm: changes for arm, changes in written.items() if len(changes) > 1}
+    if not several:
+        return [LIMITS["arms"]] if len(alone) > 1 else []
+    combined = [arm for arm, changes in several.items() if all({path: v} in alone for path, v in changes.items())]
+    together = [arm for arm in several if arm not in combined]
+    named = {"together": together, "combined": combined}
+    return [LIMITS[name].format(arms=numbers.listed(arms)) for name, arms in named.items() if arms]
+
+
+def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:
+    """Is an arm written in the study file, or a cell of its grid, at the ladder's `own` scale?"""
+    derived = {"design", "match", "tuned"} & set(role)
+    return arm != BASELINE and not derived and _scale(role) == own

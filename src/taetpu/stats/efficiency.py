@@ -1,5 +1,8 @@
 """How soon an arm gets where the baseline ends: in steps, and in training FLOPs.
 
+Both are read from curves on the sample of the validation split that is evaluated during training: the arm's curve is
+compared with the last point of the baseline's, never with a value from the whole split.
+
 Read with care where the learning rate decays: a loss in the middle of a schedule says little about what a schedule that
 ended there would have reached.
 """
@@ -14,6 +17,7 @@ from scipy import stats
 from taetpu.stats.cells import Cell
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
+from taetpu.store.metrics import curve_name
 
 
 def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
@@ -25,7 +29,7 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
     Returns:
         `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, interval by Student's t of the
         logarithm), and on how many of the `seeds` the value was `reached`. The ratios are None unless it was on all.
-        None where the metric was not measured on the way.
+        None where the metric was not measured during training, or not on the same sample.
     """
     theirs = {cell.seed: cell for cell in baseline}
     pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
@@ -43,13 +47,17 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
 
 def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
-    assert baseline.result is not None  # both finished
-    assert baseline.value is not None
-    curve = arm.curves.get(plan.primary)
-    if curve is None or len(curve.step) < 2:
+    assert arm.result is not None  # both finished
+    assert baseline.result is not None
+    name = curve_name(plan.primary, arm.curves)
+    curve, theirs = arm.curves.get(name), baseline.curves.get(name)
+    target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
+    if curve is None or target is None or len(curve.step) < 2:
+        return None
+    if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # a run reused from a study with another one
         return None
     sign = 1 if plan.direction == "min" else -1
-    step = crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * baseline.value)
+    step = crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
     return step / baseline.result["steps"]
 
 

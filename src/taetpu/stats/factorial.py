@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING, Values
+from taetpu.stats.model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, confined
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]
@@ -63,7 +63,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and bool(np.allclose(a, b) or np.allclose(a, -b))
 
 
-def analyse(design: Factorial, values: Values) -> dict[str, Any]:
+def analyse(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
     """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
 
     Each term is measured once on every seed and judged by how that varies over seeds, as in an analysis of repeated
@@ -73,6 +73,7 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     Args:
         values: of the design's arms. Seeds on which one is missing are left out; where an arm has none, or the arms
             that are there leave terms that cannot be told apart, nothing is estimated.
+        bounds: the least and the most that a value can be; intervals are cut to what an effect then can be.
 
     Returns:
         `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
@@ -90,7 +91,7 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
     columns = {term: design.columns(term) for term in aliases}
     whole = np.hstack([np.ones((len(rows), 1)), *columns.values()])
     known = bool(seeds) and np.linalg.matrix_rank(whole) == whole.shape[1]
-    found = [_term(term, aliases[term], design, columns, y if known else None) for term in aliases]
+    found = [_term(term, aliases[term], design, columns, y if known else None, bounds) for term in aliases]
     corrected = holm({str(i): entry["p"] for i, entry in enumerate(found)})
     return {
         "terms": [{**entry, "p_holm": corrected[str(i)]} for i, entry in enumerate(found)],
@@ -100,7 +101,12 @@ def analyse(design: Factorial, values: Values) -> dict[str, Any]:
 
 
 def _term(
-    term: Term, aliases: Sequence[Term], design: Factorial, columns: Mapping[Term, np.ndarray], y: np.ndarray | None
+    term: Term,
+    aliases: Sequence[Term],
+    design: Factorial,
+    columns: Mapping[Term, np.ndarray],
+    y: np.ndarray | None,
+    bounds: tuple[float, float],
 ) -> dict[str, Any]:
     """One term. `y` is `(arms, seeds)`, or None where nothing can be estimated."""
     own = columns[term].shape[1]
@@ -127,5 +133,7 @@ def _term(
         found["effect"] = scale * float(mean[0])
         if noise:
             half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
-            found["ci95"] = [found["effect"] - half, found["effect"] + half]
+            # The effect of a factor is a difference of two means, that of a pair one of two such differences.
+            most = 2.0 ** (len(term) - 1) * (bounds[1] - bounds[0])
+            found["ci95"] = [confined(found["effect"] + side, (-most, most)) for side in (-half, half)]
     return found

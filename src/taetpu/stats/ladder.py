@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING
+from taetpu.stats.model import CONFIDENCE, ROUNDING, confined
 from taetpu.stats.plan import Plan
 
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
@@ -54,14 +54,16 @@ def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     from statsmodels.regression.linear_model import OLS  # here: it takes half a second, and most studies have no ladder
 
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
-    low, high = line.conf_int(alpha=1 - CONFIDENCE)[1]
-    trend = {"per_doubling": float(line.params[1]), "ci95": [float(low), float(high)], "p": float(line.pvalues[1])}
+    most = plan.bounds[1] - plan.bounds[0]  # that an effect can be
+    steepest = 2 * most / (x.max() - x.min())
+    ends = [confined(float(end), (-steepest, steepest)) for end in line.conf_int(alpha=1 - CONFIDENCE)[1]]
+    trend = {"per_doubling": float(line.params[1]), "ci95": ends, "p": float(line.pvalues[1])}
     ahead = math.log2(scales[-1] * AHEAD)
     there = line.get_prediction(np.array([[1.0, ahead]])).summary_frame(alpha=1 - CONFIDENCE).iloc[0]
     extrapolated = {
         "params": scales[-1] * AHEAD,
-        "effect": float(there["mean"]),
-        "ci95": [float(there["mean_ci_lower"]), float(there["mean_ci_upper"])],
+        "effect": confined(float(there["mean"]), (-most, most)),
+        "ci95": [confined(float(there[end]), (-most, most)) for end in ("mean_ci_lower", "mean_ci_upper")],
     }
     differs = _differs([np.asarray(rung.differences, float) for rung in usable])
     significant = trend["p"] < plan.alpha

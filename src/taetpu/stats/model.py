@@ -4,6 +4,10 @@
 taking it out leaves less noise; pooling what is left over all arms gives many degrees of freedom from few seeds. With
 every cell filled, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
 
+A mean of an accuracy lies between 0 and 1, so a difference of two lies between -1 and 1. Effects are estimated in the
+metric's unit, whatever its bounds; intervals are cut to what the true difference can be. That never excludes the truth,
+so a cut interval covers it as often as the uncut one.
+
 Pooling assumes that all arms are equally noisy. The guard tests this for each arm, the baseline included. Where one
 that takes part in an effect is noisier than the rest, the effect is judged also with that arm's own noise beside the
 pooled noise of the others; where several are, also by the paired t-test, which assumes nothing about other arms. Its p
@@ -20,6 +24,7 @@ from scipy import stats
 from taetpu.stats.blocked import ROUNDING, Array, Blocked, Estimate, Values
 
 CONFIDENCE = 0.95
+UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,14 @@ class Effect:
             those of all, a p is the largest.
         guarded: the arm or the baseline is noisier than the other arms.
         copies: arms of the study copy each other's noise.
+        room: the least and the most that the true effect can be.
     """
 
     effect: float | None = None
     estimates: tuple[Estimate, ...] = ()
     guarded: bool = False
     copies: bool = False
+    room: tuple[float, float] = UNBOUNDED
 
     @property
     def p(self) -> float | None:
@@ -54,11 +61,16 @@ class Effect:
         return self.covering(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
 
     def covering(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
-        """The interval with so many standard errors, by degrees of freedom, to both sides."""
+        """The interval with so many standard errors, by degrees of freedom, to both sides, cut to `room`."""
         if not self.estimates:
             return None
         lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
-        return min(lows), max(highs)
+        return confined(min(lows), self.room), confined(max(highs), self.room)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the interval at `CONFIDENCE` is cut to `room`."""
+        return self.interval is not None and any(a == b for a, b in zip(self.interval, self.room, strict=True))
 
     def p_inside(self, bound: float) -> float | None:
         """The p of the claim that the true effect is smaller than `bound`, either way."""
@@ -82,26 +94,38 @@ class Fit:
     """Whether arms copy each other's noise."""
 
 
-def fit(values: Values, baseline: str = "baseline") -> Fit:
+def confined(value: float, room: tuple[float, float]) -> float:
+    """The value in `room` that is nearest to this one."""
+    return min(max(value, room[0]), room[1])
+
+
+def room(weights: Mapping[str, float], bounds: tuple[float, float]) -> tuple[float, float]:
+    """The least and the most that a weighted sum of means can be, when each mean lies within `bounds`."""
+    ends = [sorted(weight * bound for bound in bounds) for weight in weights.values() if weight]
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
+
+
+def fit(values: Values, baseline: str = "baseline", bounds: tuple[float, float] = UNBOUNDED) -> Fit:
     """Estimate every arm's effect.
 
     Args:
         values: one value for each finished run; a missing one is simply not there.
         baseline: the arm that the others are compared with.
+        bounds: the least and the most that a value can be.
     """
     cells = Blocked.of(values)
     noisy = cells.noisy
-    effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}) for arm in values if arm != baseline}
+    effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}, bounds) for arm in values if arm != baseline}
     sd = math.sqrt(cells.rss / cells.df) if cells.df else None
     return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy), cells.copies)
 
 
-def contrast(values: Values, weights: Mapping[str, float]) -> Effect:
+def contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
     """The weighted sum of several arms' means, as `fit` estimates the difference of two; the weights sum to 0."""
-    return _effect(Blocked.of(values), weights)
+    return _effect(Blocked.of(values), weights, bounds)
 
 
-def _effect(cells: Blocked, contrast: Mapping[str, float]) -> Effect:
+def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
     """One contrast under the model: with estimates where there is noise to build them from."""
     weights = cells.weights(contrast)
     if weights is None:
@@ -121,7 +145,7 @@ def _effect(cells: Blocked, contrast: Mapping[str, float]) -> Effect:
         if len(differences) < 2:  # the others' noise is not that of these arms
             return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
-    return Effect(value, (pooled, *more), bool(guards), cells.copies)
+    return Effect(value, (pooled, *more), bool(guards), cells.copies, room(contrast, bounds))
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:

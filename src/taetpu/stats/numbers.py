@@ -9,6 +9,10 @@ MOST_PLACES = 12
 """Of decimals; what is less than these can show is zero but for rounding."""
 
 
+MOST_NAMES = 6
+"""In a sentence."""
+
+
 def decimals(uncertainty: float | None, value: float = 1.0) -> int:
     """Decimal places for a value known to within `uncertainty`; without one, four significant digits of `value`.
 
@@ -19,6 +23,15 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
     if size == 0 or not math.isfinite(size):
         return digits
     return min(max(digits - 1 - math.floor(math.log10(size)), 0), MOST_PLACES)
+
+
+def mean_places(residual_sd: float | None, baseline: float | None) -> int:
+    """Decimal places of a study's means, and the fewest of its effects.
+
+    Args:
+        residual_sd: the noise of one run; without it, as many places as `baseline`, a mean, takes.
+    """
+    return decimals(residual_sd, baseline or 0)
 
 
 def is_zero(value: float) -> bool:
@@ -41,9 +54,18 @@ def half_width(interval: Sequence[float] | None) -> float | None:
     return None if interval is None else (interval[1] - interval[0]) / 2
 
 
-def effect(value: float | None, interval: Sequence[float] | None) -> str:
-    """A signed effect, cut where its interval becomes uncertain."""
-    return number(value, decimals(half_width(interval), value or 0), sign=True)
+def effect(value: float | None, interval: Sequence[float] | None, places: int = 0) -> str:
+    """A signed effect, cut where its interval becomes uncertain, but with no fewer than `places` decimals.
+
+    Args:
+        places: those of the means that the effect is a difference of.
+    """
+    return number(value, effect_places(value, interval, places), sign=True)
+
+
+def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
+    """Decimal places of an effect; see `effect`."""
+    return max(decimals(half_width(interval), value or 0), places)
 
 
 def interval(bounds: Sequence[float] | None) -> str:
@@ -84,6 +106,13 @@ def size(value: float | None) -> str:
     text = amount(value)
     digits = text.rstrip("kMGTPE")
     return text if value is None else f"{digits} {text[len(digits) :]}B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as far as a sentence can take them: `a, b, c and 4 more`."""
+    shown = names if len(names) <= MOST_NAMES else names[: MOST_NAMES - 1]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
 
 
 def seconds(value: float | None) -> str:

@@ -5,7 +5,8 @@ It is frozen with the study and hashed, so that a report can show that nothing w
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,14 @@ from taetpu.stats import looks
 from taetpu.stats.power import ALPHA
 
 Direction = Literal["min", "max"]
+
+FEWEST_SEEDS = 2
+"""A verdict needs as many: a single seed shows no noise."""
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the most that a metric can be: an accuracy is a share of tokens, all others have no upper bound."""
+    return (0.0, 1.0) if metric.endswith("accuracy") else (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,11 @@ class Plan:
     def sha256(self) -> str:
         return hashlib.sha256(self._text().encode()).hexdigest()
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that the primary metric can be."""
+        return bounds(self.primary)
+
     def _text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
@@ -71,14 +85,20 @@ class Plan:
         shares = [number / self.looks[-1] for number in self.looks]
         return self.alpha if look is None else arms * looks.nominal(self.alpha / arms, shares, look)
 
-    def error_rate(self, seeds: int) -> float:
-        """The chance of a false verdict by the time of a look at so many seeds: `alpha`, unless nobody planned it.
+    def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
+        """Return the chance of a false verdict by an analysis at so many seeds: `alpha` unless it is an unplanned one.
 
-        Beyond the last planned look at most: as if verdicts had been read after every seed that was added.
+        Args:
+            judged_at: numbers of seeds at which there were verdicts before seeds were added. None where that was not
+                recorded: as if there had been verdicts after every seed, which gives the highest chance.
         """
-        if seeds <= self.looks[-1]:
+        last = self.looks[-1]
+        if seeds <= last:
             return self.alpha
-        return looks.inflated(self.alpha, range(self.looks[-1], seeds + 1))
+        if judged_at is None:
+            judged_at = range(FEWEST_SEEDS, seeds)
+        earlier = sorted({max(number, last) for number in judged_at if number < seeds})
+        return looks.inflated(self.alpha, [*earlier, seeds]) if earlier else self.alpha
 
 
 def read_plan(study: Mapping[str, Any], where: str) -> Plan:

@@ -41,6 +41,11 @@ def departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     return found
 
 
+def tuned_by(tuning: Mapping[str, Any], primary: str) -> str:
+    """The metric that tuning chose by. Earlier versions chose by the primary metric, and did not record it."""
+    return tuning.get("metric", primary)
+
+
 def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
     """An arm at what tuning found best is not there before tuning has ended, nor where all that was tried diverged."""
     if not arm.endswith(TUNED):

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from taetpu.stats.blocked import ROUNDING, Estimate
-from taetpu.stats.model import CONFIDENCE
+from taetpu.stats.model import CONFIDENCE, UNBOUNDED, confined, room
 
 FEWEST_TO_FLIP = 6
 """Below this the sign-flip test cannot get under 5 %: its smallest p is 2 / 2^seeds."""
@@ -18,8 +18,13 @@ MOST_TO_FLIP = 16
 """Beyond this the flips are too many to be tried all, and the t-test is as good."""
 
 
-def sensitivity(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict[str, Any]:
+def sensitivity(
+    arm: Mapping[int, float], baseline: Mapping[int, float], bounds: tuple[float, float] = UNBOUNDED
+) -> dict[str, Any]:
     """The effect by other analyses, from the seeds on which both finished.
+
+    Args:
+        bounds: the least and the most that a value can be.
 
     Returns:
         `paired` (effect, ci95, p of the paired t-test), `sign_flip_p` (exact; from 6 seeds on), `correlation` of arm
@@ -31,18 +36,18 @@ def sensitivity(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict
     difference = ours - theirs
     still = len(seeds) < 2 or np.std(difference) <= ROUNDING * max(np.abs(ours).max(), np.abs(theirs).max())
     return {
-        "paired": None if still else _paired(ours, theirs),
+        "paired": None if still else _paired(ours, theirs, room({"arm": 1.0, "baseline": -1.0}, bounds)),
         "sign_flip_p": None if still or not FEWEST_TO_FLIP <= len(seeds) <= MOST_TO_FLIP else _flipped(difference),
         "correlation": _correlation(ours, theirs),
         "without_a_seed": _without_each(difference),
     }
 
 
-def _paired(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+def _paired(ours: np.ndarray, theirs: np.ndarray, possible: tuple[float, float]) -> dict[str, Any]:
     differences, df = ours - theirs, len(ours) - 1
     error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
     found = Estimate(float(differences.mean()), error, df)
-    ci95 = list(found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df))))
+    ci95 = [confined(end, possible) for end in found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
     return {"effect": found.value, "ci95": ci95, "p": found.p}
 
 

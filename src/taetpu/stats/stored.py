@@ -24,6 +24,9 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
         wrong.append("arms")
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         wrong.append("seeds")
+    idle = study.get("idle", {})
+    if not isinstance(idle, Mapping) or not all(isinstance(paths, list) for paths in idle.values()):
+        wrong.append("idle")
     if wrong or not isinstance(study.get("study"), str):
         part = (wrong or ["study"])[0]
         problem = f"the study has no {part}" if part not in study else f"{study[part]!r} cannot be the study's {part}"

@@ -120,11 +120,12 @@ def decide(evidence: Evidence, plan: Plan) -> Verdict:
     return "better" if _is_better(evidence.effect, plan.direction) else "worse"
 
 
-def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
+def sentence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str:
     """The evidence in words.
 
     Args:
         seeds: how many runs each arm was to have.
+        places: decimals of the arms' means; an effect has as many at least.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
     if evidence.lost:
@@ -132,12 +133,13 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
         return f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {numbers.p_value(evidence.p_holm)})."
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {seeds} finished runs."
-    text, notes = _difference(effect, plan.primary), []
+    text, notes = _difference(effect, plan.primary, places), []
     if effect.interval is None:
         notes.append(_why_no_interval(effect, count, base))
     else:
         p = "" if evidence.p_holm is None else f", Holm p {numbers.p_value(evidence.p_holm)}"
-        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}{p})"
+        cut = ", cut to what is possible" if effect.is_cut else ""
+        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}{cut}{p})"
     if _equivalent(evidence, plan):
         known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")
@@ -147,7 +149,7 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int) -> str:
         notes.append(
             "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious"
         )
-    return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds)]) + "."
+    return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds, places)]) + "."
 
 
 def more_seeds(evidence: Evidence, arms: int, plan: Plan) -> int | None:
@@ -191,25 +193,25 @@ def _unfair(evidence: Evidence, plan: Plan) -> bool:
     return more or _is_better(evidence.imputed, plan.direction) != better
 
 
-def _on_divergence(evidence: Evidence, plan: Plan, seeds: int) -> list[str]:
+def _on_divergence(evidence: Evidence, plan: Plan, seeds: int, places: int) -> list[str]:
     count, base, worst = evidence.count, evidence.baseline, evidence.imputed
     if worst is None:
         return []
     p = "" if evidence.divergence_p is None else f" (exact test p {numbers.p_value(evidence.divergence_p)})"
     notes = [f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline{p}"]
     if worst.effect is not None:
-        size = numbers.effect(worst.effect, worst.interval)
+        size = numbers.effect(worst.effect, worst.interval, places)
         notes.append(f"counted as the worst value that finished, the effect is {size}")
     if _clear(evidence, plan) and _unfair(evidence, plan):
         notes.append("the runs that finished are not a fair sample")
     return notes
 
 
-def _difference(effect: Effect, metric: str) -> str:
+def _difference(effect: Effect, metric: str, places: int) -> str:
     size = effect.effect or 0.0
     if numbers.is_zero(size):
         return f"{metric} is exactly that of the baseline"
-    places = numbers.decimals(numbers.half_width(effect.interval), size)
+    places = numbers.effect_places(size, effect.interval, places)
     text = numbers.number(abs(size), places)
     if not float(text):
         return f"{metric} is within {10**-places:.{places}f} of the baseline's"

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats.analyse import results
+from taetpu.stats.analyse import computed
 from taetpu.stats.blocked import Array
 from taetpu.stats.bound import unbound
 from taetpu.stats.evaluation import SUMS
+from taetpu.stats.intact import refuse
 from taetpu.stats.plan import read_plan
-from taetpu.stats.planned import departures, strays
+from taetpu.stats.planned import departures, strays, tuned_by
 from taetpu.stats.stored import read_config, read_result, read_study
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
@@ -31,7 +32,8 @@ def verify(folder: StudyFolder) -> list[str]:
     What explains the others comes first: another plan, then runs that are not what they are taken for.
 
     Raises:
-        UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen.
+        UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen, or a file
+            of a run is not what was written.
     """
     return examined(folder)[0]
 
@@ -44,14 +46,15 @@ def examined(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
+    refuse([(run, problems) for run in runs if run.status() == "done" and (problems := run.damage())])
     found = [f"{folder.where}/study.yaml: {problem}" for problem in departures(study, plan)]
     found += [*strays(study, plan, runs), *unbound(study, runs)]
     found += [f"{run.where}: {problem}" for run in runs for problem in contradictions(run)]
     found += [*_unlike(runs), *_of_tuning(study, runs)]
-    stored, computed = folder.read_results(), json.loads(json.dumps(results(folder)))
+    stored, came_to = folder.read_results(), json.loads(json.dumps(computed(folder)))
     if stored is None:
-        return [*found, "results.json is missing"], computed
-    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, computed, ""))], computed
+        return [*found, "results.json is missing"], came_to
+    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
 
 
 def contradictions(run: RunFolder) -> Iterator[str]:
@@ -123,13 +126,14 @@ def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 def _of_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
     """What tuning found, against the runs that it tried."""
-    tuning, primary = study.get("tuning"), study["plan"]["primary"]
+    tuning = study.get("tuning")
     if not tuning:
         return
+    metric = tuned_by(tuning, study["plan"]["primary"])
     ended = {(run.arm, run.seed): read_result(run) for run in runs}
     for name, entry in tuning["arms"].items():
         for cell, trial in entry["trials"].items():
-            came_to = [_finished(ended.get((trial["arm"], seed)), primary) for seed in tuning["seeds"]]
+            came_to = [_finished(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
             if came_to != trial["by_seed"]:
                 yield f"study.yaml: tuning {name} with {cell} came to {came_to}, and {trial['by_seed']} is recorded"
         means = {cell: _over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}

@@ -44,6 +44,10 @@ class Store(Protocol):
         """Remove a key, or every key below it. Nothing there is fine."""
         ...
 
+    def move(self, old: str, new: str) -> None:
+        """Give a key, or every key below it, a new name, under which nothing is stored yet."""
+        ...
+
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Hold `key` against every other process until the block is left or this process dies.
 
@@ -60,7 +64,10 @@ class Store(Protocol):
         ...
 
     def fetch(self, key: str) -> bool:
-        """Have in `folder(key)` what was kept of it. False, and nothing done, where that is not whole."""
+        """Have in `folder(key)` what was kept of it; False, and nothing done, where nothing was kept.
+
+        Raises `Damaged` where what was kept is no longer whole.
+        """
         ...
 
     def where(self, key: str) -> str:
@@ -69,6 +76,10 @@ class Store(Protocol):
 
     def modified(self, key: str) -> float:
         """When the key was last written, in seconds since 1970. Raises `NotStored`."""
+        ...
+
+    def size(self, key: str) -> int | None:
+        """Bytes under `key`; None where nothing is stored."""
         ...
 
     def free_bytes(self) -> int:
@@ -147,6 +158,12 @@ class LocalStore:
         with disk.explained("delete", path):
             disk.remove(path)
 
+    def move(self, old: str, new: str) -> None:
+        source, target = self._path(old), self._path(new)
+        with disk.explained("move", source):
+            disk.make_folder(target.parent)
+            source.rename(target)
+
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
         path = self._path(key)
@@ -188,6 +205,11 @@ class LocalStore:
                 return path.stat().st_mtime
             except (FileNotFoundError, NotADirectoryError):
                 raise _not_stored(path) from None
+
+    def size(self, key: str) -> int | None:
+        path = self._path(key)
+        with disk.explained("read", path):
+            return path.stat().st_size if path.is_file() else None
 
     def free_bytes(self) -> int:
         with disk.explained("read", self.root):

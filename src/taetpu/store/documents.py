@@ -13,6 +13,8 @@ from taetpu.core.errors import UserError
 
 DAMAGED = "it was changed or cut from outside; restore it from a copy, or delete it to have it made again"
 
+RETRAIN = "restore it from a copy, or train the run again: `taetpu run STUDY --retrain-damaged`"
+
 
 def to_json(data: Any) -> bytes:
     """Sorted keys, two spaces of indent, a newline at the end. NumPy scalars become plain numbers.

@@ -20,6 +20,7 @@ from taetpu.cloud.storage import READER, Address, explained, patience
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import scratch
+from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
 from taetpu.store.keys import NotStored, check_name, this_process
 from taetpu.store.lease import Lease
@@ -105,6 +106,10 @@ class GcsStore:
             raise self._not_stored(key)
         return entry.updated
 
+    def size(self, key: str) -> int | None:
+        entry = self._entry(key)
+        return None if entry is None else entry.size
+
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
         if not prefix:
             return sorted(self._names("", sys.maxsize if depth is None else depth))
@@ -127,6 +132,19 @@ class GcsStore:
         self.listings.drop([name.removeprefix(top) for name in [*names, place.name]])
         with disk.explained("delete", self._local(prefix)):
             disk.remove(self._local(prefix))
+
+    def move(self, old: str, new: str) -> None:
+        """Copied first: whoever is killed in between leaves both."""
+        self._check_claim(old)
+        source, target = self._address(old), self._address(new)
+        with explained("move", source):
+            single = self._blob(old)
+            blobs = [*self._blobs(f"{source.name}/"), *([single] if single.exists(retry=self.retry) else [])]
+            for blob in blobs:
+                name = target.name + str(blob.name).removeprefix(source.name)
+                self.bucket.copy_blob(blob, self.bucket, name, retry=self.retry)
+        self.listings.forget()
+        self.delete(old)
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
@@ -197,9 +215,9 @@ class GcsStore:
         errors = imported("google.cloud.storage.exceptions")
         with explained("read", place, READER):
             there = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
-            listed = self._manifest(place, there)
-            if listed is None:
+            if f"{place.name}/{FILES}" not in there:  # the upload never ended
                 return False
+            listed = self._manifest(place, there)
             coming = path.with_name(f"{disk.UNFINISHED}{path.name}")
             with disk.explained("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
                 for name in listed:
@@ -207,26 +225,29 @@ class GcsStore:
                 try:
                     self._download({coming / name: blob for name, blob in listed.items()})
                 except (errors.DataCorruption, imported("google.api_core.exceptions").NotFound):
-                    return False
+                    raise _damaged(place) from None
                 disk.remove(path)
                 coming.rename(path)
         self.keeping.add(key)
         return True
 
-    def _manifest(self, place: Address, there: "Mapping[str, Blob]") -> "dict[str, Blob] | None":
-        """The files of a folder that was kept, by their names in it; None where one is missing, or another one."""
-        blob = there.get(f"{place.name}/{FILES}")
-        if blob is None:
-            return None
+    def _manifest(self, place: Address, there: "Mapping[str, Blob]") -> "dict[str, Blob]":
+        """The files of a folder that was kept, by their names in it.
+
+        Raises:
+            Damaged: one is missing, or differs.
+        """
         import json
 
         try:
-            listed = json.loads(blob.download_as_bytes(retry=self.retry))
-            files = {name: (there[f"{place.name}/{name}"], about) for name, about in listed.items()}
-        except (ValueError, LookupError, AttributeError):
-            return None
-        same = all(_about(blob) == about for blob, about in files.values())
-        return {name: blob for name, (blob, _) in files.items()} if same else None
+            listed = json.loads(there[f"{place.name}/{FILES}"].download_as_bytes(retry=self.retry))
+            files = {name: (there.get(f"{place.name}/{name}"), about) for name, about in listed.items()}
+        except (ValueError, AttributeError):
+            raise _damaged(place / FILES) from None
+        for name, (blob, about) in files.items():
+            if blob is None or _about(blob) != about:
+                raise _damaged(place / name)
+        return {name: blob for name, (blob, _) in files.items() if blob is not None}
 
     def _download(self, files: "Mapping[Path, Blob]") -> None:
         manager = imported("google.cloud.storage.transfer_manager")
@@ -339,6 +360,10 @@ class GcsStore:
 def _raised(ended: Iterable[Future[None]]) -> None:
     for one in ended:
         one.result()
+
+
+def _damaged(place: Address) -> Damaged:
+    return Damaged("this object is missing, or is not the one that was stored", file=str(place))
 
 
 def _entry_of(blob: "Blob") -> Entry:

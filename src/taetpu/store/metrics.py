@@ -8,13 +8,15 @@ has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is o
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taetpu.core.errors import UserError
+from taetpu.store.digests import Damaged, digest
+from taetpu.store.documents import RETRAIN
 
 _SEGMENT = re.compile(rb'\{"crc32":(\d+),"series":(\{.*\})\}\n')
 _NAME = re.compile(r"(\d+)-(\d+)\.json")
@@ -27,6 +29,36 @@ class Series(NamedTuple):
     """(points,), increasing: how many updates had been made."""
     value: NDArray[np.float64]
     """(points,); may hold NaN and infinities."""
+
+
+SAMPLED = "val_sample"
+"""The split of metrics that are measured on a sample of the validation split while a run trains."""
+
+
+def counterpart(metric: str, split: str) -> str:
+    """The same metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
+    return f"{split}/{metric.rpartition('/')[2]}"
+
+
+def shown_series(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
+    """Name the series that shows how a study's primary metric develops.
+
+    A primary metric may be measured only at the end of a run: on the test split, or on the whole validation split where
+    a sample of it is evaluated during training. Until all runs have it, its counterpart on validation data is shown.
+
+    Args:
+        recorded: for each run that has begun, the names of what was recorded of it.
+        curve: whether the series is drawn over training, so that its points count more than that it is the primary.
+
+    Returns:
+        the first of the primary metric, `val_sample/<what>`, `val/<what>` and `val/loss` that all runs with any of them
+        have; of a `curve`, `val_sample/<what>` comes first. The primary metric where no run has any.
+    """
+    sampled, whole = counterpart(primary, SAMPLED), counterpart(primary, "val")
+    wanted = [sampled, primary, whole] if curve else [primary, sampled, whole]
+    wanted = list(dict.fromkeys([*wanted, counterpart("loss", SAMPLED), "val/loss"]))
+    runs = [known for known in map(set, recorded) if known.intersection(wanted)]
+    return next((name for name in wanted if runs and all(name in known for known in runs)), primary)
 
 
 def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:
@@ -51,7 +83,7 @@ def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, Array
     return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
 
 
-def from_segment(data: bytes, file: str) -> dict[str, Series]:
+def from_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
     """Read one segment.
 
     Raises:
@@ -59,17 +91,19 @@ def from_segment(data: bytes, file: str) -> dict[str, Series]:
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
-        raise UserError(
-            "this segment of metrics is damaged: its checksum does not fit",
-            file=file,
-            remedy="restore it from a copy, or delete the run's folder to train it again",
-        )
+        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=remedy)
     columns = json.loads(match[2])
     return {
         # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
         name: Series(np.array(column["step"], dtype=np.int64), np.array(column["value"], dtype=np.float64))
         for name, column in columns.items()
     }
+
+
+def content_digest(series: Mapping[str, Series]) -> str:
+    """A digest of metrics that does not depend on how they are cut into segments."""
+    parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
+    return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
 def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
@@ -82,6 +116,17 @@ def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
         name: Series(np.concatenate([part.step for part in found]), np.concatenate([part.value for part in found]))
         for name, found in sorted(parts.items())
     }
+
+
+def curve_name(metric: str, known: Container[str]) -> str:
+    """The series that shows a metric over training: that of the sample of the validation split for `val/...`.
+
+    Args:
+        known: names of series. Runs of earlier versions evaluated the whole split each time, and have no sample.
+    """
+    split, _, what = metric.partition("/")
+    sampled = f"{SAMPLED}/{what}"
+    return sampled if split == "val" and sampled in known else metric
 
 
 def segment_name(start: int, end: int) -> str:

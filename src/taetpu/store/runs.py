@@ -1,8 +1,10 @@
 """The folder of one run: what it was, its metrics, samples and checkpoints, the model, and last of all its result."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,12 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.backend import Store
-from taetpu.store.documents import finite, from_json, to_json
+from taetpu.store.digests import Damaged, digest, seal, unseal
+from taetpu.store.documents import RETRAIN, finite, to_json
+from taetpu.store.keys import NotStored
 from taetpu.store.metrics import Series
 
 Status = Literal["absent", "started", "done"]
 
 SOURCE = "reused.json"  # of a run that was trained elsewhere
+REMEDIES = {"metrics": RETRAIN, "times": "delete it: no result depends on wall times, and gaps in them are allowed"}
+RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class RunFolder:
     seed: int
     id: str
     """The first 8 characters of the run's identity."""
+    known: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    """Sizes and digests of files that this process has written or verified, by their names in the folder."""
 
     @property
     def key(self) -> str:
@@ -56,25 +64,111 @@ class RunFolder:
         Raises:
             UserError: another config is recorded here.
         """
-        self.store.write(f"{self.key}/config.json", to_json(config))
+        if not self.store.exists(f"{self.key}/config.json") or self.config() != json.loads(to_json(config)):
+            self._put("config.json", seal(config))
 
     def config(self) -> dict[str, Any]:
-        """What `start` recorded. Raises `NotStored`."""
-        return self._json("config.json")
+        """What `start` recorded. Raises `NotStored`, and `Damaged` where the file is not what was written."""
+        return self._document("config.json")
 
     def finish(self, result: dict[str, Any]) -> None:
         """Record the result, which makes the run done; call it after everything else is written.
 
-        NaN and infinities are stored as null. Again with the same result is fine.
+        It is stored with the digests of all other files of the run but its wall times, and of itself. NaN and
+        infinities are stored as null. Again with the same result is fine.
 
         Raises:
             UserError: another result is recorded here.
         """
-        self.store.write(f"{self.key}/result.json", to_json(finite(result)))
+        files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
+        keys = self._segments("metrics")
+        end = metrics.bounds(keys[-1])[1] if keys else 0
+        # Of what they say, since how they are cut into segments depends on when a run was stopped.
+        files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
+        self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
 
     def result(self) -> dict[str, Any] | None:
-        """What `finish` recorded, or None while the run is not done."""
-        return self._json("result.json") if self.status() == "done" else None
+        """What `finish` recorded, or None while the run is not done. Raises `Damaged`."""
+        if self.status() != "done":
+            return None
+        found = self._document(RESULT)
+        return {name: value for name, value in found.items() if name != FILES} if isinstance(found, dict) else found
+
+    # Is it what was written?
+
+    def digests(self) -> dict[str, dict[str, Any]]:
+        """Size and digest of every file but the result and wall times, by its name in the folder."""
+        start = f"{self.key}/"
+        names = [key.removeprefix(start) for key in self.store.list(self.key)]
+        return {name: self.known.get(name) or self._read_digest(name) for name in names if _vouched(name)}
+
+    def verify_files(self, stated: Mapping[str, Mapping[str, Any]]) -> None:
+        """Compare files with their digests.
+
+        Args:
+            stated: what `digests` gave, of all files or some.
+
+        Raises:
+            Damaged: a file is missing or differs.
+        """
+        for name, about in stated.items():
+            self._verify(name, about, contents=True)
+
+    def damage(self, contents: bool = True) -> list[str]:
+        """What of a finished run is not as it was written, a line for each file; of what has no digests, nothing.
+
+        Args:
+            contents: read every file. Otherwise the result and the config are read, and of all other files it is
+                checked that they exist and have the right size.
+
+        Raises:
+            UserError: the place cannot be read.
+        """
+        checks: list[Callable[[], Any]] = [self.config]
+        try:
+            found = self._document(RESULT)
+            stated = found.get(FILES, {}) if isinstance(found, dict) else {}
+            checks += [partial(self._verify, name, about, contents) for name, about in stated.items()]
+        except Damaged as error:
+            checks.append(partial(_raise, error))
+        problems = []
+        for check in checks:
+            try:
+                check()
+            except (Damaged, NotStored) as error:
+                problems.append(f"{error.file}: {error.problem}")
+        return problems
+
+    def _verify(self, name: str, about: Mapping[str, Any], contents: bool) -> None:
+        if name == METRICS:
+            self._verify_metrics(about, contents)
+            return
+        key = f"{self.key}/{name}"
+        size = self.store.size(key)
+        if size is None:
+            raise Damaged("this file is missing", file=self.store.where(key), remedy=RETRAIN)
+        if size != about["bytes"] or (contents and self._read_digest(name) != about):
+            problem = "the content of this file does not match its checksum"
+            raise Damaged(problem, file=self.store.where(key), remedy=RETRAIN)
+
+    def _verify_metrics(self, about: Mapping[str, Any], contents: bool) -> None:
+        """The names of segments say which steps they hold, without reading them."""
+        keys, folder = self._segments("metrics"), self.store.where(f"{self.key}/metrics")
+        end = metrics.bounds(keys[-1])[1] if keys else 0
+        if end != about["end"]:
+            problem = f"the metrics end at step {end}, and the result was written at step {about['end']}"
+            raise Damaged(problem, file=folder, remedy=RETRAIN)
+        if contents and metrics.content_digest(self.metrics()) != about["digest"]:
+            raise Damaged("the metrics are not those of the result", file=folder, remedy=RETRAIN)
+
+    def _read_digest(self, name: str) -> dict[str, Any]:
+        data = self.store.read(f"{self.key}/{name}")
+        self.known[name] = {"bytes": len(data), "digest": digest(data)}
+        return self.known[name]
+
+    def _put(self, name: str, data: bytes, replace: bool = False) -> None:
+        self.store.write(f"{self.key}/{name}", data, replace=replace)
+        self.known[name] = {"bytes": len(data), "digest": digest(data)}
 
     def take_over(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
         """Copy a finished run, its result last. What was begun here is given up.
@@ -84,17 +178,18 @@ class RunFolder:
             source: where it was trained, if that is not here; else what `other` says of that.
         """
         self.store.delete(self.key)
+        self.known.clear()
         self.start(config)
         own = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
         if source:
-            self.store.write(f"{self.key}/{SOURCE}", to_json({"from": source}))
+            self._put(SOURCE, seal({"from": source}))
         keys = [key for key in other.store.list(other.key) if key not in own]
         for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
     def source(self) -> str | None:
         """Where the run was trained, if it was taken over from another study."""
-        return self._json(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
+        return self._document(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
 
     # Metrics.
 
@@ -119,7 +214,7 @@ class RunFolder:
         name = metrics.segment_name(start, end)
         if times:
             self.store.write(f"{self.key}/times/{name}", metrics.to_segment(start, end, times), replace=True)
-        self.store.write(f"{self.key}/metrics/{name}", metrics.to_segment(start, end, series))
+        self._put(f"metrics/{name}", metrics.to_segment(start, end, series))
 
     def metrics(self) -> dict[str, Series]:
         """Everything measured so far, by metric, in step order.
@@ -128,6 +223,10 @@ class RunFolder:
             UserError: a segment is damaged, overlaps another or does not join it.
         """
         return self._series("metrics")
+
+    def measured(self) -> bool:
+        """Is any segment of metrics stored?"""
+        return bool(self.store.list(f"{self.key}/metrics"))
 
     def times(self) -> dict[str, Series]:
         """Everything timed so far, as `metrics`."""
@@ -145,7 +244,7 @@ class RunFolder:
         """Store sums over the blocks of evaluation sets, `(blocks,)` by `split/what`, as the trained model has them."""
         series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
-        self.store.write(f"{self.key}/evaluation.json", metrics.to_segment(0, last, series), replace=True)
+        self._put("evaluation.json", metrics.to_segment(0, last, series), replace=True)
 
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
         """What `write_evaluation` stored; nothing before.
@@ -162,7 +261,7 @@ class RunFolder:
 
     def write_sample(self, step: int, text: str) -> None:
         """Store a text that the model made after `step` updates."""
-        self.store.write(f"{self.key}/samples/{step}.txt", text.encode(), replace=True)
+        self._put(f"samples/{step}.txt", text.encode(), replace=True)
 
     def samples(self) -> dict[int, str]:
         """Stored texts by step, in order."""
@@ -190,24 +289,31 @@ class RunFolder:
         """What `write_model` stored. Empty when there is none."""
         return self._read_files("model")
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _document(self, name: str) -> Any:
         key = f"{self.key}/{name}"
-        return from_json(self.store.read(key), self.store.where(key))
+        return unseal(self.store.read(key), self.store.where(key), RETRAIN)
 
     def _series(self, kind: str) -> dict[str, Series]:
+        keys, remedy = self._segments(kind), REMEDIES[kind]
+        return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key), remedy) for key in keys)
+
+    def _segments(self, kind: str) -> list[str]:
+        """The keys of segments in the order of their steps.
+
+        Raises:
+            Damaged: one overlaps another, or is missing.
+        """
         keys = sorted(self.store.list(f"{self.key}/{kind}"), key=metrics.bounds)
         reached = 0
         for key in keys:
             start, end = metrics.bounds(key)
-            remedy = "delete the run's folder to train it again"
             if start < reached:
-                raise UserError("this segment overlaps the one before", file=self.store.where(key), remedy=remedy)
+                raise Damaged("this segment overlaps the one before", file=self.store.where(key), remedy=REMEDIES[kind])
             if start > reached and kind == "metrics":  # a process may end before it has times to store
                 problem = f"the metrics from step {reached} to {start} are missing"
-                file = self.store.where(f"{self.key}/{kind}")
-                raise UserError(problem, file=file, remedy=f"restore them from a copy, or {remedy}")
+                raise Damaged(problem, file=self.store.where(f"{self.key}/{kind}"), remedy=RETRAIN)
             reached = end
-        return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key)) for key in keys)
+        return keys
 
     def _delete_behind(self, step: int, kind: str, position: Callable[[str], int]) -> None:
         for key in self.store.list(f"{self.key}/{kind}"):
@@ -216,11 +322,20 @@ class RunFolder:
 
     def _write_files(self, name: str, files: Mapping[str, bytes]) -> None:
         for file, data in files.items():
-            self.store.write(f"{self.key}/{name}/{file}", data, replace=True)
+            self._put(f"{name}/{file}", data, replace=True)
 
     def _read_files(self, name: str) -> dict[str, bytes]:
         folder = f"{self.key}/{name}"
         return {key.removeprefix(f"{folder}/"): self.store.read(key) for key in self.store.list(folder)}
+
+
+def _vouched(name: str) -> bool:
+    """Is the digest of a file stored with the result? The config and the source hold their own."""
+    return name not in ("config.json", SOURCE, RESULT) and not name.startswith("times/")
+
+
+def _raise(error: Damaged) -> NoReturn:
+    raise error
 
 
 def _step(key: str) -> int:

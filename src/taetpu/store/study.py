@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.store.backend import Store
-from taetpu.store.documents import finite, from_json, from_yaml, to_json, to_yaml
+from taetpu.store.digests import Damaged, digest, seal, unseal
+from taetpu.store.documents import finite, from_yaml, to_json, to_yaml
 from taetpu.store.keys import NotStored, check_name
+from taetpu.store.packs import PackFolder
 from taetpu.store.runs import RunFolder
 
-_RUN_CONFIG = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/config\.json")
+_RUN = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/(?:config|result)\.json")
+_DIGEST = re.compile(rb"# (sha256:[0-9a-f]{64})\n")
 
 
 class StudyFolder:
@@ -52,14 +55,15 @@ class StudyFolder:
         Raises:
             UserError: other data is stored here and `replace` is not set.
         """
-        self.store.write(f"{self.name}/study.yaml", to_yaml(data), replace=replace)
+        text = to_yaml(data)
+        self.store.write(f"{self.name}/study.yaml", f"# {digest(text)}\n".encode() + text, replace=replace)
 
     def read_study(self) -> dict[str, Any]:
         """What `write_study` froze.
 
         Raises:
             NotStored: no study is stored here.
-            UserError: the file is damaged.
+            UserError: the file is damaged, or was changed by hand.
         """
         key = f"{self.name}/study.yaml"
         try:
@@ -67,13 +71,18 @@ class StudyFolder:
         except NotStored:
             remedy = "run the study first, or name another folder or --root; `taetpu list` shows what is there"
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
-        return from_yaml(data, self.store.where(key))
+        found = from_yaml(data, self.store.where(key))
+        stated = _DIGEST.match(data)
+        if (stated is None and data[:1] == b"#") or (stated and stated[1].decode() != digest(data[stated.end() :])):
+            problem, remedy = "the content of this file does not match its checksum", "restore it from a copy"
+            raise Damaged(problem, file=self.store.where(key), remedy=remedy)
+        return found
 
     def frozen_at(self) -> float:
         """When what `read_study` gives was last written, in seconds since 1970. Raises `NotStored`."""
         return self.store.modified(f"{self.name}/study.yaml")
 
-    def write_plan(self, data: Any) -> None:
+    def write_plan(self, data: dict[str, Any]) -> None:
         """Store how the runs are packed, in place of an earlier plan."""
         self._write("plan.json", data)
 
@@ -106,31 +115,13 @@ class StudyFolder:
 
     def runs(self) -> list[RunFolder]:
         """Every run that was started, done or not, by arm and seed."""
-        matches = map(_RUN_CONFIG.fullmatch, self.store.list(f"{self.name}/runs", depth=3))
-        found = [RunFolder(self.store, self.name, m["arm"], int(m["seed"]), m["id"]) for m in matches if m]
-        return sorted(found, key=lambda run: (run.arm, run.seed, run.id))
+        matches = map(_RUN.fullmatch, self.store.list(f"{self.name}/runs", depth=3))
+        found = {(m["arm"], int(m["seed"]), m["id"]) for m in matches if m}
+        return [RunFolder(self.store, self.name, *names) for names in sorted(found)]
 
-    def pack_folder(self, pack_id: str) -> Path:
-        """A local folder, created, for the state from which a pack resumes, with the last that was kept whole of it."""
-        key = f"{self.name}/packs/{pack_id}"
-        for step in reversed(self.pack_steps(pack_id)):
-            if self.store.fetch(f"{key}/{step}"):
-                break
-            self.store.delete(f"{key}/{step}")
-        return self.store.folder(key)
-
-    def pack_steps(self, pack_id: str) -> list[int]:
-        """The steps of which there is some state of a pack, in order."""
-        key = f"{self.name}/packs/{pack_id}/"
-        names = {found.removeprefix(key).partition("/")[0] for found in self.store.list(key[:-1])}
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def keep_pack(self, pack_id: str, step: int) -> None:
-        """Keep the state of a step, which lies in its own folder in `pack_folder`; the one before stays besides."""
-        key = f"{self.name}/packs/{pack_id}"
-        self.store.keep(f"{key}/{step}")
-        for old in [known for known in self.pack_steps(pack_id) if known < step][:-1]:
-            self.store.delete(f"{key}/{old}")
+    def pack(self, pack_id: str) -> PackFolder:
+        """The state from which a pack resumes, which need not exist yet."""
+        return PackFolder(self.store, self.name, pack_id)
 
     def delete_pack(self, pack_id: str) -> None:
         """Forget a pack's state, once its runs are done."""
@@ -184,7 +175,7 @@ class StudyFolder:
 
     def write_results(self, data: dict[str, Any]) -> None:
         """Store the analysis, in place of an earlier one; NaN and infinities as null. Wall times go elsewhere."""
-        self._write("results.json", data)
+        self.store.write(f"{self.name}/results.json", to_json(finite(data)), replace=True)
 
     def read_results(self) -> dict[str, Any] | None:
         """What `write_results` stored last, or None."""
@@ -212,8 +203,8 @@ class StudyFolder:
         self.store.write(key, data, replace=True)
         return self.store.where(key)
 
-    def _write(self, name: str, data: Any) -> None:
-        self.store.write(f"{self.name}/{name}", to_json(finite(data)), replace=True)
+    def _write(self, name: str, data: dict[str, Any]) -> None:
+        self.store.write(f"{self.name}/{name}", seal(finite(data)), replace=True)
 
     def _read(self, name: str) -> Any | None:
         key = f"{self.name}/{name}"
@@ -221,4 +212,4 @@ class StudyFolder:
             data = self.store.read(key)
         except NotStored:
             return None
-        return from_json(data, self.store.where(key))
+        return unseal(data, self.store.where(key))

@@ -9,7 +9,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
-from taetpu.study.trainer import Packs, run_steps
+from taetpu.study.trainer import Packs, run_steps, stored_sample
 from taetpu.train.plan import Packing, plan_packs
 from taetpu.train.watch import Watcher
 
@@ -63,7 +63,8 @@ class Audit:
     def train(self, runs: Sequence[RunSpec]) -> StudyFolder:
         """Train runs into a folder of their own, from where an earlier process left off."""
         again = StudyFolder(open_store(self.folder.where), AUDIT)
-        trainer = Packs(self.study.sources, again, self.watcher, {run.id: run for run in runs})
+        wanted, sample = {run.id: run for run in runs}, stored_sample(self.folder)
+        trainer = Packs(self.study.sources, again, self.watcher, wanted, sample)
         for run in runs:
             if at(again, run).status() == "absent":
                 at(again, run).start(described(run))

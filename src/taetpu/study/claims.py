@@ -9,11 +9,18 @@ from taetpu.cloud.storage import address
 from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load
-from taetpu.spec.document import read
+from taetpu.spec.document import Form, read
 from taetpu.stats.claims import Finding, check, parse
 from taetpu.stats.verify import examined
 from taetpu.store.index import one_study
 from taetpu.store.study import StudyFolder
+
+FORM = Form(
+    "claims",
+    "claims",
+    "study: runs/NAME ...",
+    "write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, see docs/statistics.md",
+)
 
 
 class Claims(Config):
@@ -30,7 +37,7 @@ def check_claims(file: Path) -> list[Finding]:
         UserError: the file is no list of claims, a claim cannot be checked, or the study has no results.
         Failed: what is stored of the study does not agree with its runs, so that nothing can be claimed of it.
     """
-    document = read(file)
+    document = read(file, FORM)
     try:
         asked = load(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]

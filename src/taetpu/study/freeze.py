@@ -6,7 +6,7 @@ from typing import Any
 from taetpu.core.errors import UserError
 from taetpu.spec.design import Study, check_frozen, frozen
 from taetpu.spec.identity import plugin_sources
-from taetpu.stats.plan import Plan
+from taetpu.stats.plan import FEWEST_SEEDS, Plan
 from taetpu.stats.stored import read_study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -25,7 +25,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     Raises:
         UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
     """
-    asked = {**frozen(study), "plan": analysis_plan(study).frozen()}
+    asked = {**frozen(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
     if folder.exists():
         stored = read_study(folder)
         _refuse_tuned_seeds(study, stored)
@@ -37,9 +37,18 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         asked["roles"] = {name: role for name, role in asked["roles"].items() if name in asked["arms"]}
         seeds = {*study.seeds, *(run.seed for run in done)}
         asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
+        if "judged_at" in stored and _judged(stored, done) and len(asked["seeds"]) > len(stored["seeds"]):
+            asked["judged_at"] = [*stored["judged_at"], len(stored["seeds"])]
     for plugin in study.plugins:
         folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
     folder.write_study({**asked, **found}, replace=True)
+
+
+def _judged(stored: Mapping[str, Any], done: Sequence[RunFolder]) -> bool:
+    """Whether verdicts could be read of a study as it is stored: all runs have ended, of several arms and seeds."""
+    wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
+    several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= FEWEST_SEEDS
+    return several and wanted <= {(run.arm, run.seed) for run in done}
 
 
 def _with_baselines(arms: set[str], asked: Mapping[str, Any]) -> set[str]:

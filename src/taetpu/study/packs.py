@@ -105,4 +105,4 @@ def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
     mark, now = folder.pack_mark(plan.id), agreed(oom_kills)
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
         return False
-    return not any(folder.run(*names).metrics() for names in plan.runs)
+    return not any(folder.run(*names).measured() for names in plan.runs)

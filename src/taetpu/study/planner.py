@@ -5,6 +5,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.design import Study
+from taetpu.stats.plan import bounds
 from taetpu.stats.power import POWER, Design
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
@@ -26,7 +27,8 @@ def resolution(
 
     Returns:
         `noise` and where it is `noise_from`; `resolves` in the metric's unit, and `resolves_sd` in standard deviations,
-        which needs no noise level; for the `effect`, the `seeds` that it takes and the `flops` of training them all.
+        which needs no noise level; `most`, the largest effect that the metric allows (None: any); for the `effect`, the
+        `seeds` that it takes and the `flops` of training them all.
 
     Raises:
         UserError: a noise or an effect that is no finite number above 0; an effect without any noise to compare it
@@ -43,6 +45,8 @@ def resolution(
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
+    low, high = bounds(study.measure.primary)
+    found["most"] = high - low if math.isfinite(high) else None
     found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return found

@@ -9,10 +9,13 @@ from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.core.traced import split
+from taetpu.report import held_out
 from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
-from taetpu.stats.changes import in_words
+from taetpu.spec.evaluation import Sample
+from taetpu.stats.changes import changing, in_words
 from taetpu.stats.stored import read_study
 from taetpu.store.study import StudyFolder
+from taetpu.study.forecast import Pack, forecast
 from taetpu.study.matching import beside, time_matched, to_time
 from taetpu.study.packs import stored_plans
 from taetpu.study.planner import resolution
@@ -79,15 +82,18 @@ def preview(
     noise: float | None = None,
     effect: float | None = None,
 ) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, tokens, flops, at_run, resolution,
-    tuning`.
+    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, evaluation, time, tokens, flops,
+    at_run, resolution, tuning`.
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
     `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
-    found (`contract`), the hash of its program with it when `programs` are asked for. `packs` are those still to be
-    trained (those of one `program` share a compile), with the `seconds` that their steps take where that was measured
-    before; `tokens` and `flops` are theirs. `at_run` are the arms whose matching by time is measured when the study is
-    run; `tuning` is what it adds, its first runs among the packs.
+    found (`contract`), the hash of its program with it when `programs` are asked for; and what its task says of the
+    evaluation text (`data`, see `report.held_out`). `packs` are those still to be trained (those of one `program` share
+    a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
+    theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
+    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `at_run`
+    are the arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs
+    among the packs.
 
     Args:
         packing: None where runs are to be trained elsewhere: then no packs are planned.
@@ -100,7 +106,14 @@ def preview(
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
-    packs = [pack for part in missing for pack in _packs(study, part, folder, packing)] if packing else []
+    known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))  # of earlier studies: no watcher
+    packs, planned = [], list[Pack]()
+    for part in missing:
+        for entry, pack in _packs(study, part, folder, packing, known) if packing else ():
+            packs.append(entry)
+            planned.append(pack)
+    sample = evaluated_sample(study, folder)
+    time = forecast(planned, sources, sample, known) if planned else None
     first = study.arms[0].config
     source = sources.of(first)
     return {
@@ -116,6 +129,8 @@ def preview(
             for arm in study.arms
         ],
         "packs": packs,
+        "evaluation": sample.frozen,
+        "time": None if time is None else time.facts,
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
         "at_run": _at_run(study),
@@ -146,6 +161,7 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
+    facts = {} if source.tokenizer is None else source.facts  # of text; a synthetic task's may take seconds
     return {
         "name": arm.name,
         "change": _change(arm, to_data(study.baseline)),
@@ -153,6 +169,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "params": num_params(*sizes),
         "flops_per_token": flops_per_token(*sizes),
         "endless_loops": endless_loops(*sizes),
+        "data": {name: facts[name] for name in held_out.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }
@@ -175,7 +192,7 @@ def _change(arm: Arm, base: Mapping[str, Any]) -> str:
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
-        return in_words(arm.overrides, base) + also
+        return in_words(changing(arm.overrides, arm.idle), base) + also
     changed = {path: value for path, value in match.items() if "." in path and value is not None}
     return f"{match['of']}; {in_words(changed, base)}{also}"
 
@@ -194,14 +211,21 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     return found
 
 
-def _packs(study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:
-    """Packs begun earlier as they were planned, then new ones."""
+def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
+    """The sample of the validation split that the study was frozen with, or would be."""
+    stored = read_study(folder).get("evaluation") if folder.exists() else None
+    return Sample.stored(stored) if stored else Sample.of(study.arms[0].config, study.source(study.arms[0]))
+
+
+def _packs(
+    study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing, known: Calibration
+) -> list[tuple[dict[str, Any], Pack]]:
+    """Packs begun earlier as they were planned, then new ones; each as it is shown, and as its time is computed."""
     wanted = {(run.arm, run.seed, run.id): run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
-    known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))  # of earlier studies: no watcher
     at_run = set[str]()
 
     def measure(work: Work, packing: Packing) -> Layout | None:
@@ -231,5 +255,6 @@ def _packs(study: Study, missing: list[RunSpec], folder: StudyFolder, packing: P
             ],
             "seconds": None if a_step is None or runs[0].id in at_run else a_step * steps,
         }
-        found.append(entry)
+        taken = max(folder.pack(plan.id).steps(), default=0) if plan in old else 0
+        found.append((entry, (plan, runs, taken)))
     return found

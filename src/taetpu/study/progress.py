@@ -15,15 +15,20 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from taetpu.core.errors import Failed
 from taetpu.core.plugins import explained
+from taetpu.report.names import fitted
 from taetpu.report.usage import used
 from taetpu.spec.design import RunSpec
+from taetpu.store.metrics import shown_series
+from taetpu.train.forecast import Forecast, Span
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 from taetpu.train.watch import Watcher
 
 WIDTH = 80  # columns that a sample's line takes at most
 SHORTEST = 0.2  # seconds of training that a speed is told from
+NAME = 36  # columns of an arm's name
 ROWS = 12  # arms shown at once, those of the latest packs
 
 
@@ -44,7 +49,8 @@ class StudyProgress(Watcher):
         self.bar = self.bars.add_task("preparing", total=None, rate="", left="")
         self.pace = Pace()
         self.losses: dict[str, dict[int, float]] = {}
-        self.evals: dict[str, dict[int, float]] = {}
+        self.primary = "val/loss"
+        self.evals: dict[str, dict[int, dict[str, float]]] = {}
         self.text = ""
         self.use = ""
         self.runs: Sequence[RunSpec] = ()
@@ -59,6 +65,9 @@ class StudyProgress(Watcher):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if self.console.is_terminal:
             self.live.stop()
+
+    def compared(self, primary: str) -> None:
+        self.primary = primary
 
     def calibrating(self, runs: int, layout: Layout, number: int) -> None:
         if number == 1:
@@ -75,6 +84,14 @@ class StudyProgress(Watcher):
     def kept(self, plan: PackPlan) -> None:
         layout = in_words(plan.layout)
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
+
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        self.tell(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
+
+    def expected(self, forecast: Forecast | None) -> None:
+        self.pace.forecast = forecast
+        if forecast is not None:
+            self.say(f"time: {_between(forecast.total)}, from {forecast.source}; corrected when steps have been timed")
 
     def begun(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
@@ -120,12 +137,20 @@ class StudyProgress(Watcher):
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         self.pace.lap("evaluated")
-        if "val/loss" in values:
-            self.evals.setdefault(run.arm, {})[run.seed] = values["val/loss"]
+        self.evals.setdefault(run.arm, {})[run.seed] = values
         if run is self.runs[-1]:
-            means = "  ".join(f"{arm} {_mean(self.evals.get(arm, {}))}" for arm in self.arms())
+            metric, arms = self.measured(self.arms()), self.arms()
+            means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
-            self.say(f"  step {step}: val/loss {means}" + (f"  ({pace})" if pace else ""))
+            self.say(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
+
+    def measured(self, arms: Sequence[str]) -> str:
+        """The metric of these arms' last evaluations that shows the primary one."""
+        return shown_series(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
+
+    def values(self, arm: str, metric: str) -> dict[int, float]:
+        """A metric of an arm's last evaluations, by seed."""
+        return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
 
     def looked(self, step: int) -> None:
         self.pace.lap("looked")
@@ -151,9 +176,12 @@ class StudyProgress(Watcher):
         self.tell(f"out of memory: the pack of {len(runs)} runs, and those like it, begin anew as {names} ({error})")
 
     def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a component of the user's
-        self.console.print(Text(trace), style="dim", soft_wrap=True)
-        told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
+        if isinstance(error, Failed):  # says all there is to say
+            told = f"runs failed: {len(runs)}\n{error}"
+        else:
+            trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a user's component
+            self.console.print(Text(trace), style="dim", soft_wrap=True)
+            told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(told), style="red", soft_wrap=True)
 
     def untracked(self, tracker: str, problem: str) -> None:
@@ -170,10 +198,13 @@ class StudyProgress(Watcher):
         return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
 
     def left(self) -> str:
-        """`0:01:05 left`; empty while nothing is known."""
+        """`0:01:05 left`, a range before a step has been timed; empty while nothing is known."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
-        return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
+        if seconds is not None:
+            return f"{timedelta(seconds=round(seconds))} left"
+        expected = self.pace.expected()
+        return f"{_between(expected)} left" if expected else ""
 
     def say(self, line: str) -> None:
         """A line for logs; a terminal has the live table instead."""
@@ -186,12 +217,14 @@ class StudyProgress(Watcher):
 
     def render(self) -> Group:
         """The live display: the bar, the device's use, the last losses of the arms, the last sample."""
+        arms = list(self.losses)[-ROWS:]
+        metric = self.measured(arms)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("arm", max_width=36, no_wrap=True)
-        table.add_column("train loss", justify="right")
-        table.add_column("val loss", justify="right")
-        for arm in list(self.losses)[-ROWS:]:
-            table.add_row(Text(arm), _mean(self.losses[arm]), _mean(self.evals.get(arm, {})))
+        table.add_column("arm", no_wrap=True)
+        table.add_column("train/loss", justify="right")
+        table.add_column(metric, justify="right")
+        for arm, name in zip(arms, fitted(arms, NAME), strict=True):
+            table.add_row(Text(name), _mean(self.losses[arm]), _mean(self.values(arm, metric)))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")
         use = [Text(self.use, style="dim")] if self.use else []
         return Group(self.bars, *use, table, sample)
@@ -201,7 +234,9 @@ class Pace:
     """How fast runs are trained, and how long the rest will take. Compiling is counted apart from training."""
 
     def __init__(self) -> None:
-        self.clock = time.monotonic()
+        self.clock = self.started = time.monotonic()
+        self.forecast: Forecast | None = None
+        self.evaluated = False  # is an evaluation among what was timed?
         self.packs, self.packs_left = 0, 0
         self.compiling = 0.0  # seconds, over all packs
         self.working = 0.0  # seconds of everything else: steps, evaluations, checkpoints
@@ -227,6 +262,7 @@ class Pace:
             self.compiling += took
             return 0.0
         self.working += took
+        self.evaluated |= event == "evaluated"
         return took
 
     def trained(self, run_steps: int) -> None:
@@ -240,13 +276,24 @@ class Pace:
         """Run-steps a second of this pack while it trains; evaluating and storing left out."""
         return self.pack_steps / self.pack_seconds if self.pack_seconds > SHORTEST else None
 
+    def expected(self) -> Span | None:
+        """What is left of the forecast."""
+        passed, known = time.monotonic() - self.started, self.forecast
+        return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
+
     def left(self, run_steps: float) -> float | None:
-        """Seconds that so many more run-steps will take, with the compiling of the packs to come."""
+        """Seconds that so many more run-steps will take, with the compiling of the packs to come.
+
+        Follows the measured pace. Evaluations and compiling are as in the forecast until they have been timed, too.
+        """
         if not self.steps:
             return None
+        known = self.forecast
         waiting = "trained" not in self.seen  # this pack is still to be compiled, too
-        compiling = (self.packs_left + waiting) * self.compiling / (self.packs - waiting)
-        return run_steps * self.working / self.steps + compiling
+        compiling, beside = self.compiling / (self.packs - waiting), 0.0
+        if known is not None and not self.evaluated:
+            compiling, beside = max(compiling, known.compiling.middle / known.programs), known.beside
+        return run_steps * self.working / self.steps * (1 + beside) + (self.packs_left + waiting) * compiling
 
 
 def in_words(layout: Layout) -> str:
@@ -254,6 +301,12 @@ def in_words(layout: Layout) -> str:
     packs = f"packs of {layout.width}" if layout.width > 1 else "every run alone"
     devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
     return packs + devices + (f", {layout.unroll} layers at once" if layout.unroll > 1 else "")
+
+
+def _between(span: Span) -> str:
+    """`0:01:00 to 0:03:30`."""
+    low, high = (timedelta(seconds=round(end)) for end in (span.low, span.high))
+    return f"{low} to {high}"
 
 
 def _mean(values: dict[int, float]) -> str:

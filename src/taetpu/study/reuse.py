@@ -75,24 +75,27 @@ def _schema(study: StudyFolder) -> Any:
 
 def _check_same(run: RunSpec, other: RunFolder) -> None:
     """Was this run trained as its identity says, and did it come to what its own metrics say?"""
+    remedy = "it was changed afterwards: move it away, or leave --reuse"
+    for problem in other.damage():
+        raise UserError(problem, file=other.where, remedy=remedy)
     recorded, wanted = read_config(other), described(run)
     changed = [part for part in ("seed", "plugins") if recorded.get(part) != wanted[part]]
     if not changed and recorded_identity(recorded, run.data) != run.id:
         changed = ["config"]
     for part in changed:
         problem = f"this run's {part} is not what its identity {run.id[:8]} stands for"
-        raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
+        raise UserError(problem, file=other.where, remedy=remedy)
     from taetpu.stats.verify import (
         contradictions,
     )  # here: it brings all of the statistics, which most commands do without
 
     for problem in contradictions(other):
-        raise UserError(problem, file=other.where, remedy="it was changed afterwards: move it away, or leave --reuse")
+        raise UserError(problem, file=other.where, remedy=remedy)
 
 
 def described(run: RunSpec) -> dict[str, Any]:
     """What is recorded of a run when it is begun; its identity can be computed again from this alone."""
-    about = {"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
+    about = {"schema": SCHEMA, "arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)}
     return {**about, "defaults": defaults(run.config), "data": run.data, "plugins": plugin_sources(run.config)}
 
 

@@ -20,6 +20,7 @@ from taetpu.stats.stored import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
+from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
 from taetpu.study.prepare import proved
 from taetpu.study.reuse import adopt, sample, studies_at
@@ -70,6 +71,7 @@ class Options:
         audit: the share of them that is trained again, to prove them.
         until_resolved: go on to the next planned look while an arm is inconclusive.
         profile: steps of each pack that are traced; none unless it is positive.
+        retrain_damaged: set runs aside that were done and whose files are damaged, and train them again.
     """
 
     packing: Packing = AUTO
@@ -77,6 +79,7 @@ class Options:
     audit: float = 0.0
     until_resolved: bool = False
     profile: int = 0
+    retrain_damaged: bool = False
 
 
 DEFAULTS = Options()
@@ -92,6 +95,7 @@ def run(
     audit: float = 0.0,
     until_resolved: bool = False,
     profile: int = 0,
+    retrain_damaged: bool = False,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
@@ -102,13 +106,15 @@ def run(
         pack: how runs are packed: `auto` (as measured before, or measured now where there is much to train, else by a
             rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
             begun go on as they are.
-        reuse, audit, until_resolved, profile: see `Options`.
+        reuse, audit, until_resolved, profile, retrain_damaged: see `Options`.
         watcher: is told how training gets on.
 
     Raises:
         UserError: as `load_study` and `run_study`.
     """
-    options = Options(parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile))
+    options = Options(
+        parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
+    )
     study = load_study(file, sets)
     folder = StudyFolder(open_store(default_root(root)), study.name)
     return run_study(study, folder, watcher or Watcher(), options)
@@ -149,7 +155,8 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
 
     Raises:
         UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
-            stored then); another process holds the study's folder, the folder holds another study, or the disk is full.
+            stored then); a run that is done is damaged, and `retrain_damaged` is not set; another process holds the
+            study's folder, the folder holds another study, or the disk is full.
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
@@ -162,6 +169,8 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
     study, _ = proved(study)
     own, folder = folder, shared(study, folder)
     with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
+        check_runs(folder, options.retrain_damaged, watcher)
+        watcher.compared(study.measure.primary)
         study = in_equal_time(study, folder, watcher)
         if options.until_resolved:
             study = study.changed(seeds=seeds_begun(study, folder))

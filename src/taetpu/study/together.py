@@ -35,6 +35,9 @@ class Together:
     def delete(self, prefix: str) -> None:
         agreed(lambda: self.own.delete(prefix))
 
+    def move(self, old: str, new: str) -> None:
+        agreed(lambda: self.own.move(old, new))
+
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
         """Held by the first process, for all."""
@@ -57,6 +60,9 @@ class Together:
 
     def modified(self, key: str) -> float:
         return agreed(lambda: self.own.modified(key))
+
+    def size(self, key: str) -> int | None:
+        return agreed(lambda: self.own.size(key))
 
     def free_bytes(self) -> int:
         return agreed(self.own.free_bytes)

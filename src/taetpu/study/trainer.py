@@ -1,8 +1,10 @@
 """Training what is missing of a study, pack by pack."""
 
+import math
 import platform
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -11,16 +13,22 @@ import jax
 
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
-from taetpu.core.hosts import Parted, several
+from taetpu.core.hosts import Parted, is_first, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
+from taetpu.spec.evaluation import Sample
+from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.study.forecast import forecast
 from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
+from taetpu.train.calibrate import Calibration
+from taetpu.train.forecast import Forecast
 from taetpu.train.loop import PackTrainer
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
-from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.plan import Group, Packing, PackPlan, Work
 from taetpu.train.profile import OFF, Tracing
+from taetpu.train.readback import NotReproduced
 from taetpu.train.watch import Watcher
 
 
@@ -70,7 +78,9 @@ def train_missing(
             queue.append(plan)
             if not packing.kept_by(plan):
                 watcher.kept(plan)
-    trainer = Packs(study.sources, folder, watcher, wanted, profile)
+    trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
+    known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))
+    watcher.expected(expectation(queue, trainer, folder, known))
     watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
@@ -84,6 +94,7 @@ def train_missing(
             watcher.halved(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
+            runs = [run for run in runs if run.id in error.runs] if isinstance(error, NotReproduced) else runs
             failed.append(Failure(tuple(runs), error))
             watcher.failed(runs, error)
         else:
@@ -99,6 +110,7 @@ class Packs:
     folder: StudyFolder
     watcher: Watcher
     wanted: dict[str, RunSpec]
+    sample: Sample
     profile: int = 0
     programs: dict[str, Program] = field(default_factory=dict)
 
@@ -116,9 +128,13 @@ class Packs:
             self.note_flags(plan)
             with begun(self.folder, plan):
                 program = self.program_for(plan)
-                PackTrainer(plan, program, runs, folders, self.folder, self.watcher, environment(), profile).run()
+                PackTrainer(
+                    plan, program, runs, folders, self.folder, self.watcher, environment(), self.sample, profile
+                ).run()
         except UserError:
             raise
+        except NotReproduced as error:  # every process has found the same
+            return error
         except Exception as error:
             if several():  # the others may be in the middle of a step, and wait for this process for ever
                 told = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -132,12 +148,21 @@ class Packs:
             self.watcher.profiled(profile.where, profile.summary, profile.problem)
         self.folder.delete_pack(plan.id)
         record_time(self.folder, plan, time.monotonic() - began)
+        self.remember_pace(plan, runs, folders[0])
         return None
+
+    def remember_pace(self, plan: PackPlan, runs: Sequence[RunSpec], first: RunFolder) -> None:
+        """Keep what a step of a pack took, for the time of later studies on this machine."""
+        timed = first.times().get("step_seconds")
+        if is_first() and timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
+            work = Work(Group(frozenset(plan.live), tuple(runs)), self.sources.of(runs[0].config), plan.precision,
+                        plan.execution)  # fmt: skip
+            Calibration(self.sources.folder).trained(work, plan.layout, float(timed.value[-1]) * plan.width)
 
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
         before, now = self.folder.pack_flags(plan.id), flags()
-        if not self.folder.pack_steps(plan.id):
+        if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:
             self.watcher.begun_otherwise(plan, before, now)
@@ -158,6 +183,19 @@ class Packs:
         """Equal for packs that share a program."""
         structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
         return f"{plan.layout} {plan.precision} {plan.execution} {structure_key(structure)}"
+
+
+def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder, known: Calibration) -> Forecast | None:
+    """How long the packs of a queue will take; None where nothing is known of this device."""
+    if several() or not queue:
+        return None
+    packs = [(plan, trainer.members(plan), max(folder.pack(plan.id).steps(), default=0)) for plan in queue]
+    return forecast(packs, trainer.sources, trainer.sample, known)
+
+
+def stored_sample(folder: StudyFolder) -> Sample:
+    """The sample of the validation split that a study was frozen with."""
+    return Sample.stored(folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

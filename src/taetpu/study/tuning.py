@@ -49,9 +49,10 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
         tried: the `trials` of the study.
 
     Returns:
-        `values` (what was tried, by path), `seeds`, and for each of `arms` that had something to try: `trials`
-        (combination: the `arm` that tried it, its `values`, the primary metric `by_seed`, null where a run diverged,
-        and the `mean`, null where any did), the `best` combination, and the paths at whose `edge` it lies.
+        `values` (what was tried, by path), `seeds`, the `metric` that decided, and for each of `arms` that had
+        something to try: `trials` (combination: the `arm` that tried it, its `values`, the metric `by_seed`, null where
+        a run diverged, and the `mean`, null where any did), the `best` combination, and the paths at whose `edge` it
+        lies.
     """
     results: dict[str, list[dict[str, Any]]] = {}
     for run in tried.runs():
@@ -64,7 +65,7 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
     for arm in study.arms:
         own = tuning.left_by(arm.overrides)
         outcomes = {
-            cell: {"arm": name, "values": values, **_outcome(results[name], study.measure.primary)}
+            cell: {"arm": name, "values": values, **_outcome(results[name], tuning.metric)}
             for cell, values in own.cells.items()
             for name in [_trial_name(arm, cell)]
         }
@@ -72,7 +73,8 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
         if outcomes:
             edge = own.edges(outcomes[best]["values"]) if best else []
             arms[arm.name] = {"trials": outcomes, "best": best, "edge": edge}
-    return {"values": {path: list(v) for path, v in tuning.values.items()}, "seeds": list(tuning.seeds), "arms": arms}
+    values = {path: list(tried) for path, tried in tuning.values.items()}
+    return {"values": values, "seeds": list(tuning.seeds), "metric": tuning.metric, "arms": arms}
 
 
 def _outcome(results: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:

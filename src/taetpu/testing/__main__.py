@@ -18,7 +18,7 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
     from taetpu.core.errors import UserError
-    from taetpu.core.plugins import load_plugins
+    from taetpu.core.plugins import attributed, load_plugins
     from taetpu.core.runtime import prepare_jax
     from taetpu.testing import ComponentError, check_component
 
@@ -29,7 +29,9 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
     for name in plugin.kinds:
         slot, _, kind = name.partition("/")
         try:
-            typer.echo(f"{check_component(slot, kind, **settings.get(kind, {}))}\n")
+            with attributed():
+                report = check_component(slot, kind, **settings.get(kind, {}))
+            typer.echo(f"{report}\n")
         except ComponentError as error:
             code = max(code, 1)
             typer.echo(f"{error.report}\n")

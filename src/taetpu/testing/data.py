@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.compiling import jit_once
+from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.data.batches import Batch
 from taetpu.data.tokenizers import from_json
@@ -18,6 +19,7 @@ from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, same, told
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n\nZwölf Boxkämpfer jagen Viktor, 1234567890 times.\n" * 3
+UNSEEN = [chr(code) for code in range(0x4E00, 0x4E10)]
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -144,11 +146,11 @@ def check_tokenizer(checks: Checks) -> None:
     component: Any = checks.component
     trained: list[Any] = []
     if not checks.make("train", train, component, trained):
-        checks.leave("back", "stored", "bytes")
+        checks.leave("back", "stored", "escapes")
         return
     checks.make("back", back, trained[0])
     checks.make("stored", stored, trained[0])
-    checks.make("bytes", num_bytes, trained[0])
+    checks.make("escapes", escapes, trained[0])
 
 
 def train(component: Any, trained: list[Any]) -> str:
@@ -187,9 +189,19 @@ def stored(tokenizer: Any) -> str:
     return "the same after it was stored"
 
 
-def num_bytes(tokenizer: Any) -> str:
-    """Bytes are counted as they are, which bits per byte rest on."""
-    found, expected = tokenizer.num_bytes(tokenizer.encode(TEXT)), len(TEXT.encode())
-    if found != expected:
-        raise Unmet(f"num_bytes gives {found}, expected {expected}", at=(tokenizer, "num_bytes"))
-    return f"{found} bytes"
+def escapes(tokenizer: Any) -> str:
+    """Text that tokens do not express is charged in bits per byte, which are else not measured."""
+    charged = dict[tuple[int, ...], list[float]]()
+    for text in (TEXT + character for character in UNSEEN):
+        try:
+            ids, bits = tokenizer.encode(text), tokenizer.escape_bits(text)
+        except UserError:  # such characters are refused
+            continue
+        if bits is not None:
+            charged.setdefault(tuple(ids), []).append(bits)
+    for found in charged.values():
+        if min(found) < 0 or sum(2.0**-bits for bits in found) > 1:
+            problem = f"escape_bits gives {min(found):g} bits for texts of which {len(found)} have the same tokens"
+            remedy = f"it takes {np.log2(len(found)):g} bits to tell them apart; None says that there is no code"
+            raise Unmet(problem, at=(tokenizer, "escape_bits"), remedy=remedy)
+    return f"{sum(map(len, charged.values()))} of {len(UNSEEN)} unseen characters are charged"

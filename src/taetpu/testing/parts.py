@@ -1,7 +1,6 @@
 """Checks of a component by itself: how it starts, what it is given and gives, that a call depends on its input."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.parts import Context, trainable
 from taetpu.nn.position import RopeConfig
+from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import (
     BATCH,
@@ -31,83 +31,12 @@ from taetpu.testing.tiny import (
     told,
 )  # fmt: skip
 
-Shape = jax.ShapeDtypeStruct
 SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
 
 
-def stream(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, seq, DIM), dtype)
-
-
-def heads(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, HEADS, seq, DIM // HEADS), dtype)
-
-
-def scores(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, HEADS, seq, seq), jnp.float32)
-
-
-def tokens(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, seq), jnp.int32)
-
-
-def embedded(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, seq, DIM), jnp.float32)
-
-
-def logits(batch: int, seq: int, dtype: Any) -> Shape:
-    return Shape((batch, seq, VOCAB), jnp.float32)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A place where a component is called.
-
-    Attributes:
-        given: shapes of the arguments by name.
-        gives: the shape of the result, or of each of them.
-        method: what is called.
-        context: is a `Context` the last argument?
-        build: `(component, key) -> module`.
-    """
-
-    given: dict[str, Callable[..., Shape]]
-    gives: Callable[..., Shape] | tuple[Callable[..., Shape], ...]
-    method: str = "__call__"
-    context: bool = True
-    build: Callable[..., Any] = lambda component, key: component.init(dims(), key=key)
-
-    def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
-        return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
-
-    def arguments(self, batch: int, seq: int, dtype: Any) -> tuple[Shape, ...]:
-        return tuple(shape(batch, seq, dtype) for shape in self.given.values())
-
-    def expected(self, batch: int, seq: int, dtype: Any) -> Any:
-        if isinstance(self.gives, tuple):
-            return tuple(shape(batch, seq, dtype) for shape in self.gives)
-        return self.gives(batch, seq, dtype)
-
-
-X = {"x": stream}
-PARTS: dict[str, dict[str, Part]] = {
-    "mixer": {"": Part(X, stream, build=lambda c, key: c.init(dims(), RopeConfig(), key=key))},
-    "ffn": {"": Part(X, stream)},
-    "norm": {"": Part(X, stream, context=False)},
-    "after": {"": Part(X, stream)},
-    "residual": {"": Part({"x": stream, "y": stream}, stream, context=False)},
-    "scores": {"": Part({"scores": scores}, scores)},
-    "embedding": {
-        "encode": Part({"tokens": tokens}, embedded, "encode", context=False),
-        "decode": Part(X, logits, "decode", context=False),
-    },
-    "position": {
-        "at_input": Part(X, stream, build=lambda c, key: c.at_input(dims(), key=key)),
-        "in_attention": Part(
-            {"q": heads, "k": heads}, (heads, heads), build=lambda c, key: c.in_attention(DIM // HEADS)
-        ),
-    },
-}
+def setup(batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
+    """What components are tried with."""
+    return Setup(dims(), batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig())
 
 
 def check_parts(checks: Checks) -> bool:
@@ -121,26 +50,21 @@ def check_parts(checks: Checks) -> bool:
 def _check_part(checks: Checks, prefix: str, part: Part) -> bool:
     component = checks.component
     checks.make(f"{prefix}start", start, component, part)
-    built: list[Any] = []
-    if not checks.make(f"{prefix}shapes", shapes, component, part, built):
+    found: list[Any] = []
+    if not checks.make(f"{prefix}shapes", shapes, component, part, found):
         checks.leave(f"{prefix}repeats", f"{prefix}jit")
         return False
-    if built[0] is None:
+    if found[0] is None:
         return True
-    if not checks.make(f"{prefix}repeats", repeats, built[0], part):
+    if not checks.make(f"{prefix}repeats", repeats, found[0], part):
         checks.leave(f"{prefix}jit")
         return False
-    return checks.make(f"{prefix}jit", compiled, built[0], part)
-
-
-def acts(component: Any, name: str) -> bool:
-    """Is the component called at this place? Positions may act at one of two, or at none."""
-    return getattr(component, f"acts_{name}", lambda: True)()
+    return checks.make(f"{prefix}jit", compiled, found[0], part)
 
 
 def start(component: Any, part: Part) -> str:
     """Parameters are finite float32, a function of the key, and not the same for every key where they are random."""
-    first, again, other = (trainable(part.build(component, root_key(seed)))[0] for seed in (0, 0, 1))
+    first, again, other = (trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
     at, keyed = (component, "init"), "draw with the `key` that init gets: dims.weight(named(key, 'NAME'), ...)"
     if not same(first, again):
         raise Unmet("two models of one seed start from different parameters", at=at, remedy=keyed)
@@ -153,7 +77,7 @@ def start(component: Any, part: Part) -> str:
     others = leaves_by_path(other)
     alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and same(array, others[name])]
     for name in alike:
-        if _drawn(lambda key: trainable(part.build(component, key))[0], list(found).index(name)):
+        if _drawn(lambda key: trainable(part.build(component, setup(), key))[0], list(found).index(name)):
             problem = f"parameter {name!r} is drawn, but starts the same from every seed and in every layer"
             raise Unmet(problem, at=at, remedy=keyed)
     return f"{len(found)} parameters, from the key alone" if found else "no parameters"
@@ -166,37 +90,32 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
     return "random_bits" in str(dce_jaxpr(traced.jaxpr, only)[0])
 
 
-def shapes(component: Any, part: Part, built: list[Any]) -> str:
+def shapes(component: Any, part: Part, found: list[Any]) -> str:
     """What it gives has the shape and the type that its slot asks for, whatever it is given."""
-    module = part.build(component, root_key(0))
-    built.append(module)
+    module = built(component, part, setup(), root_key(0))
+    found.append(module)
     if module is None:
         return f"it builds nothing: a block with it has no {component.slot}"
     for dtype in (jnp.float32, jnp.bfloat16):
         for batch, seq in SIZES:
-            given = part.arguments(batch, seq, dtype)
+            at = setup(batch, seq, dtype)
+            given, expected = part.arguments(at), part.expected(at)
             for key in (None, root_key(2)) if part.context else (None,):
-                ctx, expected = context(batch, seq, key), part.expected(batch, seq, dtype)
-                seen = jax.eval_shape(lambda *arguments, ctx=ctx: part.call(module, arguments, ctx), *given)
-                if [told(s) for s in _each(seen)] != [told(e) for e in _each(expected)]:
-                    arguments = ", ".join(f"{n} {told(g)}" for n, g in zip(part.given, given, strict=True))
+                seen = returned(part, module, at, context(batch, seq, key))
+                if not agrees(seen, expected):
+                    arguments = ", ".join(f"{n} {described(g)}" for n, g in zip(part.given, given, strict=True))
                     asked = "in evaluation" if key is None else "in training"
                     raise Unmet(
-                        f"given {arguments} {asked} it gives {' and '.join(map(told, _each(seen)))}, "
-                        f"expected {' and '.join(map(told, _each(expected)))}",
+                        f"given {arguments} {asked} it gives {described(seen)}, expected {described(expected)}",
                         at=(module, part.method),
-                        remedy="end with .astype(x.dtype)" if np.shape(seen) == np.shape(expected) else "",
+                        remedy=cast_to(seen, expected),
                     )
     return "float32 and bfloat16, several batches and lengths"
 
 
-def _each(results: Any) -> list[Any]:
-    return list(results) if isinstance(results, tuple | list) else [results]
-
-
 def repeats(module: Any, part: Part) -> str:
     """Two calls with the same input give the same, with a key and without."""
-    given = tuple(map(like, part.arguments(BATCH, SEQ, jnp.float32)))
+    given = tuple(map(like, part.arguments(setup())))
     for key in (None, root_key(2)) if part.context else (None,):
         first, again = (part.call(module, given, context(key=key)) for _ in range(2))
         if not same(first, again):
@@ -213,7 +132,7 @@ def repeats(module: Any, part: Part) -> str:
 
 def compiled(module: Any, part: Part) -> str:
     """The compiled call gives what the plain one does."""
-    given = tuple(map(like, part.arguments(BATCH, SEQ, jnp.float32)))
+    given = tuple(map(like, part.arguments(setup())))
     plain = part.call(module, given, context())
     found = jit_once(lambda m, g, c: part.call(m, g, Context(c[0], c[1], c[2])))(
         module, given, (context().tokens, context().positions, context().layer)
@@ -241,7 +160,7 @@ def draws(component: Any) -> str:
     at = (component, "draw")
     for role, shape in ROLES.items():
         first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))
-        if told(first) != told(Shape(shape, jnp.float32)):
+        if told(first) != told(jax.ShapeDtypeStruct(shape, jnp.float32)):
             raise Unmet(f"asked for a weight of shape {shape} (role {role}) it gives {told(first)}", at=at)
         if not finite(first):
             raise Unmet(f"a weight of role {role} has numbers that are not finite", at=at)

@@ -108,7 +108,9 @@ class Checks:
         except Unmet as unmet:
             place = _place(*unmet.at) if unmet.at else ""
             finding = Finding(name, "failed", unmet.said, place, unmet.remedy)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
             finding = self._raised(name, error)
         self.report.findings.append(finding)
         return finding.outcome == "passed"
@@ -121,7 +123,7 @@ class Checks:
         """Name checks that make no sense after one that failed."""
         self.report.findings += [Finding(name, "not checked", "") for name in names]
 
-    def _raised(self, name: str, error: Exception) -> Finding:
+    def _raised(self, name: str, error: BaseException) -> Finding:
         kind = type(error).__name__
         if isinstance(error, UserError):
             return Finding(name, "failed", error.problem, _place(type(self.component), "check"), error.remedy or "")

@@ -34,6 +34,8 @@ from taetpu.train.memory import memory_bytes
 from taetpu.train.plan import AUTO, WIDEST, Layout, Packing, Work, device_counts, even_width, shard_counts
 from taetpu.train.watch import Watcher
 
+TIMED, TRAINED = "packs", "trained"  # folders of the cache: what calibrations timed, and what training took
+
 UNROLLS = (2, 4)  # layers a pass of a deep stack's loop
 
 # A calibration takes about half a minute, a twentieth of this. A wrong number of devices costs several times as much.
@@ -85,14 +87,7 @@ class Shape:
         train = {k: v for k, v in config["train"].items() if k not in (*BESIDE, "steps", "epochs", "loss_bound")}
         task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
         return {
-            "machine": {
-                "cpu": cpu_model(),
-                "cores": cores(),
-                "devices": [device.device_kind for device in jax.local_devices()],
-                "jaxlib": version("jaxlib"),
-                "memory": round(memory_bytes() / 2**30),
-                **flags(),
-            },
+            "machine": machine(),
             "program": {
                 "task": task,
                 "model": config["model"],
@@ -240,9 +235,15 @@ class Calibration:
         return None if layout is None or seconds is None else seconds / layout.width
 
     def seconds(self, work: Work, layout: Layout) -> float | None:
-        """The time of a step in a layout, where this machine remembers it."""
-        found = remembered(Shape(work, self.folder, self.plugins)).get(layout, math.inf)
+        """The time of a step in a layout, where this machine remembers it from a calibration or else from training."""
+        shape = Shape(work, self.folder, self.plugins)
+        found = remembered(shape).get(layout) or remembered(shape, TRAINED).get(layout) or math.inf
         return found if math.isfinite(found) else None
+
+    def trained(self, work: Work, layout: Layout, seconds: float) -> None:
+        """Keep the time of a step of a pack that was trained. It chooses no layout: those are timed side by side."""
+        shape = Shape(work, self.folder, self.plugins)
+        remember(shape, remembered(shape, TRAINED) | {layout: seconds}, TRAINED)
 
     def wanted(self, work: Work, packing: Packing) -> bool:
         """Is this group to be measured, if nothing is remembered of it?"""
@@ -276,9 +277,9 @@ def measured(shape: Shape, packing: Packing, watcher: Watcher) -> dict[Layout, f
         return bench.seconds
 
 
-def remembered(shape: Shape) -> dict[Layout, float]:
+def remembered(shape: Shape, kind: str = TIMED) -> dict[Layout, float]:
     """The seconds of a step by layout, as measured on this machine before; infinite where memory did not suffice."""
-    store, key = open_store(cache_folder()), _key(shape)
+    store, key = open_store(cache_folder()), _key(shape, kind)
     try:
         data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
         return {
@@ -289,17 +290,36 @@ def remembered(shape: Shape) -> dict[Layout, float]:
         return {}
 
 
-def remember(shape: Shape, seconds: Mapping[Layout, float]) -> None:
+def remember(shape: Shape, seconds: Mapping[Layout, float], kind: str = TIMED) -> None:
     """Keep what was measured for the next study of this shape."""
     layouts = [
         {**asdict(layout), "seconds": taken if math.isfinite(taken) else None} for layout, taken in seconds.items()
     ]
     with suppress(UserError):  # a cache that cannot be written costs time, not the study
-        open_store(cache_folder()).write(_key(shape), to_json({**shape.about(), "layouts": layouts}), replace=True)
+        open_store(cache_folder()).write(
+            _key(shape, kind), to_json({**shape.about(), "layouts": layouts}), replace=True
+        )
 
 
-def _key(shape: Shape) -> str:
-    return f"packs/{hashlib.sha256(canonical(shape.about()).encode()).hexdigest()[:16]}.json"
+def _key(shape: Shape, kind: str) -> str:
+    return f"{kind}/{hashed(shape.about())}.json"
+
+
+def hashed(data: Any) -> str:
+    """A name for plain data."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def machine() -> dict[str, Any]:
+    """What of this machine the speed of a program depends on."""
+    return {
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "devices": [device.device_kind for device in jax.local_devices()],
+        "jaxlib": version("jaxlib"),
+        "memory": round(memory_bytes() / 2**30),
+        **flags(),
+    }
 
 
 def cpu_model() -> str:

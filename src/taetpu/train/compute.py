@@ -8,7 +8,7 @@ import jax
 
 from taetpu.data.batches import Source
 from taetpu.nn.attention import Attention
-from taetpu.nn.execution import Execution
+from taetpu.nn.execution import Execution, has_plain_path
 from taetpu.nn.kernels import PATHS, call_of
 from taetpu.nn.stack import REMAT
 from taetpu.optim.hooks import readers
@@ -21,6 +21,7 @@ from taetpu.train.place import Place, first_device, platform_of
 # cycles (docs/log.md); cuDNN's has not been measured.
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
 DIVIDED = "a kernel cannot be divided over devices as this run is"
+OWN_PATH = "its component brings that path, which no kernel replaces"
 LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are computed in chunks of the other
 
 
@@ -32,17 +33,20 @@ class Routed:
         layers: the numbers of the layers; empty where it is not about layers.
         when: `always`, or only in `training`.
         reason: why, as a clause: `dropout on its pattern is drawn in training`.
+        path: the class of the attention path that the layers' component brings; empty for the plain path.
     """
 
     layers: tuple[int, ...]
     when: str
     reason: str
+    path: str = ""
 
     def __str__(self) -> str:
         if not self.layers:
             return f"logits exist whole: {self.reason}"
         what = f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
-        return f"attention of {what} takes the plain path{' in training' * (self.when != 'always')}: {self.reason}"
+        path = f"the path {self.path}" if self.path else "the plain path"
+        return f"attention of {what} takes {path}{' in training' * (self.when != 'always')}: {self.reason}"
 
 
 def decide(
@@ -98,18 +102,16 @@ def routed(
     """
     auto = config.train.compute.attention == "auto" and execution.attention == "plain"
     kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
-    layers_by = dict[tuple[str, str], list[int]]()
+    layers_by = dict[tuple[str, str, str], list[int]]()
     for attention, layers in attentions(config, source) if kernel != "plain" else ():
-        training, evaluation = (
-            PATHS[kernel].refusal(call_of(attention, source.seq_len, precision, training=training))
-            for training in (True, False)
-        )
-        if divided:
+        training, evaluation = (_refusal(kernel, attention, source, precision, training) for training in (True, False))
+        own = "" if has_plain_path(attention) else type(attention.path).__name__
+        if divided and not own:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
             when = "always" if evaluation or auto else "training"  # of a plain run evaluation is plain, too
-            layers_by.setdefault((when, reason), []).extend(layers)
-    found = [Routed(tuple(layers), when, reason) for (when, reason), layers in layers_by.items()]
+            layers_by.setdefault((when, reason, own), []).extend(layers)
+    found = [Routed(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
     if execution.loss_chunk is not None:
         found += [Routed((), "training", f"hook {name!r} reads them") for name in readers(config.train.hooks)]
     return found
@@ -133,8 +135,15 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
 def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
     """The kernel of this platform, where the sequences are long enough and a layer takes it in training."""
     name = _kernel(source, platform)
-    calls = (call_of(part, source.seq_len, precision, training=True) for part, _ in attentions(config, source))
-    return name if any(PATHS[name].refusal(call) is None for call in calls) else "plain"
+    parts = (part for part, _ in attentions(config, source))
+    return name if any(_refusal(name, part, source, precision, training=True) is None for part in parts) else "plain"
+
+
+def _refusal(kernel: str, attention: Attention, source: Source, precision: str, training: bool) -> str | None:
+    """Why attention as it is built does not take a kernel; None where it does."""
+    if not has_plain_path(attention):
+        return OWN_PATH
+    return PATHS[kernel].refusal(call_of(attention, source.seq_len, precision, training=training))
 
 
 def _kernel(source: Source, platform: str) -> str:

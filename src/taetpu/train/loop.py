@@ -14,9 +14,11 @@ import numpy as np
 from taetpu.core.hosts import fetched, several, together
 from taetpu.core.interrupt import ending, listening, noted
 from taetpu.core.traced import split
-from taetpu.data.batches import Source
+from taetpu.data.batches import Source, evaluation_order
 from taetpu.spec.design import RunSpec
+from taetpu.spec.evaluation import Sample
 from taetpu.store.backend import at_once
+from taetpu.store.metrics import SAMPLED
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.checkpoint import Checkpoints
@@ -25,7 +27,8 @@ from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.profile import OFF, Profile
-from taetpu.train.record import Recorder, blocks, checkpoint_steps, derived
+from taetpu.train.readback import NotReproduced, mismatches
+from taetpu.train.record import Recorder, blocks, checkpoint_steps, measured
 from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.usage import Usage, usage
@@ -51,6 +54,7 @@ class PackTrainer:
         program: compiled functions; shared by packs of one structure and width.
         runs, folders: the pack's runs and where each is stored.
         environment: what the runs were trained with, for their results.
+        sample: of the validation split, evaluated during training.
         profile: is told of dispatches, and may trace some.
     """
 
@@ -61,6 +65,7 @@ class PackTrainer:
     study: StudyFolder
     watcher: Watcher
     environment: dict[str, Any]
+    sample: Sample
     profile: Profile = OFF
 
     def __post_init__(self) -> None:
@@ -72,8 +77,7 @@ class PackTrainer:
         self.numbers = self.program.place(stack_numbers(numbers))
         self.seeds_on_host = [run.seed for run in everyone]
         self.seeds = self.program.place(np.array(self.seeds_on_host, np.int32))
-        every = self.train.eval_every or max(1, self.steps // 10)
-        self.evals = sorted({*range(every, self.steps, every), self.steps})
+        self.evals = self.train.evaluations(self.steps)
         self.saves = checkpoint_steps(self.steps, self.train.checkpoint, self.evals)
         looks = {metric.every for metric in self.train.metrics.values()}
         self.looks = {step - 1: [n for n in looks if step % n == 0]
@@ -81,12 +85,17 @@ class PackTrainer:
         # Killed while results were written: what is done stays as it is, and is only trained along.
         self.open = [folder for folder in self.folders if folder.status() != "done"]
         self.own_runs = self.program.own_runs
-        self.facts = {name: fact for name, fact in self.source.facts.items() if not isinstance(fact, dict)}
+        self.facts = dict(self.source.facts)
         self.dispatch, self.began = 1, time.monotonic()
         # Wall time of steps, the first dispatch left out because it compiles, and of a token in the last evaluation.
         self.compiled, self.timed, self.timed_steps, self.forward = False, 0.0, 0, math.nan
         self.sequences: dict[str, dict[str, np.ndarray]] = {}  # of the last evaluation, by split
-        self.windows = {name: self.program.evaluation_set(name) for name in ("val", "test")}
+        self.first_batch: dict[str, dict[str, np.ndarray]] = {}  # the same in the order of `windows`
+        self.warm: set[str] = set()  # splits whose evaluation is compiled
+        held = self.source.evaluation("val")
+        self.held_out = 0 if held is None else len(held.tokens)  # windows, of which so many are in the sample:
+        self.sampled = self.sample.among(self.held_out) if self.held_out else 0
+        self.windows = {name: self.program.evaluation_set(name, self.sampled) for name in ("val", "test")}
 
     @property
     def source(self) -> Source:
@@ -95,7 +104,7 @@ class PackTrainer:
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to finished run folders."""
         pack = self.plan.id
-        saved = Checkpoints(self.study.pack_folder(pack), lambda step: self.study.keep_pack(pack, step))
+        saved = Checkpoints(self.study.pack(pack), self.watcher.damaged)
         with self.interruptible() as self.check, ending() as self.ending, saved as checkpoints, self.profile:
             state, step = self.begin(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
@@ -116,12 +125,19 @@ class PackTrainer:
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """The state to go on from. What was logged after it is dropped: it will be written again, the same."""
-        step = checkpoints.latest() or 0
+        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.check_runs)
         self.watcher.resumed(step)
         for folder in self.open:
             folder.truncate(step)
-        state = self.program.init(self.numbers, self.seeds)
-        return (checkpoints.restore(step, state) if step else state), step
+        return state, step
+
+    def check_runs(self, about: dict[str, Any]) -> None:
+        """Raise `Damaged` unless the files of the runs are those that a checkpoint was written after."""
+        for folder in self.open:
+            if folder.key in about.get("runs", {}):
+                folder.verify_files(about["runs"][folder.key])
+            else:  # of an earlier version
+                folder.metrics()
 
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
         """Train to `border`, or to where the run can be left before it; the step that was reached.
@@ -162,7 +178,7 @@ class PackTrainer:
         if step > self.recorder.start:
             self.store(step)
         if checkpoints.latest() != step:
-            checkpoints.save(step, state)
+            self.save_state(state, step, checkpoints)
         raise KeyboardInterrupt
 
     def rows(self, step: int, size: int) -> np.ndarray:
@@ -199,7 +215,7 @@ class PackTrainer:
     def at_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample, and write down what there is, metrics before the state that they belong to."""
         if step in self.evals:
-            values = self.evaluation(state, "val")
+            values = self.evaluation(state, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
                 self.recorder.add_point(step, i, {**values[i], **self.spent(run, step)})
                 self.watcher.evaluated(step, run, values[i])
@@ -239,24 +255,34 @@ class PackTrainer:
             for i, folder in enumerate(self.folders):
                 if folder in self.open:
                     folder.write_checkpoint(step, self.model_files(state, i))
-        checkpoints.save(step, state)
+        self.save_state(state, step, checkpoints)
 
-    def evaluation(self, state: TrainState, split_name: str) -> list[dict[str, float]]:
-        """The metrics of every run on a split; nothing where the task has no such split."""
+    def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+        """Write the resume state, with digests of what is stored of the runs by now."""
+        checkpoints.save(step, state, runs={folder.key: folder.digests() for folder in self.open})
+
+    def evaluation(self, state: TrainState, split_name: str, *, whole: bool = True) -> list[dict[str, float]]:
+        """The metrics of every run on a split and, of `val`, on the sample; on that alone unless `whole`. Nothing where
+        the task has no such split.
+        """
         windows, data = self.windows[split_name], self.source.evaluation(split_name)
         if windows is None or data is None:
             return [{}] * self.plan.width
-        began = time.monotonic()
-        found = self.program.evaluate(state.model, windows)
-        sequences = {name: fetched(v).astype(np.float64).reshape(self.plan.width, -1) for name, v in found.items()}
-        if split_name in self.sequences:  # the first time compiles
-            self.forward = (time.monotonic() - began) / (windows.tokens.size * self.plan.width)
-        self.sequences[split_name] = sequences
-        sums = {name: values.sum(1) for name, values in sequences.items()}
-        return [
-            derived({name: float(v[i]) for name, v in sums.items()}, split_name, data.num_bytes)
-            for i in range(self.plan.width)
-        ]
+        began, (_, size, length) = time.monotonic(), windows.tokens.shape
+        order = evaluation_order(len(data.tokens))
+        count = -(-(len(order) if whole else self.sampled) // size)
+        rows = self.program.evaluated(state.model, windows, count)
+        if split_name in self.warm:  # the first time compiles
+            self.forward = (time.monotonic() - began) / (count * size * length * self.plan.width)
+        self.warm.add(split_name)
+        part = {name: values[:, : self.sampled] for name, values in rows.items()}
+        metrics = measured(part, SAMPLED, data) if split_name == "val" else [{}] * self.plan.width
+        if whole:  # in the split's own order
+            own = {name: values[:, np.argsort(order)] for name, values in rows.items()}
+            self.sequences[split_name] = own
+            self.first_batch[split_name] = {name: values[:, :size] for name, values in rows.items()}
+            metrics = [a | b for a, b in zip(measured(own, split_name, data), metrics, strict=True)]
+        return metrics
 
     def spent(self, run: RunSpec, step: int) -> dict[str, float]:
         """What a run has cost after `step` steps: tokens seen and training FLOPs."""
@@ -279,26 +305,34 @@ class PackTrainer:
                 self.watcher.sampled(step, run, text)
 
     def finish(self, state: TrainState) -> None:
-        """Write each run's model and result. The result comes last: it alone says that a run is done."""
+        """Write each run's model and result. The result comes last: it alone says that a run is done.
+
+        Raises:
+            NotReproduced: the saved model of a run does not compute what was trained; that run gets no result.
+        """
         test = self.evaluation(state, "test")
         if "val" not in self.sequences:  # killed between the last evaluation and the result
             self.evaluation(state, "val")
         diverged = fetched(state.diverged_at)
+        places = [i for i, folder in enumerate(self.folders) if folder in self.open]
+        at_once(self.study.store, (partial(self.folders[i].write_model, self.model_files(state, i)) for i in places))
+        stored = {i: self.folders[i].read_model() for i in places}
+        wrong = mismatches(self.program, stored, self.windows, self.first_batch)
         at_once(
             self.study.store,
-            (partial(self.finish_run, i, self.model_files(state, i), test[i], int(diverged[i]))
-             for i, folder in enumerate(self.folders) if folder in self.open),
+            (partial(self.finish_run, i, test[i], int(diverged[i])) for i in places if i not in wrong),
         )  # fmt: skip
+        if wrong:
+            raise NotReproduced({self.runs[i].id: f"{self.folders[i].where}: {wrong[i]}" for i in wrong})
 
-    def finish_run(self, i: int, model: dict[str, bytes], test: dict[str, float], diverged: int) -> None:
-        """Write one run's model and result.
+    def finish_run(self, i: int, test: dict[str, float], diverged: int) -> None:
+        """Write one run's evaluation and result.
 
         Args:
             test: its metrics on the test split.
             diverged: the step at which it did; below 0 if it did not.
         """
         run, folder = self.runs[i], self.folders[i]
-        folder.write_model(model)
         folder.write_evaluation({
             f"{name}/{sum_}": blocks(values[i])
             for name, sums in self.sequences.items() for sum_, values in sums.items()
@@ -314,6 +348,7 @@ class PackTrainer:
                 "diverged_at": diverged if diverged >= 0 else None,
                 "steps": self.steps,
                 "metrics": {**last, **test},
+                "val_sample": {"windows": self.sampled, "of": self.held_out},
                 "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                 "memory": {
                     "training": state_bytes(run.config, self.source)

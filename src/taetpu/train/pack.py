@@ -20,10 +20,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import placed
+from taetpu.core.hosts import fetched, placed
 from taetpu.core.keys import named, root_key
 from taetpu.core.traced import bind
-from taetpu.data.batches import Batch, Source
+from taetpu.data.batches import Batch, Source, evaluation_order
 from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.division import WHOLE, ByHand, Division, Partitioned
@@ -216,8 +216,22 @@ class Program:
 
     @cached_property
     def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
-        """`(model, windows) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`."""
-        return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), divided=(1,))
+        """`(model, windows, count) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`.
+
+        The first `count` batches are evaluated, so that a sample and the whole split share one program.
+        """
+        return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,))
+
+    def evaluated(self, model: Any, windows: Batch, count: int) -> dict[str, np.ndarray]:
+        """Sums of each sequence of the first `count` batches, 0 for the others.
+
+        The model has a leading run axis, and so do the sums: float64 `(width, sequences)`, on the host. A model on the
+        host is placed on the pack's devices as the one in training.
+        """
+        on_host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model))
+        model = jax.tree.map(placed, model, self.spread(model)) if on_host else model
+        found = self.evaluate(model, windows, np.int32(count))
+        return {name: fetched(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:
@@ -234,22 +248,27 @@ class Program:
 
         return self.over_runs(one, shared=(2, 3))
 
-    def evaluation_set(self, split: str) -> Batch | None:
-        """A split on the device as `(batches, batch, seq)`, the last batch filled up with weightless windows."""
-        windows = self.windows(split)
+    def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
+        """A split on the device as `(batches, batch, seq)`, in `evaluation_order`, padded with windows of weight 0.
+
+        A batch has at most `most` windows, and no more than in training.
+        """
+        windows = self.windows(split, most)
         return None if windows is None else placed(windows, NamedSharding(self.mesh, DIVIDED))
 
-    def windows(self, split: str) -> Batch | None:
+    def windows(self, split: str, most: int | None = None) -> Batch | None:
         """What `evaluation_set` puts on the device, on the host."""
         data = self.source.evaluation(split)
         if data is None:
             return None
         parts = self.mesh.shape[DATA]
-        size = min(self.structure.train.batch_size, -(-len(data.tokens) // parts) * parts)
+        wanted = min(len(data.tokens), most or len(data.tokens))
+        size = min(self.structure.train.batch_size, -(-wanted // parts) * parts)
+        order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
         def batched(a: np.ndarray) -> Any:
-            return np.pad(a, ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
+            return np.pad(a[order], ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
         return Batch(*(batched(a) for a in (data.tokens, data.targets, data.weights)))
 
@@ -271,7 +290,8 @@ class Program:
             init=(stacked, seeds),
             advance=(state, stacked, seeds, self.shaped(np.zeros(rows, np.int32), RUNS),
                      self.shaped(np.int32(0), SHARED), self.shaped(dict(self.source.arrays), SHARED)),
-            evaluate=None if windows is None else (state.model, self.shaped(windows, DIVIDED)),
+            evaluate=None if windows is None else (state.model, self.shaped(windows, DIVIDED),
+                                                        self.shaped(np.int32(0), SHARED)),
         )  # fmt: skip
 
     def shaped(self, tree: Any, spec: PartitionSpec) -> Any:

@@ -150,7 +150,7 @@ def parse_packing(asked: str | int) -> Packing:
         return AUTO
     if asked == "measured":
         return Packing(measure="always")
-    number = 1 if asked == "off" else int(asked) if str(asked).isdecimal() else 0
+    number = 1 if asked == "off" else int(asked) if str(asked).isascii() and str(asked).isdecimal() else 0
     if number < 1 or isinstance(asked, bool):
         remedy = "auto, measured, off, or the most runs in a pack, e.g. 8"
         raise UserError(f"{asked!r} is no way to pack runs", path=("pack",), remedy=remedy)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from taetpu.data.batches import Split
+
 MOST_BLOCKS = 1000  # of an evaluation set that are kept apart
 
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
@@ -66,12 +68,27 @@ class Recorder:
         self.count = 0
 
 
-def derived(sums: Mapping[str, float], split: str, num_bytes: int | None) -> dict[str, float]:
-    """Metrics of an evaluation set from its sums: mean loss in nats, accuracy, bits per byte where bytes are known."""
+def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
+    """Return each run's metrics on a split or a sample of it: mean loss in nats, accuracy, and bits per byte of a text.
+
+    Args:
+        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.positions`).
+        name: prefix of the metrics' names.
+        split: the whole split. A sample has its share of the bytes and of the bits that no target holds.
+    """
+    sums = {key: values.sum(1) for key, values in sequences.items()}
+    share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
+    runs = range(len(sums["nll"]))
+    return [derived({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
+
+
+def derived(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+    """Return one run's metrics from its sums over `share` of a split."""
     weight = max(sums["weight"], 1.0)
-    found = {f"{split}/loss": sums["nll"] / weight, f"{split}/accuracy": sums["correct"] / weight}
-    if num_bytes:
-        found[f"{split}/bits_per_byte"] = sums["nll"] / math.log(2) / num_bytes
+    found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
+    if split.num_bytes:
+        bits = sums["nll"] / math.log(2) + share * split.unpredicted_bits
+        found[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
     return found
 
 

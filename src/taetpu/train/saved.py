@@ -19,11 +19,12 @@ from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.data.tokenizers import Tokenizer, from_json
-from taetpu.nn.lm import LM, LMConfig, build, named_parameters, with_parameters
+from taetpu.nn.lm import LM, LMConfig, build, named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
 from taetpu.store.settings import settings
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+CONSTANT = "constant:"  # begins the names of stored arrays that are not trained, and may have been drawn from the seed
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def to_files(
     model: LM, config: LMConfig, *, vocab_size: int, seq_len: int, tokenizer: Tokenizer | None
 ) -> dict[str, bytes]:
     """File names with their content."""
-    weights = {name: np.asarray(array) for name, array in named_parameters(model).items()}
+    constants = {CONSTANT + name: array for name, array in named_constants(model).items()}
+    weights = {name: np.asarray(array) for name, array in {**named_parameters(model), **constants}.items()}
     about = {
         "format": "taetpu",
         "model": to_data(config),
@@ -97,8 +99,11 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     _check_plugins(about.get("plugins", []), where, copies)
     config = load(LMConfig, about["model"])
     blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
+    stored = load_tensors(files[WEIGHTS])
+    constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
+    weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
     return SavedModel(
-        model=with_parameters(blank, load_tensors(files[WEIGHTS])),
+        model=with_constants(with_parameters(blank, weights), constants),
         config=config,
         vocab_size=about["vocab_size"],
         seq_len=about["seq_len"],

@@ -15,8 +15,9 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, present
 from taetpu.data.batches import Batch, Source
-from taetpu.nn.lm import LM, matrices
+from taetpu.nn.lm import LM
 from taetpu.nn.parts import join, trainable
+from taetpu.optim.form import learning_rate, next_update, update_rule
 from taetpu.optim.hooks import Moment, readers, run_hooks
 from taetpu.optim.loss import predictions
 from taetpu.optim.metrics import Metric, Seen
@@ -67,7 +68,7 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
     """A run that starts from this model."""
     params, _ = trainable(model)
     start = jnp.zeros((), jnp.int32)
-    rule = config.train.optimizer.transform(start, matrices(params))  # its state depends on no number
+    rule = update_rule(config.train.optimizer, start, params)  # its state depends on no number
     return TrainState(model, rule.init(params), start, start - 1)
 
 
@@ -89,8 +90,8 @@ def update(
     grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype, division=division)
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
-    lr = train.schedule.lr(state.step, steps, train.optimizer.lr)
-    updates, opt = train.optimizer.transform(lr, matrices(params)).update(clipped, state.opt, params)
+    lr = learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
+    updates, opt = next_update(train.optimizer, lr, clipped, state.opt, params)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
     return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
 
@@ -157,9 +158,14 @@ def measured(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
     found = metric.measure(seen)
     found = found if isinstance(found, dict) else {"": found}
     for name, value in found.items():
-        if jnp.shape(value) != ():
-            problem = f"metric {entry!r} gives {name or 'a value'} of shape {jnp.shape(value)}, not a single number"
-            raise UserError(problem, path=("train", "metrics", entry), remedy="reduce it, or return {name: number}")
+        what = f"metric {entry!r} gives {name or 'a value'}"
+        path, remedy = ("train", "metrics", entry), "reduce it, or return {name: number}"
+        try:
+            shape = jnp.shape(jnp.asarray(value, jnp.float32))
+        except (TypeError, ValueError):
+            raise UserError(f"{what} that is {value!r}, not a single number", path=path, remedy=remedy) from None
+        if shape != ():
+            raise UserError(f"{what} of shape {shape}, not a single number", path=path, remedy=remedy)
     return {f"{entry}/{name}".rstrip("/"): jnp.asarray(value, jnp.float32) for name, value in found.items()}
 
 
@@ -207,15 +213,20 @@ def part_key(key: Key, number: Any) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, *, dtype: Any, division: Division = WHOLE
+    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of an evaluation set, `windows` being `(batches, batch, seq)`: see
-    `optim.loss.positions`. Those that are called by hand are this device's part.
+    """Sums of each sequence of an evaluation set (see `optim.loss.positions`).
+
+    Args:
+        windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
+        count: how many batches are evaluated, all by default; the sums of the others are 0.
     """
 
-    def one(_: None, batch: Batch) -> tuple[None, dict[str, Array]]:
-        _, found = division.forward(predictions)(model, batch, dtype=dtype)
-        return None, {name: values.sum(-1) for name, values in found.items()}
+    def one(i: Any) -> dict[str, Array]:
+        _, found = division.forward(predictions)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
+        return {name: values.sum(-1) for name, values in found.items()}
 
-    _, sums = jax.lax.scan(one, None, windows)
-    return division.joined(sums)
+    shapes = jax.eval_shape(lambda: one(0))
+    sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
+    body: Any = lambda i, sums: {name: sums[name].at[i].set(values) for name, values in one(i).items()}  # noqa: E731
+    return division.joined(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))

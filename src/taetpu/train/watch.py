@@ -6,12 +6,16 @@ from typing import Any
 import numpy as np
 
 from taetpu.spec.design import RunSpec
+from taetpu.train.forecast import Forecast
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
 
 
 class Watcher:
     """Hears of everything that happens while a study trains, in the order of these methods."""
+
+    def compared(self, primary: str) -> None:
+        """A study is run whose arms are compared by the metric `primary`."""
 
     def calibrating(self, runs: int, layout: Layout, number: int) -> None:
         """How to pack `runs` runs is measured: `layout` is compiled and timed, the `number`-th that is tried."""
@@ -21,6 +25,16 @@ class Watcher:
 
     def kept(self, plan: PackPlan) -> None:
         """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""
+
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        """A stored file is not what was written, and is made again.
+
+        Args:
+            moved: where it can be opened now; empty for what has no content any more.
+        """
+
+    def expected(self, forecast: Forecast | None) -> None:
+        """How long training will take, as far as that is known before its first step."""
 
     def begun(self, run_steps: int) -> None:
         """Training begins; `run_steps` optimizer steps over all runs."""
@@ -41,7 +55,7 @@ class Watcher:
         """The metrics that are due of the next update were measured."""
 
     def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
-        """A run was evaluated on the validation split."""
+        """A run was evaluated on the sample of the validation split; after the last step on the whole split, too."""
 
     def sampled(self, step: int, run: RunSpec, text: str) -> None:
         """A text that a run's model made."""

@@ -19,6 +19,7 @@ from taetpu.report.usage import used
 from taetpu.stats.analyse import results
 from taetpu.store import metrics
 from taetpu.store.documents import finite
+from taetpu.store.metrics import shown_series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -117,11 +118,13 @@ class Feed:
         if (frozen_at := self.folder.frozen_at()) != self._frozen_at:
             frozen = self.folder.read_study()
             study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
-            self.study, self._frozen_at = {**study, "primary": frozen["measure"]["primary"]}, frozen_at
+            study["primary"] = frozen["measure"]["primary"]
+            self.study, self._frozen_at = {**self.study, **study}, frozen_at
             self._tell("study", self.study)
         for run in self.folder.runs():
             with self._tried():
                 self._read_run(run)
+        self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
             self._ended, self._unjudged = ended, ""  # judged once, also where that fails: it takes a second
@@ -131,6 +134,15 @@ class Feed:
             except UserError as error:
                 self._unjudged = str(error)
         self._problems += [self._unjudged] if self._unjudged else []
+
+    def _choose_series(self) -> None:
+        """Tell which series shows the primary metric (`shown`), and which is drawn of it (`curve`)."""
+        recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
+        primary = self.study["primary"]
+        chosen = {"shown": shown_series(primary, recorded), "curve": shown_series(primary, recorded, curve=True)}
+        if not chosen.items() <= self.study.items():
+            self.study = {**self.study, **chosen}
+            self._tell("study", self.study)
 
     def _read_run(self, run: RunFolder) -> None:
         key = run.key.partition("/")[2]

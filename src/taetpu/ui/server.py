@@ -1,17 +1,20 @@
 """The server of the live page: pages, their data, and one stream of messages for each page that is open.
 
-It reads the store alone, so it may be started, killed and started again while a study trains. Who has not the token of
-the printed link is refused: other users of the machine can reach 127.0.0.1, too.
+It reads the store alone, so it may be started, killed and started again while a study trains. Requests without the
+token of the printed link are rejected: other users of the machine can reach 127.0.0.1, too. So are requests that name
+another host, as a page does whose domain was rebound to 127.0.0.1, and requests of pages from other origins.
 """
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -27,6 +30,7 @@ from taetpu.ui import pages
 from taetpu.ui.feed import Feed, Message
 
 COOKIE = "taetpu"
+MAX_PORT = 65535
 HEARTBEAT = 15.0
 """Seconds after which an idle stream says that it is still there."""
 PERIOD = 2.0
@@ -35,6 +39,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
+"""What a Host header may be: this machine, at any port, since `ssh -L` may forward another one."""
 STATIC = {"live.js": "text/javascript", "live.css": "text/css"}
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 
@@ -107,23 +113,27 @@ class Server:
         return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=self.guard)])
 
     async def guard(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Refuse who has no token; one that comes in the link moves to a cookie, out of sight."""
-        given = request.query_params.get("token")
-        if given is not None and secrets.compare_digest(given.encode(), self.token.encode()):
-            rest = [(key, value) for key, value in request.query_params.multi_items() if key != "token"]
-            there = request.url.replace(query="&".join(f"{key}={value}" for key, value in rest))
-            answer: Response = RedirectResponse(f"{there.path}{'?' + there.query if there.query else ''}", 303)
-            answer.set_cookie(f"{COOKIE}-{request.url.port}", self.token, httponly=True, samesite="strict")
-        elif secrets.compare_digest(
-            request.cookies.get(f"{COOKIE}-{request.url.port}", "").encode(), self.token.encode()
-        ):
-            answer = await go_on(request)
-        else:
-            answer = PlainTextResponse("Open the link that `taetpu ui` printed: it holds a token.\n", 403)
+        """Reject requests from elsewhere or without the token; a token in the link moves to a cookie, out of sight."""
+        answer = _from_elsewhere(request) or await self.admitted(request, go_on)
         answer.headers["Content-Security-Policy"] = POLICY
+        answer.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         answer.headers["Referrer-Policy"] = "no-referrer"
         answer.headers["X-Content-Type-Options"] = "nosniff"
         return answer
+
+    async def admitted(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Answer a request with the token in its cookie; redirect one with the token in its query; reject others."""
+        given = request.query_params.get("token")
+        if given is not None and secrets.compare_digest(given.encode(), self.token.encode()):
+            rest = [(key, value) for key, value in request.query_params.multi_items() if key != "token"]
+            path = "/" + request.url.path.lstrip("/\\")  # `//host` would be another host
+            answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
+            answer.set_cookie(f"{COOKIE}-{request.url.port}", self.token, httponly=True, samesite="strict")
+            return answer
+        cookie = request.cookies.get(f"{COOKIE}-{request.url.port}", "")
+        if secrets.compare_digest(cookie.encode(), self.token.encode()):
+            return await go_on(request)
+        return PlainTextResponse("Open the link that `taetpu ui` printed: it holds a token.\n", 403)
 
     async def shell(self, request: Request) -> Response:
         """Every page is the same few lines; what it shows follows from its address."""
@@ -177,6 +187,17 @@ class Server:
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+
+
+def _from_elsewhere(request: Request) -> Response | None:
+    """Return the rejection of a request that names another host, or that a page of another origin makes; else None."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if HOST.fullmatch(host) is None or int(host.rpartition("]")[2].partition(":")[2] or 80) > MAX_PORT:
+        problem = f"The live page is at 127.0.0.1 or localhost, and the request names {host!r}."
+        return PlainTextResponse(f"{problem}\nFrom another machine, use the `ssh -L` line of `taetpu ui`.\n", 403)
+    if origin is not None and origin.lower() != f"{request.url.scheme}://{host.lower()}":
+        return PlainTextResponse(f"A page of {origin!r} may not read the live page.\n", 403)
+    return None
 
 
 def event(cursor: str, message: Message) -> str:

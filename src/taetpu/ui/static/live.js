@@ -66,6 +66,7 @@ function table(caption, columns) {
     node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count),
       h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body)), more),
     fill(rows) { state.rows = rows; draw(); },
+    head(number, name) { heads[number].firstChild.textContent = name; },
   };
 }
 
@@ -209,6 +210,7 @@ const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) 
 function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
   let timer = null, metric = null;
+  const series = () => state.study.shown ?? "val/loss"; // which shows the primary metric
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
@@ -218,7 +220,7 @@ function study(name) {
     { name: "ended", value: (r) => r.done },
     { name: "step", value: (r) => r.step, figure: true },
     { name: "train/loss", value: (r) => r.train, figure: true },
-    { name: "val/loss", value: (r) => r.val, figure: true },
+    { name: series(), value: (r) => r.shown, figure: true },
     { name: "effect", value: (r) => (r.effect === "-" ? null : Number(r.effect)), cell: (r) => r.effect, figure: true },
     { name: "95 % interval", value: (r) => r.interval, figure: true },
     { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.verdict) },
@@ -228,7 +230,7 @@ function study(name) {
     { name: "status", value: (r) => r.status },
     { name: "step", value: (r) => reached(r), figure: true },
     { name: "train/loss", value: (r) => last([r], "train/loss"), figure: true },
-    { name: "val/loss", value: (r) => last([r], "val/loss"), figure: true },
+    { name: series(), value: (r) => last([r], series()), figure: true },
   ]);
   show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
     h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Wheel zooms, dragging moves, a double click resets; the legend picks lines.")),
@@ -238,7 +240,8 @@ function study(name) {
     timer = null;
     const all = Object.entries(state.runs).map(([key, run]) => ({ key, ...run }));
     const metrics = [...new Set(all.flatMap((run) => Object.keys(run.series)))].sort();
-    metric ??= metrics.includes(state.study.primary) ? state.study.primary : metrics.includes("train/loss") ? "train/loss" : null;
+    metric ??= [state.study.curve, "train/loss"].find((one) => metrics.includes(one)) ?? null;
+    for (const each of [arms, runs]) each.head(4, series());
     if (picked.dataset.of !== metrics.join()) {
       picked.dataset.of = metrics.join();
       picked.replaceChildren(...metrics.map((one) => h("option", { value: one, selected: one === metric }, one)));
@@ -254,7 +257,7 @@ function study(name) {
     arms.fill(state.study.arms.map((arm) => {
       const own = all.filter((run) => run.arm === arm);
       const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", done: `0/${state.study.seeds.length}` };
-      return { ...none, ...told[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), val: last(own, "val/loss") };
+      return { ...none, ...told[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), shown: last(own, series()) };
     }));
     runs.fill(all);
     const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
@@ -292,7 +295,7 @@ async function allRuns() {
   const chosen = new Set(new URLSearchParams(location.search).getAll("run").filter((one) => rows.some((row) => key(row) === one)));
   const curves = chart("Curves of the chosen runs");
   const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
-  const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === "val/loss" }, name)));
+  const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === (metrics.includes("val_sample/loss") ? "val_sample/loss" : "val/loss") }, name)));
   const beside = h("div");
   const details = new Map();
   async function compare() {
@@ -310,7 +313,7 @@ async function allRuns() {
     { name: "run", value: (r) => key(r), cell: (r) => h("span", {}, h("input", { type: "checkbox", "aria-label": `compare ${key(r)}`, checked: chosen.has(key(r)), onchange: (e) => { e.target.checked ? chosen.add(key(r)) : chosen.delete(key(r)); compare(); } }), " ", h("a", { href: `/run/${url(r.study, r.arm, r.run)}` }, `${r.arm}, seed ${r.seed}`)) },
     { name: "study", value: (r) => r.study, cell: (r) => h("a", { href: `/study/${url(r.study)}` }, r.study) },
     { name: "status", value: (r) => r.status },
-    ...["val/loss", "val/accuracy"].filter((name) => metrics.includes(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
+    ...metrics.filter((name) => /^(val|test)\//.test(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
     ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
   ]);
   show("Runs", ...problems.map((text) => h("p", { class: "notice" }, text)), h("h2", {}, "Compared"), beside, h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node, list.node);

@@ -1,0 +1,172 @@
+"""Every component of an arm's model returns what its slot asks for, at the arm's own sizes: traced, never computed."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from taetpu.core.config import Component, components
+from taetpu.core.errors import UserError, Where
+from taetpu.core.keys import named, root_key
+from taetpu.core.plugins import attributed
+from taetpu.core.traced import active, bind, split
+from taetpu.data.batches import Batch, Source
+from taetpu.nn.block import SLOTS
+from taetpu.nn.lm import LMConfig
+from taetpu.nn.parts import Context
+from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
+from taetpu.spec.schema import ResolvedConfig
+
+BATCH = 2
+MOST_KEPT = 4096
+ROLES = ("in", "out", "embedding", "position")
+
+_PASSED: set[Any] = set()
+
+
+def refuse_other_outputs(config: ResolvedConfig, source: Source) -> None:
+    """Refuse a component whose results have another shape or type than its slot asks for.
+
+    Where the precision is left to the machine, components are called in float32 and in bfloat16.
+
+    Raises:
+        UserError: with the slot, the kind, what was expected and what was found; its path starts in the config.
+    """
+    precision = config.train.precision
+    refuse_other_batches(config, source)
+    for dtype in ("float32", "bfloat16") if precision == "auto" else (precision,):
+        for path, component, part, at in _calls(config.model, source, jnp.dtype(dtype)):
+            key = _key(component, part, at)
+            if key in _PASSED:
+                continue
+            slot = f"{component.slot} {component.kind!r}"
+            try:
+                with attributed(f"{slot} cannot be called", components(component)):
+                    _try(component, part, at)
+            except UserError as error:
+                raise error if error.path else error.at("model", *path) from None
+            if len(_PASSED) >= MOST_KEPT:
+                _PASSED.clear()
+            _PASSED.add(key)
+
+
+def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[Where, Component, Part | None, Setup]]:
+    """Where the components of a model are called: path, component, place (None: it draws weights), sizes."""
+    dims = model.dims(source.vocab_size, source.seq_len)
+
+    def setup(layer: Any) -> Setup:
+        heads = getattr(layer.mixer, "num_heads", 1)
+        head_dim = getattr(layer.mixer, "head_dim", None) or dims.dim // heads
+        kv_heads = getattr(layer.mixer, "num_kv_heads", None) or heads
+        return Setup(dims, BATCH, source.seq_len, heads, kv_heads, head_dim, dtype, layer.position)
+
+    first = setup(model.layers[0])
+    yield ("init",), model.init, None, first
+    for slot in ("embedding", "position", "norm"):
+        component = getattr(model, slot)
+        for name, part in PARTS[slot].items():
+            if name != "in_attention" and acts(component, name):
+                yield (slot,), component, part, first
+    for i, layer in enumerate(model.layers):
+        at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
+        if attends and isinstance(getattr(layer.mixer, "scores", None), Component):
+            yield ("layers", i, "mixer", "scores"), layer.mixer.scores, PARTS["scores"][""], at
+        for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer calls the others
+            component = getattr(layer, slot)
+            for name, part in PARTS[slot].items():
+                if name != "at_input" and (name != "in_attention" or attends) and acts(component, name):
+                    yield ("layers", i, slot), component, part, at
+
+
+def _key(component: Component, part: Part | None, at: Setup) -> Any:
+    """What the outcome of a call depends on."""
+    inner = [*components(component), *components(at.dims.init), *components(at.position)]
+    sources = tuple((type(one).__module__, type(one).__qualname__, one.plugin) for one in inner)
+    return sources, part and (part.builder, part.method), repr(split(component, active(component))[0]), repr(at)
+
+
+def _try(component: Component, part: Part | None, at: Setup) -> None:
+    structure, numbers = split(component, active(component))
+    shapes = {path: jax.ShapeDtypeStruct(np.shape(value), jnp.float32) for path, value in numbers.items()}
+
+    def call(numbers: Any, seed: Any, tokens: Any, layer: Any) -> None:
+        own: Any = bind(structure, numbers)
+        key = named(root_key(seed), "slot")
+        if part is None:
+            _refuse_draws(own, at, key)
+            return
+        try:
+            module = built(own, part, at, key)
+        except UserError as error:
+            file, line = _place(component, getattr(type(component), part.builder))
+            raise error.at(file=file, line=line) from None
+        for noise in (key, None) if part.context and module is not None else ():
+            _refuse_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
+        if module is not None and not part.context:
+            _refuse_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer))
+
+    integer = jax.ShapeDtypeStruct((), jnp.int32)
+    jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)
+
+
+def _refuse_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
+    found, expected = returned(part, module, at, ctx), part.expected(at)
+    if not agrees(found, expected):
+        method = "" if part.method == "__call__" else f".{part.method}"
+        mode = (" in training" if ctx.key is not None else " in evaluation") if part.context else ""
+        problem = f"{component.slot} {component.kind!r}{method} returns {described(found)}{mode}"
+        place = _place(component, getattr(type(module), part.method, None))
+        raise UserError(
+            f"{problem}, expected {described(expected)}", remedy=_remedy(found, expected), file=place[0], line=place[1]
+        )
+
+
+def _remedy(found: Any, expected: Any) -> str:
+    if isinstance(expected, tuple):
+        return "return queries and keys, each of the shape and type that it was given"
+    return cast_to(found, expected) or "return an array of the expected shape and type"
+
+
+def _refuse_draws(component: Any, at: Setup, key: Any) -> None:
+    dims = at.dims
+    shapes = ((dims.dim, 2 * dims.dim), (2 * dims.dim, dims.dim), (dims.vocab_size, dims.dim), (at.seq, dims.dim))
+    for role, shape in zip(ROLES, shapes, strict=True):
+        found, expected = component.draw(dims, role, shape, key=key), jax.ShapeDtypeStruct(shape, jnp.float32)
+        if not agrees(found, expected):
+            problem = f"init {component.kind!r}.draw returns {described(found)} for role {role!r}"
+            place = _place(component, type(component).draw)
+            raise UserError(f"{problem}, expected {described(expected)}", file=place[0], line=place[1])
+
+
+def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
+    """File and line of a method or class of a plug-in's component; nothing for what comes with the package."""
+    try:
+        target = inspect.unwrap(target)
+        file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
+    except (OSError, TypeError):
+        return None, None
+    return (file, line) if component.plugin else (None, None)
+
+
+def refuse_other_batches(config: ResolvedConfig, source: Source) -> None:
+    """Refuse a task whose batches have another form than `data.batches.Batch` says."""
+    key = type(source), source.fingerprint, source.seq_len, config.train.batch_size
+    if key in _PASSED:
+        return
+    size = config.train.batch_size
+    arrays = {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
+    found = jax.eval_shape(
+        lambda arrays, rows, seed: source.batch(arrays, rows, named(root_key(seed), "data")),
+        arrays, jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
+    )  # fmt: skip
+    asked = (jnp.int32, jnp.int32, jnp.float32)
+    expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore
+    for name, one in expected._asdict().items():
+        seen = getattr(found, name, None)
+        if not agrees(seen, one):
+            problem = f"task {config.task.kind!r}: {name} of a batch are {described(seen)}, expected {described(one)}"
+            raise UserError(problem, path=("task",))
+    _PASSED.add(key)

@@ -1,0 +1,142 @@
+"""What each slot asks of a config class: its base class, fields, methods and their arguments."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import FunctionType
+from typing import Any
+
+from pydantic import PydanticUserError, ValidationError
+
+from taetpu.core.config import Component, to_data
+from taetpu.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a slot asks of a config class.
+
+    Attributes:
+        base: the class to extend, as `module.Class`; its methods say which arguments each is called with.
+        methods: further methods that must be there, each as a function that takes the arguments of the call.
+        fields: what must be there besides, and what it means.
+    """
+
+    base: str = "taetpu.core.config.Component"
+    methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+PART = {"init": lambda self, dims, *, key: None}
+DECLARATIONS: dict[str, Declaration] = {
+    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding"), Declaration(methods=PART)),
+    "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
+    "norm": Declaration(methods=PART, fields={"placement": "'pre' or 'post'"}),
+    "position": Declaration("taetpu.nn.position.PositionConfig"),
+    "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
+    "optimizer": Declaration(
+        methods={"transform": lambda self, lr, decayed: None},
+        fields={"lr": "the peak that the schedule is given"},
+    ),
+    "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
+    "hook": Declaration("taetpu.optim.hooks.Hook"),
+    "metric": Declaration("taetpu.optim.metrics.Metric"),
+    "task": Declaration("taetpu.data.batches.Task"),
+    "tokenizer": Declaration("taetpu.data.tokenizers.TokenizerConfig"),
+    "tracker": Declaration("taetpu.trackers.base.Tracker"),
+}
+
+
+def refuse_malformed(cls: type[Component]) -> None:
+    """Refuse a registered config class that its slot could not use.
+
+    Raises:
+        UserError: another base class, a missing field or method, a method that takes other arguments, an annotation
+            that cannot be resolved, or a default that its field refuses or a study file cannot hold.
+    """
+    asked = DECLARATIONS[cls.slot]
+    base = _resolved(asked.base)
+    if not issubclass(cls, base):
+        problem = f"{cls.__name__} is not a {base.__name__}, as a {cls.slot} must be"
+        raise _error(cls, problem, f"class {cls.__name__}({base.__name__}), from {base.__module__}")
+    for name, meaning in asked.fields.items():
+        if name not in cls.model_fields and not hasattr(cls, name):
+            raise _error(cls, f"{cls.__name__} has no {name}: {meaning}", f"add the field {name}")
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise _error(cls, f"{cls.__name__} does not define {', '.join(missing)}", f"a {base.__name__} needs each")
+    inherited = {} if base is Component else {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
+    public = {name: fn for name, fn in inherited.items() if not name.startswith("_")}
+    for name, prototype in {"check": Component.check, **public, **asked.methods}.items():
+        _refuse_arguments(cls, name, prototype)
+    _refuse_defaults(cls)
+
+
+def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., Any]) -> None:
+    """Refuse a method that cannot be called as its slot calls it."""
+    method, asked = getattr(cls, name, None), inspect.signature(prototype)
+    shown = f"def {name}({', '.join(_written(asked))})"
+    if not callable(method):
+        raise _error(cls, f"{cls.__name__} has no method {name}", f"define it: {shown}")
+    bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
+    given = list(asked.parameters.values())[1 if bound else 0 :]
+    named = {one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
+    try:
+        found = inspect.signature(method)
+    except (TypeError, ValueError):  # a callable without a signature
+        return
+    try:
+        found.bind(*[None] * (len(given) - len(named)), **named)
+    except TypeError as error:
+        raise _error(method, f"{cls.__name__}.{name} does not take its arguments: {error}", f"write {shown}") from None
+
+
+def _written(asked: inspect.Signature) -> list[str]:
+    """Arguments as they are written in a definition, without their types."""
+    found = []
+    for one in asked.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and "*" not in found:
+            found.append("*")
+        found.append(one.name)
+    return found
+
+
+def _refuse_defaults(cls: type[Component]) -> None:
+    """Refuse defaults that their own fields do not allow, such as nan, or that no study file could hold."""
+    known: dict[str, Any] = {}
+    try:
+        fields = cls.model_fields
+        known = {n: f.get_default(call_default_factory=True) for n, f in fields.items() if not f.is_required()}
+        cls.model_validate(known)
+    except ValidationError as error:
+        for one in error.errors():
+            if one["loc"] and one["loc"][0] in known and one["type"] != "missing":
+                name, what = one["loc"][0], one["msg"].removeprefix("Input ")
+                problem = f"{cls.__name__}.{name}: the default {known[str(name)]!r} is not allowed: {what}"
+                raise _error(cls, problem, "give the field a default that its type allows, or no default") from None
+    except PydanticUserError as error:
+        problem = f"{cls.__name__}: {str(error).splitlines()[0]}"
+        raise _error(cls, problem, "look at the annotations of its fields") from None
+    except Exception:  # a check of fields against each other, which the defaults alone need not pass
+        pass
+    for name, value in known.items():
+        try:
+            json.dumps(to_data(value), allow_nan=False)
+        except (TypeError, ValueError):
+            problem = f"{cls.__name__}.{name}: the default {type(value).__name__} cannot be written in a study file"
+            raise _error(cls, problem, "use numbers, text, booleans, lists or None") from None
+
+
+def _resolved(name: str) -> type:
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+def _error(where: Any, problem: str, remedy: str) -> UserError:
+    """An error in the source of a class or a method."""
+    try:
+        file, line = inspect.getsourcefile(inspect.unwrap(where)), inspect.getsourcelines(inspect.unwrap(where))[1]
+    except (OSError, TypeError):
+        file = line = None
+    return UserError(problem, file=file, line=line, remedy=remedy or None)

@@ -1,0 +1,25 @@
+"""Numbers as text: one reading for study files, claims and command lines, that of YAML 1.2's core schema.
+
+Python's `int` and `float` also read `0_1` as 1, `1e3_0` as 1e30 and the digits of other scripts.
+"""
+
+import math
+import re
+
+INTEGER = re.compile(r"[-+]?[0-9]+")
+DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+"""Every finite number, an `INTEGER` among them."""
+
+
+def parse_int(text: str) -> int:
+    """Parse an integer in decimal digits. Raises `ValueError`."""
+    if INTEGER.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not an integer")
+    return int(text)
+
+
+def parse_float(text: str) -> float:
+    """Parse a number in decimal digits. Raises `ValueError`, also for infinities and NaN."""
+    if DECIMAL.fullmatch(text) is None or not math.isfinite(found := float(text)):
+        raise ValueError(f"{text!r} is not a finite number")
+    return found

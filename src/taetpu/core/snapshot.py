@@ -1,0 +1,188 @@
+"""A snapshot of what all runs share and no plug-in may change: taetpu's modules, functions of the libraries, jax's
+settings, environment variables.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
+
+LIBRARIES = ("builtins", "math", "numpy", "jax", "equinox", "optax")
+VARIABLES = ("CUDA_", "JAX_", "LIBTPU_", "NVIDIA_", "TAETPU_", "TF_", "TPU_", "XLA_")
+ATTRIBUTES = {
+    FunctionType: ("__code__", "__defaults__", "__kwdefaults__"),
+    FieldInfo: ("default", "default_factory", "annotation"),
+}
+DEEPEST = 8  # containers within containers
+ABSENT = object()
+
+# Attributes of a class that Python and pydantic may set when it is first used.
+LAZY = ("_abc_", "__annotations", "__signature__", "__pydantic_")
+KEPT = ("__pydantic_fields__", "__pydantic_validator__", "__pydantic_serializer__")
+
+
+class Change(NamedTuple):
+    """What `owner` held under `key`, and what it holds now; `ABSENT` where there was or is nothing.
+
+    Attributes:
+        cache: may the program itself have changed it? So it is with values of names that begin with an underscore.
+    """
+
+    name: str
+    owner: Any
+    key: Any
+    before: Any
+    after: Any
+    cache: bool
+
+    def __str__(self) -> str:
+        if self.name.startswith(("os.environ", "jax.config")):
+            old, new = ("unset" if value is ABSENT else repr(value) for value in (self.before, self.after))
+            return f"changes {self.name} from {old} to {new}"
+        if self.before is ABSENT or self.after is ABSENT:
+            return f"{'adds' if self.before is ABSENT else 'removes'} {self.name}"
+        return f"{'changes' if self.key is None else 'replaces'} {self.name}"
+
+    def undo(self) -> None:
+        """Put back what was there."""
+        owner, key, value = self.owner, self.key, self.before
+        if isinstance(owner, list):
+            owner[:] = value
+        elif isinstance(owner, set):
+            owner.clear()
+            owner.update(value)
+        elif isinstance(owner, MutableMapping):
+            owner.pop(key, None) if value is ABSENT else owner.__setitem__(key, value)
+        elif self.name.startswith("jax.config"):
+            _set(owner, key, value)
+        else:
+            delattr(owner, key) if value is ABSENT else setattr(owner, key, value)
+
+
+def _set(config: Any, name: str, value: Any) -> None:
+    """Set one of jax's settings, also where a context manager that was entered and not left hides it."""
+    config.update(name, value)
+    jax: Any = sys.modules["jax"]
+    if getattr(config, name) != value and hasattr(jax, name.removeprefix("jax_")):
+        getattr(jax, name.removeprefix("jax_"))(value).__enter__()
+
+
+class _Held(NamedTuple):
+    """One holder of values and a copy of its content: a dict, or a tuple of a list's or a set's items."""
+
+    name: str
+    owner: Any
+    content: Any
+    cache: bool = False
+
+
+class Snapshot:
+    """The state of everything shared, as it is now."""
+
+    def __init__(self) -> None:
+        self._held = [held for name, module in list(sys.modules.items()) for held in _of_module(name, module)]
+        self._variables, self._settings = _variables(), _settings()
+
+    def changes(self) -> list[Change]:
+        """What is no longer as it was, by name. Modules that were imported since are not looked at."""
+        found = [change for held in self._held for change in _changed(held)]
+        found += _differences("os.environ[{!r}]", os.environ, self._variables, _variables())
+        found += _differences("jax.config.{}", _config(), self._settings, _settings())
+        return sorted(found, key=lambda change: change.name)
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+
+
+def _config() -> Any:
+    return getattr(sys.modules.get("jax"), "config", None)
+
+
+def _settings() -> dict[str, Any]:
+    config = _config()
+    return {name: getattr(config, name, None) for name in config.values} if config else {}
+
+
+def _differences(form: str, owner: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    both = ((key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in old.keys() | new.keys())
+    return [Change(form.format(key), owner, key, a, b, cache=False) for key, a, b in both if a != b]
+
+
+def _of_module(name: str, module: ModuleType) -> Iterator[_Held]:
+    package = name.partition(".")[0]
+    if package != "taetpu" and package not in LIBRARIES:
+        return
+    content = dict(vars(module))
+    yield _Held(name, module, content)
+    for attribute, value in content.items():
+        here = f"{name}.{attribute}"
+        if isinstance(value, type):
+            if value.__module__ == name:
+                members = dict(vars(value))
+                yield _Held(here, value, members)
+                if package == "taetpu":
+                    for key, member in members.items():
+                        yield from _inside(f"{here}.{key}", member, name)
+        elif package == "taetpu" and not attribute.startswith("__"):
+            yield from _inside(here, value, name, cache=attribute.startswith("_"))
+
+
+def _inside(name: str, value: Any, module: str, *, cache: bool = False, depth: int = DEEPEST) -> Iterator[_Held]:
+    """The holders in a value: what a container holds, a function's code and defaults, a field's default."""
+    value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    if (named := ATTRIBUTES.get(type(value))) is not None:
+        if type(value) is FieldInfo or value.__module__ == module:
+            yield _Held(name, value, {key: getattr(value, key) for key in named})
+    elif depth and isinstance(value, dict):
+        yield _Held(name, value, dict(value), cache)
+        for key, item in list(value.items()):
+            yield from _inside(f"{name}[{key!r}]", item, module, cache=cache, depth=depth - 1)
+    elif depth and isinstance(value, list | set | tuple):
+        if not isinstance(value, tuple):
+            yield _Held(name, value, tuple(value), cache)
+        for i, item in enumerate(value):
+            yield from _inside(f"{name}[{i}]", item, module, cache=cache, depth=depth - 1)
+
+
+def _changed(held: _Held) -> Iterator[Change]:
+    name, owner, old, cache = held
+    if isinstance(owner, list | set):
+        if len(owner) != len(old) or any(a is not b for a, b in zip(owner, old, strict=True)):
+            yield Change(name, owner, None, old, tuple(owner), cache)
+        return
+    if type(owner) in ATTRIBUTES:
+        new: Any = {key: getattr(owner, key) for key in old}
+    else:
+        new = owner if isinstance(owner, dict) else vars(owner)
+    ours = name.startswith("taetpu")
+    form = f"{name}[{{!r}}]" if isinstance(owner, dict) else f"{name}.{{}}"
+    for key, before in old.items():
+        after = new.get(key, ABSENT)
+        if after is not before and _counts(owner, key, before, after, ours):
+            yield Change(form.format(key), owner, key, before, after, cache or _may_be_cache(owner, key, before))
+    if ours and len(new) != len(old) - sum(key not in new for key in old):
+        for key in [key for key in new if key not in old]:
+            if _counts(owner, key, ABSENT, new[key], ours):
+                cached = cache or _may_be_cache(owner, key, ABSENT)
+                yield Change(form.format(key), owner, key, ABSENT, new[key], cached)
+
+
+def _may_be_cache(owner: Any, key: Any, value: Any) -> bool:
+    return isinstance(owner, ModuleType) and str(key).startswith("_") and not isinstance(value, type | FunctionType)
+
+
+def _counts(owner: Any, key: Any, before: Any, after: Any, ours: bool) -> bool:
+    """Would other runs feel it? Not what an import or a first use sets, nor what a library keeps for itself."""
+    if isinstance(owner, ModuleType):
+        if str(key).startswith("__") or (before is ABSENT and isinstance(after, ModuleType)):
+            return False
+        return ours or callable(before)
+    if isinstance(owner, type):
+        if not ours:
+            return isinstance(before, FunctionType | property)
+        return key in KEPT or not str(key).startswith(LAZY)
+    return True

@@ -1,0 +1,187 @@
+"""What the components of each slot of the model are called with, and what they must return."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from taetpu.core.config import Component
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key
+from taetpu.core.registry import kinds
+from taetpu.nn.parts import Context, Dims, trainable
+
+Shape = jax.ShapeDtypeStruct
+OPTIONAL = ("mixer", "ffn")  # the kind `none` of these builds nothing
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The sizes that a component is built and called with.
+
+    Attributes:
+        heads, kv_heads, head_dim: of the attention around it, where there is one.
+        dtype: of activations.
+        position: what a mixer is given for queries and keys.
+    """
+
+    dims: Dims
+    batch: int
+    seq: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: Any
+    position: Any = None
+
+
+def stream(at: Setup) -> Shape:
+    return Shape((at.batch, at.seq, at.dims.dim), at.dtype)
+
+
+def queries(at: Setup) -> Shape:
+    return Shape((at.batch, at.heads, at.seq, at.head_dim), at.dtype)
+
+
+def keys(at: Setup) -> Shape:
+    return Shape((at.batch, at.kv_heads, at.seq, at.head_dim), at.dtype)
+
+
+def scores(at: Setup) -> Shape:
+    return Shape((at.batch, at.heads, at.seq, at.seq), jnp.float32)
+
+
+def tokens(at: Setup) -> Shape:
+    return Shape((at.batch, at.seq), jnp.int32)
+
+
+def embedded(at: Setup) -> Shape:
+    return Shape((at.batch, at.seq, at.dims.dim), jnp.float32)
+
+
+def logits(at: Setup) -> Shape:
+    return Shape((at.batch, at.seq, at.dims.vocab_size), jnp.float32)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A place where a component is called.
+
+    Attributes:
+        given: shapes of the arguments by name.
+        gives: the shape of the result, or of each of them.
+        method: what is called.
+        context: is a `Context` the last argument?
+        build: `(component, setup, key) -> module`.
+        builder: the component's method that builds it.
+    """
+
+    given: dict[str, Callable[[Setup], Shape]]
+    gives: Callable[[Setup], Shape] | tuple[Callable[[Setup], Shape], ...]
+    method: str = "__call__"
+    context: bool = True
+    build: Callable[[Any, Setup, Key], Any] = lambda component, at, key: component.init(at.dims, key=key)
+    builder: str = "init"
+
+    def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
+        return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
+
+    def arguments(self, at: Setup) -> tuple[Shape, ...]:
+        return tuple(shape(at) for shape in self.given.values())
+
+    def expected(self, at: Setup) -> Any:
+        return tuple(shape(at) for shape in self.gives) if isinstance(self.gives, tuple) else self.gives(at)
+
+
+X = {"x": stream}
+PARTS: dict[str, dict[str, Part]] = {
+    "mixer": {"": Part(X, stream, build=lambda c, at, key: c.init(at.dims, at.position, key=key))},
+    "ffn": {"": Part(X, stream)},
+    "norm": {"": Part(X, stream, context=False)},
+    "after": {"": Part(X, stream)},
+    "residual": {"": Part({"x": stream, "y": stream}, stream, context=False)},
+    "scores": {"": Part({"scores": scores}, scores)},
+    "embedding": {
+        "encode": Part({"tokens": tokens}, embedded, "encode", context=False),
+        "decode": Part(X, logits, "decode", context=False),
+    },
+    "position": {
+        "at_input": Part(X, stream, build=lambda c, at, key: c.at_input(at.dims, key=key), builder="at_input"),
+        "in_attention": Part(
+            {"q": queries, "k": keys},
+            (queries, keys),
+            build=lambda c, at, key: c.in_attention(at.head_dim),
+            builder="in_attention",
+        ),
+    },
+}
+
+
+def acts(component: Any, name: str) -> bool:
+    """Is the component called at this place? Positions may act at one of two, or at none."""
+    return getattr(component, f"acts_{name}", lambda: True)()
+
+
+def built(component: Component, part: Part, at: Setup, key: Key) -> Any:
+    """The module that a component builds for a place; None where it builds none.
+
+    Raises:
+        UserError: it is no module that can be called there, or a parameter of it is not float32.
+    """
+    module, said = part.build(component, at, key), f"{part.builder} of {component.slot} {component.kind!r}"
+    if module is None:
+        none = kinds(component.slot).get("none")
+        if component.slot in OPTIONAL and none is not None and isinstance(component, none):
+            return None
+        remedy = "return the module"
+        if component.slot in OPTIONAL:
+            remedy += f"; `{component.slot}: none` leaves the {component.slot} out"
+        raise UserError(f"{said} returns None, expected a module", remedy=remedy)
+    if isinstance(module, type) or not callable(getattr(module, part.method, None)):
+        found = f"the class {module.__name__}" if isinstance(module, type) else described(module)
+        raise UserError(f"{said} returns {found}, expected a module with a method {part.method}")
+    for where, leaf in jax.tree.leaves_with_path(module):
+        name = jax.tree_util.keystr(where, simple=True, separator=".")
+        if not hasattr(leaf, "dtype"):
+            problem = (
+                f"{said} returns a module that holds {described(leaf)}{' in ' if name else ''}{name}, not an array"
+            )
+            raise UserError(problem, remedy="Fixed(...) for a number, eqx.field(static=True) for what is no number")
+    for where, array in jax.tree.leaves_with_path(trainable(module)[0]):
+        if jnp.result_type(array) != jnp.float32:
+            name = jax.tree_util.keystr(where, simple=True, separator=".")
+            raise UserError(f"{said}: parameter {name} is {array.dtype}, expected float32")
+    return module
+
+
+def described(value: Any) -> str:
+    """`(2, 8, 16) float32` for an array, of each for several; what it is for anything else."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {', '.join(map(described, value)) or 'nothing'}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{tuple(value.shape)} {value.dtype}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return f"an object of type {type(value).__name__}"
+
+
+def agrees(found: Any, expected: Any) -> bool:
+    """Is what was returned of the expected shape and type, or each of several?"""
+    if isinstance(expected, tuple):
+        return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(agrees, found, expected))
+    return getattr(found, "shape", None) == expected.shape and getattr(found, "dtype", None) == expected.dtype
+
+
+def returned(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
+    """What a module returns, traced: nothing is computed."""
+    found: list[Any] = []
+    jax.eval_shape(lambda *arguments: found.append(part.call(module, arguments, ctx)), *part.arguments(at))
+    return found[0]
+
+
+def cast_to(found: Any, expected: Any) -> str:
+    """The remedy where only the type is wrong; empty otherwise."""
+    same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
+    return f"end with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

@@ -1,0 +1,94 @@
+"""What hooks and optimizers return has the form of what they are given, array by array."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from taetpu.core.errors import UserError
+from taetpu.nn.lm import LM, matrices
+
+
+def refuse_other_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
+    """Refuse a tree of another structure, shape or type than the one given.
+
+    Args:
+        what: who returns what, e.g. "optimizer 'mine' returns updates".
+        where: `file`, `line` and `path` of the error.
+
+    Raises:
+        UserError: they differ.
+    """
+    if jax.tree.structure(given) != jax.tree.structure(found):
+        made = "None" if found is None else f"an object of type {type(found).__name__}"
+        same = type(found) is type(given)
+        raise UserError(f"{what} as {made}{' of another structure' if same else ''}", remedy=remedy, **where)
+    leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(found), strict=True)
+    for (path, old), new in leaves:
+        expected, seen = _form(old), _form(new)
+        if seen != expected:
+            part = jax.tree_util.keystr(path, simple=True, separator=".")
+            at = f" at {part}" if part else ""
+            raise UserError(f"{what}{at} as {seen}, expected {expected}", remedy=remedy, **where)
+
+
+def _form(array: Any) -> str:
+    if array is None:
+        return "None"
+    try:
+        return f"{jnp.shape(array)} {jnp.result_type(array)}"
+    except (TypeError, ValueError):
+        return f"an object of type {type(array).__name__}"
+
+
+def update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTransformation:
+    """The optimizer's rule for these parameters at learning rate `lr`.
+
+    Raises:
+        UserError: `transform` returns something else than an optax transformation.
+    """
+    rule = optimizer.transform(lr, matrices(params))
+    if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
+        made = "None" if rule is None else f"an object of type {type(rule).__name__}"
+        problem = f"optimizer {optimizer.kind!r}: transform returns {made}, expected an optax.GradientTransformation"
+        raise UserError(problem, remedy="return e.g. optax.sgd(lr)", **place(optimizer, "transform"))
+    return rule
+
+
+def next_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: LM) -> tuple[Any, Any]:
+    """What an optimizer adds to the parameters, and its state afterwards.
+
+    Raises:
+        UserError: the updates have not the form of the parameters, or the state not that of the state before.
+    """
+    rule: Any = update_rule(optimizer, lr, params)
+    found = rule.update(gradients, state, params)
+    where, who = place(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
+    if not isinstance(found, tuple) or len(found) != 2:
+        made = "None" if found is None else f"an object of type {type(found).__name__}"
+        raise UserError(f"{who} {made} from update", remedy="return (updates, state)", **where)
+    updates, after = found
+    refuse_other_form(f"{who} updates", params, updates, "updates are a tree like the parameters", **where)
+    refuse_other_form(f"{who} a state", state, after, "a step leaves the form of the state as it is", **where)
+    return updates, after
+
+
+def learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
+    """The schedule's rate of a step.
+
+    Raises:
+        UserError: it is not one number.
+    """
+    rate = schedule.lr(step, steps, peak)
+    if _form(rate) != "() float32":
+        problem = f"schedule {schedule.kind!r} returns {_form(rate)}, expected () float32"
+        raise UserError(problem, remedy="return one number for the step", **place(schedule, "lr"))
+    return rate
+
+
+def place(component: Any, method: str) -> dict[str, Any]:
+    """File and line of a plug-in's method, and the slot's path in a study's settings."""
+    path = {"path": ("train", component.slot)}
+    code = getattr(getattr(type(component), method), "__code__", None)
+    return path if code is None else {**path, "file": code.co_filename, "line": code.co_firstlineno}

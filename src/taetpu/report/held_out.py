@@ -1,0 +1,55 @@
+"""Sentences about evaluation text: how much of it is found in training, and what no token of it expresses."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taetpu.report import words
+
+NOTABLE = 0.01
+"""A larger share is reported."""
+FACTS = ("overlap", "bytes", "escape_bits")
+"""What tasks say of their evaluation text (see `data.batches.Source.facts`)."""
+
+
+def notes(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each notable share, with the arms that it holds for where these are not all.
+
+    Args:
+        data: by arm what its task says of itself.
+    """
+    arms: dict[str, list[str]] = {}
+    for arm, facts in data.items():
+        for sentence in (*_overlap(facts), *_escaped(facts)):
+            arms.setdefault(sentence, []).append(arm)
+    return [text if len(names) == len(data) else f"{words.joined(names)}: {text}" for text, names in arms.items()]
+
+
+def _overlap(facts: Mapping[str, Any]) -> Iterator[str]:
+    for split, share in _by_split(facts, "overlap").items():
+        if share is not None and share > NOTABLE:
+            yield (
+                f"{_percent(share)} of the 64-token windows of {split} occur verbatim in the training split: "
+                "memorizing them lowers the loss."
+            )
+
+
+def _escaped(facts: Mapping[str, Any]) -> Iterator[str]:
+    sizes = _by_split(facts, "bytes")
+    for split, bits in _by_split(facts, "escape_bits").items():
+        rate = bits / sizes[split] if bits and sizes.get(split) else 0.0
+        if bits is None:
+            yield f"{split}/bits_per_byte is not measured: the tokens leave out a part of the text."
+        elif rate > NOTABLE * 8:
+            yield (
+                f"{split}/bits_per_byte includes {rate:.2g} for characters that the training split lacks; {split}/loss "
+                "does not distinguish them."
+            )
+
+
+def _by_split(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = facts.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

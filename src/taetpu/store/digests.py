@@ -1,0 +1,89 @@
+"""Is what is stored what was written? SHA-256 digests of documents and of folders.
+
+A sealed document holds the digest of its own content, a sealed folder a document with those of its files. What an
+earlier version wrote has none, and is read as it is.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from taetpu.core import disk
+from taetpu.core.errors import UserError
+from taetpu.store.documents import DAMAGED, from_json, to_json
+
+FOLDER = "digests.json"
+"""In a sealed folder: the sizes and digests of its other files."""
+_SEAL, _KIND = "digest", "sha256:"
+
+
+class Damaged(UserError):
+    """A stored file is not what was written."""
+
+
+def digest(data: bytes) -> str:
+    """`sha256:` and 64 hexadecimal digits."""
+    return _KIND + hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """`digest` of a file, which need not fit into memory."""
+    with open(path, "rb") as file:
+        return _KIND + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(data: dict[str, Any]) -> bytes:
+    """A JSON document with the digest of its content. Raises `ValueError` as `to_json`."""
+    return to_json({**data, _SEAL: digest(to_json(data))})
+
+
+def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
+    """What `seal` was given, or the content of a document without a seal.
+
+    Raises:
+        Damaged: the document cannot be read, or its content does not match its digest.
+    """
+    try:
+        found = from_json(data, file)
+    except UserError as error:
+        raise Damaged(error.problem, file=file, line=error.line, remedy=remedy) from error
+    if not isinstance(found, dict):
+        return found
+    stated = found.pop(_SEAL, None)
+    # A seal under another name is one whose name was damaged.
+    other = any(isinstance(value, str) and value.startswith(_KIND) for value in found.values())
+    if other or (stated is not None and stated != digest(to_json(found))):
+        raise Damaged("the content of this file does not match its checksum", file=file, remedy=remedy)
+    return found
+
+
+def seal_folder(folder: Path, **about: Any) -> None:
+    """Store the digests of a folder's files in it, with `about`, JSON that is to be read with them."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "digest": file_digest(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / FOLDER
+    }
+    disk.write_file(folder / FOLDER, seal({"files": files, **about}), replace=True)
+
+
+def unseal_folder(folder: Path) -> dict[str, Any] | None:
+    """What `seal_folder` was given as `about`, after every file was compared; None for a folder without digests.
+
+    Raises:
+        Damaged: a file is missing or differs, or the folder is empty.
+    """
+    with disk.explained("read", folder):
+        if not any(path.is_file() for path in folder.rglob("*")):
+            raise Damaged("this folder is empty", file=folder)
+        if not (folder / FOLDER).is_file():
+            return None
+        found = unseal((folder / FOLDER).read_bytes(), str(folder / FOLDER))
+        if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+            raise Damaged("this file does not list the files of its folder", file=folder / FOLDER)
+        for name, stated in found.pop("files").items():
+            if not (folder / name).is_file():
+                raise Damaged("this file is missing", file=folder / name)
+            if file_digest(folder / name) != stated["digest"]:
+                raise Damaged("the content of this file does not match its checksum", file=folder / name)
+    return found

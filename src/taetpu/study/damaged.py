@@ -1,0 +1,57 @@
+"""Damaged runs of a study: refused, or set aside to be trained again, before anything of the study is used."""
+
+from collections.abc import Sequence
+
+from taetpu.core.errors import UserError
+from taetpu.core.hosts import agreed
+from taetpu.stats.bound import mislabelled
+from taetpu.stats.intact import damage, refuse
+from taetpu.store.damaged import set_aside
+from taetpu.store.keys import NotStored
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.train.watch import Watcher
+
+
+def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
+    """Verify every file of the runs that are done, and the records of those that are not.
+
+    The damaged record of a run that is not done is set aside, since it is written again from the study file.
+
+    Args:
+        retrain: set damaged runs aside, too, so that they are trained again.
+
+    Raises:
+        UserError: a run that is done is damaged, and `retrain` is not set.
+    """
+    for place, problem, moved in agreed(lambda: _checked(folder, retrain)):
+        watcher.damaged(place, problem, moved)
+
+
+def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
+    runs = folder.runs()
+    done = [run for run in runs if run.status() == "done"]
+    found = damage(done)
+    if not retrain:
+        refuse(found)
+    moved = [(run.where, _first(problems), set_aside(folder.store, folder.name, run.key)) for run, problems in found]
+    for run in (run for run in runs if run not in done):
+        problem = _of_record(run)
+        if problem:
+            key = f"{run.key}/config.json"
+            moved.append((folder.store.where(key), problem, set_aside(folder.store, folder.name, key)))
+    return moved
+
+
+def _first(problems: Sequence[str]) -> str:
+    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _of_record(run: RunFolder) -> str | None:
+    """What is wrong with the record of a run that has begun."""
+    try:
+        return next(mislabelled(run), None)
+    except NotStored:
+        return None
+    except UserError as error:
+        return error.problem

@@ -1,0 +1,97 @@
+"""How long packs will take, before any of them is compiled: a range, from what this machine is known to reach."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+
+from taetpu.core.traced import split
+from taetpu.spec.design import RunSpec, Sources
+from taetpu.spec.evaluation import TRAINING, Sample
+from taetpu.train.calibrate import Calibration, hashed, machine
+from taetpu.train.count import flops_per_token
+from taetpu.train.forecast import Forecast, Span
+from taetpu.train.pack import structure_key
+from taetpu.train.plan import Group, PackPlan, Work
+from taetpu.train.record import checkpoint_steps
+from taetpu.train.speed import contention, matmul_rates, shares
+
+# Of a step that was timed on this machine before, in another process and perhaps beside other work.
+REPEATED = Span(0.7, 1.6)
+# Evaluating, per FLOP, over a train step; drawing a sample, a forward pass over one window at a time, over the same.
+EVALUATING, DRAWING = Span(0.6, 2.0), Span(0.8, 6.0)
+# Seconds at each evaluation and checkpoint of a run for writing what was measured.
+STORING = Span(0.005, 0.15)
+# Seconds to compile a program: from the compile cache, where it was trained before; else, and for each unrolled layer.
+CACHED, COMPILED, A_LAYER, UNROLLED = Span(0.3, 4.0), 8.0, 1.5, 8
+# Seconds to start, prove the arms, analyse and report.
+AROUND = Span(2.0, 12.0)
+
+
+BEFORE = "what such packs took on this machine"
+"""Where a time is known from that was measured before."""
+
+Pack = tuple[PackPlan, Sequence[RunSpec], int]
+"""A pack, its runs, and how many steps of them were taken before."""
+
+
+def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Calibration) -> Forecast | None:
+    """The time of packs, one after another.
+
+    A step takes what it took on this machine before or, on a CPU, what follows from the machine's matmul rate and from
+    the share of it that models of that width reach. None where nothing is known: on an accelerator, before the first
+    pack of a shape was trained. Nothing but a matrix product is compiled.
+    """
+    steps = evaluating = storing = compiling = Span()
+    run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
+    for plan, runs, taken in packs:
+        source = sources.of(runs[0].config)
+        work = Work(Group(frozenset(plan.live), tuple(runs)), source, plan.precision, plan.execution)
+        a_step, origin = _step(work, plan, known)
+        if a_step is None:
+            return None
+        sources_of[origin] = None
+        train, total = runs[0].config.train, runs[0].config.train.total_steps(source.num_windows)
+        left = max(total - taken, 0)
+        evaluations = [step for step in train.evaluations(total) if step > taken]
+        saves = [s for s in checkpoint_steps(total, train.checkpoint, train.evaluations(total)) if s > taken]
+        in_windows = a_step.times(1 / (TRAINING * train.batch_size))  # of a forward pass over a window of each run
+        drawn = train.sample.tokens if train.sample and runs[0].config.task.causal else 0
+        steps += a_step.times(left)
+        windows = in_windows.times(_windows(source, sample, len(evaluations)))
+        evaluating += windows.times(EVALUATING.low, EVALUATING.high)
+        evaluating += in_windows.times(drawn * len(evaluations)).times(DRAWING.low, DRAWING.high)
+        storing += STORING.times(len(runs) * len({*evaluations, *saves})).times(1, contention())
+        structure = structure_key(split(runs[0].config, frozenset(plan.live))[0])
+        program = f"{plan.layout} {plan.precision} {plan.execution} {structure}"
+        if program not in programs:
+            layers = min(len(runs[0].config.model.layers), UNROLLED)
+            most = CACHED.high if origin == BEFORE else COMPILED + A_LAYER * layers
+            compiling += Span(CACHED.low, most * contention())
+            programs.add(program)
+        run_steps += left * len(runs)
+    around = AROUND.times(1, contention())
+    return Forecast(steps, evaluating, storing, compiling, run_steps, len(programs), " and ".join(sources_of), around)
+
+
+def _step(work: Work, plan: PackPlan, known: Calibration) -> tuple[Span | None, str]:
+    """What a step of a pack takes, and where that is known from."""
+    timed = known.seconds(work, plan.layout)
+    if timed is not None:
+        return REPEATED.times(timed), BEFORE
+    if jax.default_backend() != "cpu":
+        return None, ""
+    config, source = work.config, work.source
+    a_run = config.train.batch_size * source.seq_len * flops_per_token(config.model, source.vocab_size, source.seq_len)
+    last, best = matmul_rates(hashed(machine()))
+    least, most = shares(config.model.dim)
+    flops = plan.width * a_run
+    span = Span(flops / (max(best, last * contention()) * most), flops / (last * least))
+    return span, f"this machine's matmul rate, {last / 1e9:.0f} GFLOP/s"
+
+
+def _windows(source: Any, sample: Sample, evaluations: int) -> int:
+    """Windows that a run is still evaluated on: the sample each time, the whole splits at the end."""
+    val, test = (0 if part is None else len(part.tokens) for part in map(source.evaluation, ("val", "test")))
+    sampled = sample.among(val) if val else 0
+    return max(evaluations - 1, 0) * sampled + val + test

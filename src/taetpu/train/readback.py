@@ -1,0 +1,141 @@
+"""The check that ends a run: the model read back from its files computes the losses that training measured.
+
+It finds what is in no file of a run and still decides its losses: state that a component keeps outside its config and
+its parameters, numbers drawn while a model is built, a file that was written wrong. The model is opened as
+`taetpu.open_run` opens it (`train.saved.from_files`), computed as in training (`nn.execution`), and evaluated by the
+pack's own function: where the opened model has the structure of the trained one, nothing is compiled.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from taetpu.core.errors import Failed
+from taetpu.data.batches import Batch
+from taetpu.nn.lm import LM
+from taetpu.train.pack import Program
+from taetpu.train.saved import from_files
+
+# How far apart two losses of a sequence may be, in nats per token, or as a share of a loss above 1: two programs that
+# compute the same model round differently. Where products are rounded to a mantissa of 8 to 11 bits (bfloat16, and
+# float32 on TPUs and GPUs unless jax's matmul precision says otherwise), this is what a changed order of sums does.
+FULL, REDUCED = 1e-4, 2e-2
+
+Losses = Float[np.ndarray, " sequence"]
+
+
+class NotReproduced(Failed):
+    """Saved models do not give the losses that were measured in training.
+
+    Args:
+        problems: by the id of each run.
+    """
+
+    def __init__(self, problems: Mapping[str, str]):
+        cause = (
+            "the model depends on what is neither in its config nor in its parameters, or its files are damaged; "
+            "`python -m taetpu.testing PLUGIN` checks a plug-in's components"
+        )
+        super().__init__("\n".join([*problems.values(), f"  cause:  {cause}"]))
+        self.runs = frozenset(problems)
+
+
+def mismatches(
+    program: Program,
+    stored: Mapping[int, Mapping[str, bytes]],
+    windows: Mapping[str, Batch | None],
+    measured: Mapping[str, Mapping[str, np.ndarray]],
+) -> dict[int, str]:
+    """What is wrong with stored models, by the places of their runs in the pack; nothing where all are right.
+
+    Args:
+        stored: the files of each model, by name.
+        windows: evaluation sets by split, of which the first that was evaluated is used.
+        measured: sums of each sequence of a split's first batch, as the trained models gave them: `(width, batch)`.
+    """
+    split = next((name for name in windows if name in measured), None)
+    batch = windows[split] if split is not None else None
+    if split is None or batch is None or not stored:
+        return {}
+    trained, bound, problems = sequence_losses(measured[split]), tolerance(program), {}
+    for place, saved in zip(stored, saved_losses(program, list(stored.values()), batch), strict=True):
+        apart = difference(trained[place], saved)
+        worst = int(apart.argmax())
+        if apart[worst] > bound:
+            problems[place] = (
+                f"the saved model does not give the stored {split}/loss: sequence {worst} has a loss of "
+                f"{trained[place][worst]:.6g} in training and of {saved[worst]:.6g} from its files "
+                f"(allowed difference: {bound:g})"
+            )
+    return problems
+
+
+def saved_losses(program: Program, stored: Sequence[Mapping[str, bytes]], windows: Batch) -> list[Losses]:
+    """The loss of each sequence of the first batch, as models give it that are read back from their files.
+
+    Runs whose models were opened with one structure are evaluated together, in a pack filled up with copies.
+
+    Args:
+        stored: the files of each model, by name.
+        windows: from `Program.evaluation_set`.
+
+    Raises:
+        UserError: the files are not those of a model.
+    """
+    models, size = [opened(program, files) for files in stored], windows.tokens.shape[1]
+    alike = dict[Any, list[int]]()
+    for i, model in enumerate(models):
+        alike.setdefault(form(model), []).append(i)
+    found = dict[int, Losses]()
+    for places in alike.values():
+        order = [*places, *places[:1] * (program.width - len(places))]
+        stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *(models[i] for i in order))
+        sums = program.evaluated(stacked, windows, count=1)
+        losses = sequence_losses({name: values[:, :size] for name, values in sums.items()})
+        found.update(zip(places, losses, strict=False))
+    return [found[i] for i in range(len(models))]
+
+
+def opened(program: Program, files: Mapping[str, bytes]) -> LM:
+    """A stored model on the host, to be computed as the program does."""
+    with on_host():
+        model = program.execution.applied(from_files(files).model)
+        return jax.tree.map(np.asarray, model)
+
+
+def on_host() -> Any:
+    """Has jax put new arrays into the host's memory, where it can: a model may not fit beside the state of its pack."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX_PLATFORMS names an accelerator alone
+        return nullcontext()
+
+
+def form(model: LM) -> Any:
+    """Equal for models that can be stacked."""
+    return jax.tree.structure(model), tuple((a.shape, a.dtype) for a in jax.tree.leaves(model))
+
+
+def sequence_losses(sums: Mapping[str, np.ndarray]) -> Float[np.ndarray, "run sequence"]:
+    """Nats per weighted token from an evaluation's sums; 0 where nothing counts."""
+    return sums["nll"] / np.maximum(sums["weight"], 1.0)
+
+
+def tolerance(program: Program) -> float:
+    """The largest difference that rounding explains, as `FULL` says."""
+    on_cpu = program.mesh.devices.flat[0].platform == "cpu"
+    exact = jax.config.jax_default_matmul_precision in ("highest", "float32")  # pyright: ignore[reportAttributeAccessIssue]
+    return FULL if program.dtype == jnp.float32 and (on_cpu or exact) else REDUCED
+
+
+def difference(trained: Losses, saved: Losses) -> Losses:
+    """How far apart losses are, as `FULL` measures it. A NaN equals a NaN, and differs infinitely from a number."""
+    same = (trained == saved) | (np.isnan(trained) & np.isnan(saved))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(trained - saved) / np.maximum(1.0, np.abs(trained))
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))

@@ -1,0 +1,136 @@
+"""Files that were changed, lost or swapped after they were written: every command that would use them says so."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.forged import unsealed
+
+
+@pytest.fixture
+def study(here, trained) -> Path:
+    """The folder of a trained study."""
+    shutil.copytree(trained[0], here / "root")
+    return here / "root/small"
+
+
+def a_run(study: Path, arm: str = "low-lr") -> Path:
+    return next(study.glob(f"runs/{arm}/0-*"))
+
+
+def swap(study: Path) -> Path:
+    """Exchange the folders of two arms."""
+    runs = study / "runs"
+    (runs / "baseline").rename(runs / "other")
+    (runs / "low-lr").rename(runs / "baseline")
+    (runs / "other").rename(runs / "low-lr")
+    return a_run(study, "baseline")
+
+
+def swap_seeds(study: Path) -> Path:
+    """Exchange the results of two seeds of an arm."""
+    one, other = sorted(study.glob("runs/low-lr/*"))
+    (one / "result.json").rename(study / "kept")
+    (other / "result.json").rename(one / "result.json")
+    (study / "kept").rename(other / "result.json")
+    return one
+
+
+def edit_result(study: Path) -> Path:
+    """Write a better loss."""
+    file = a_run(study) / "result.json"
+    result = json.loads(file.read_text())
+    result["metrics"]["val/loss"] = 0.5
+    file.write_text(json.dumps(result))
+    return file
+
+
+def edit_config(study: Path) -> Path:
+    file = a_run(study) / "config.json"
+    file.write_text(file.read_text().replace('"log_every": 4', '"log_every": 5'))
+    return file
+
+
+def flip(file: Path) -> Path:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    return file
+
+
+def lose(path: Path) -> Path:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return path
+
+
+CHEAP = {
+    "arm folders swapped": swap,
+    "results of two seeds swapped": swap_seeds,
+    "an edited result": edit_result,
+    "an edited record": edit_config,
+    "a cut result": lambda study: (file := a_run(study) / "result.json", file.write_bytes(file.read_bytes()[:200]))[0],
+    "an empty result": lambda study: (file := a_run(study) / "result.json", file.write_bytes(b""))[0],
+    "no record": lambda study: lose(a_run(study) / "config.json"),
+    "no model": lambda study: lose(a_run(study) / "model"),
+    "no evaluation": lambda study: lose(a_run(study) / "evaluation.json"),
+    "a cut model": lambda study: (file := a_run(study) / "model/model.safetensors", file.write_bytes(b"x"))[0],
+    "no first segment": lambda study: lose(a_run(study) / "metrics/0-10.json").parent,
+    "no last segment": lambda study: lose(a_run(study) / "metrics/10-20.json").parent,
+    "a flipped bit in study.yaml": lambda study: flip(study / "study.yaml"),
+}
+
+
+@pytest.mark.parametrize("command", ["report", "status", pytest.param("run", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", CHEAP)
+def test_what_was_changed_is_refused(taetpu, study, contents, what, command):
+    place = CHEAP[what](study)
+    before = contents(study / "runs")
+    done = taetpu(command, *(("s.yaml", "--root", study.parent) if command == "run" else (study,)))
+    assert done.code == 2
+    assert str(place) in done.err
+    assert "remedy: " in done.err
+    assert "Traceback" not in done.err
+    assert contents(study / "runs") == before
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "samples/20.txt", "model/config.json"])
+def test_run_and_verify_read_every_byte(taetpu, study, contents, name):
+    """What no number comes from, a report does not read."""
+    file = flip(a_run(study, "baseline") / name)
+    before = contents(study / "runs")
+    for given in (("run", "s.yaml", "--root", study.parent), ("report", study, "--verify")):
+        done = taetpu(*given)
+        assert (done.code, str(file) in done.err) == (2, True)
+        assert "--retrain-damaged" in done.err
+    assert taetpu("report", study).code == 0
+    assert contents(study / "runs") == before
+
+
+@pytest.mark.slow
+def test_a_damaged_run_is_trained_again_when_asked(taetpu, study, contents):
+    before = contents(study / "runs")
+    results = (study / "results.json").read_bytes()
+    file = flip(a_run(study) / "model/model.safetensors")
+    damaged = file.read_bytes()
+    done = taetpu("run", "s.yaml", "--root", study.parent, "--retrain-damaged")
+    assert done.code == 0, done.err
+    assert f"damaged: {a_run(study)}: " in done.err
+    assert str(file) in done.err
+    ((aside),) = (study / "damaged").rglob("model.safetensors")
+    assert aside.read_bytes() == damaged
+    after = contents(study / "runs")
+    assert {name for name in before if before[name] != after[name]} <= {n for n in before if "/times/" in n}
+    assert (study / "results.json").read_bytes() == results
+
+
+def test_a_study_without_digests_opens(taetpu, study, contents):
+    unsealed(study)
+    for file in (study / "plan.json", study / "times.json"):
+        file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "digest"}))
+    results = (study / "results.json").read_bytes()
+    runs = contents(study / "runs")
+    for given in (("run", "s.yaml", "--root", study.parent), ("report", study), ("report", study, "--verify")):
+        assert taetpu(*given).code == 0
+    assert (study / "results.json").read_bytes() == results
+    assert contents(study / "runs") == runs

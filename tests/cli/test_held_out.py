@@ -1,0 +1,43 @@
+"""What `plan` and the report say of evaluation text: what of it was trained on, and what no token expresses."""
+
+import pytest
+
+STUDY = """\
+study: leaky
+base:
+  task: {kind: text, source: letters, seq_len: 16, val: 0.3}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 1}}
+  train: {steps: 2, batch_size: 2, optimizer: {kind: adamw, lr: 1e-3}}
+seeds: 1
+arms: {nope: {model.position: none}}
+"""
+HEAD = "This letter is confidential, and meant for whom it is addressed to and for nobody else in the world."
+
+
+@pytest.fixture
+def folder(here):
+    (here / "letters").mkdir()
+    for i in range(10):
+        own = "".join(chr(0x400 + (i * j * j + j) % 97 + 100 * i) for j in range(200))
+        (here / "letters" / f"{i}.txt").write_text(f"{HEAD}\n{own}")
+    (here / "s.yaml").write_text(STUDY)
+    return here
+
+
+def test_overlap_and_escapes_are_said_in_the_plan_and_the_report(taetpu, folder):
+    arm = taetpu("plan", "s.yaml", "--json").json()["arms"][0]
+    share, raw = arm["data"]["overlap"]["val"], arm["data"]["bytes"]["val"]
+    # Of each letter's 301 characters and the empty line after it, the windows within its head are found in training.
+    assert share == pytest.approx((len(HEAD) + 2 - 63) / 303, rel=0.1)
+    assert arm["data"]["escape_bits"]["val"] == 8 * 2 * 3 * 200
+    said = (
+        f"{100 * share:.2g} % of the 64-token windows of val occur verbatim in the training split",
+        f"val/bits_per_byte includes {8 * 1200 / raw:.2g} for characters that the training split lacks",
+    )
+    planned = " ".join(taetpu("plan", "s.yaml").out.split())
+    assert all(sentence in planned for sentence in said)
+    assert taetpu("run", "s.yaml").code == 0
+    for page in ("report.md", "index.html"):
+        text = (folder / "runs/leaky/report" / page).read_text().replace("\\_", "_")  # as Markdown escapes it
+        report = " ".join(text.split())
+        assert all(sentence in report for sentence in said)

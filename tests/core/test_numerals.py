@@ -1,0 +1,44 @@
+"""Numbers as text are read in one way: in a study file, in `--set`, in a claim and in the name of a layer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.core.numerals import parse_float, parse_int
+from taetpu.nn.lm import selected
+from taetpu.spec.document import parse_value
+from taetpu.stats.claims import parse
+
+NO_NUMBERS = ["0_1", "1_000", "1e3_0", "1_0.5", "٣", "0b11", "1_", "--1", "1e", "²", "1__0"]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_only_python_takes_for_a_number_is_none_anywhere(text):
+    assert parse_value(text) == text
+    for parser in (parse_int, parse_float):
+        with pytest.raises(ValueError, match="is not a"):
+            parser(text)
+    with pytest.raises(UserError, match="is not the size of an effect"):
+        parse(f"nope is worse by at least {text}", ())
+    with pytest.raises(UserError, match="no layer"):
+        selected(text, 4)
+
+
+@given(st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_is_read_as_what_it_is(number):
+    assert parse_value(repr(number)) == number
+    assert parse_float(repr(number)) == float(number)
+    assert type(parse_value(repr(number))) is type(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("+3", 3), ("017", 17), ("0x10", 16), ("0o17", 15), (".5e3", 500.0), ("-.5", -0.5), ("5.", 5.0)]
+)
+def test_numbers_of_yaml_1_2(text, value):
+    assert (parse_value(text), type(parse_value(text))) == (value, type(value))
+
+
+def test_a_number_beyond_all_bounds_is_no_size():
+    with pytest.raises(UserError, match="is not the size of an effect"):
+        parse("nope is worse by at least 1e999", ())

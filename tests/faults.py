@@ -1,0 +1,335 @@
+"""Damage a study that is partly done, open it, and compare what comes of it with a study that was never damaged.
+
+`python -m tests.faults --quick` injects 50 faults with a fixed seed: bit flips, truncations, emptied and missing files
+and folders, at random places of checkpoints, metrics, results, records, plans and data. After each the study is
+reported and run again. No undamaged run may be lost or changed, and no damaged file used without a word: either the
+final numbers are those of the undamaged study and the damage is named, or the command is refused (exit 2) and names the
+file and a remedy that helps. `--all` injects 1,000.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from taetpu.core.errors import UserError
+from taetpu.report.build import background, build
+from taetpu.spec.design import Study
+from taetpu.spec.loading import load_study
+from taetpu.stats.analyse import analyse, results
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study import run, trainer
+from taetpu.train.plan import parse_packing
+from taetpu.train.watch import Watcher
+
+STUDY = """\
+study: small
+base:
+  task: {kind: text, source: data.txt, seq_len: 8, val: 0.2}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 16, batch_size: 4, eval_every: 8, log_every: 4, checkpoint: 4, keep_checkpoints: true, sample: {tokens: 4}}
+seeds: 2
+arms:
+  low-lr: {train.optimizer.lr: 1e-4}
+"""  # noqa: E501
+TEXT = "the cat sat on the mat and ate the rat while the dog lay by the log " * 12
+PACKING = parse_packing("2")
+LAST, BEFORE = 12, 8  # the checkpoints of the pack in the middle of which the study was stopped
+
+
+class Stop(Watcher):
+    """Stops the second pack behind its last but one checkpoint."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def pack(self, number: int, of: int, runs: Any) -> None:
+        self.number = number
+
+    def stored(self, step: int) -> None:
+        if self.number == 2 and step == LAST:
+            raise KeyboardInterrupt
+
+
+class Told(Watcher):
+    """Collects what is told of damage."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def damaged(self, where: str, problem: str, moved: str) -> None:
+        self.lines.append(where)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: of a kind, at a file or folder, given below the folder that holds the data and the root."""
+
+    kind: str
+    place: Path
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}"
+
+    @property
+    def of(self) -> str:
+        """What sort of file it strikes."""
+        parts = self.place.parts[2:]
+        if self.place.name == "data.txt":
+            return "data"
+        if parts[:1] == ("packs",):
+            return "checkpoints" if len(parts) > 2 and parts[2].isdecimal() else "packs"
+        if parts[:1] == ("runs",):
+            return {4: "results and records"}.get(len(parts), parts[3] if len(parts) > 4 else "runs")
+        return "the study's own files"
+
+
+def flip(path: Path, at: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[at.randrange(len(data))] ^= 1 << at.randrange(8)
+    path.write_bytes(data)
+
+
+def cut(path: Path, at: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: at.randrange(path.stat().st_size)])
+
+
+def empty(path: Path, at: random.Random) -> None:
+    for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+        file.write_bytes(b"") if path.is_file() else file.unlink()
+
+
+def remove(path: Path, at: random.Random) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+KINDS: dict[str, Callable[[Path, random.Random], None]] = {"flip": flip, "cut": cut, "empty": empty, "remove": remove}
+
+
+class Bench:
+    """A reference, a study that is partly done, and what is compared."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        source = folder / "source"
+        source.mkdir()
+        (source / "study.yaml").write_text(STUDY)
+        (source / "data.txt").write_text(TEXT)
+        self.study = load_study(source / "study.yaml")
+        share_programs(self.study)
+        whole = self.open(source / "whole")
+        self.train(whole, Watcher())
+        self.whole = files(whole)
+        part = self.open(source / "part")
+        with suppress(KeyboardInterrupt):
+            self.train(part, Stop())
+        self.values = values(analyse(part))
+        build(part)
+        self.part = files(part)
+        shutil.rmtree(source / "whole")
+        self.source = source
+
+    def open(self, root: Path) -> StudyFolder:
+        return StudyFolder(open_store(root), self.study.name)
+
+    def train(self, folder: StudyFolder, watcher: Watcher, study: Study | None = None, retrain: bool = False) -> None:
+        options = run.Options(packing=PACKING, retrain_damaged=retrain)
+        outcome = run.run_study(study or self.study, folder, watcher, options)
+        assert not outcome.failed, outcome.failed[0].error
+
+    def places(self) -> list[Path]:
+        """Every file and folder that may be struck. `lock` holds nothing, and the report is only ever written."""
+        own = sorted(path.relative_to(self.source) for path in (self.source / "part/small").rglob("*"))
+        return [Path("data.txt"), *(path for path in own if path.name != "lock" and "report" not in path.parts)]
+
+    def fault(self, at: random.Random) -> Fault:
+        """One at random: first what is struck, so that a checkpoint's many files do not draw all."""
+        groups: dict[str, list[Path]] = {}
+        for place in self.places():
+            groups.setdefault(Fault("", place).of, []).append(place)
+        place = at.choice(groups[at.choice(sorted(groups))])
+        known = self.source / place
+        kinds = list(KINDS) if known.is_file() and known.stat().st_size else ["empty", "remove"]
+        return Fault(at.choice(kinds if known.is_dir() or known.stat().st_size else ["remove"]), place)
+
+    def strike(self, fault: Fault, at: random.Random) -> str:
+        """Inject a fault into a copy and open it; what came of it.
+
+        Raises:
+            AssertionError: a promise is broken.
+        """
+        here = self.folder / "struck"
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(self.source, here)
+        folder, study = self.open(here / "part"), self.study
+        KINDS[fault.kind](here / fault.place, at)
+        before = files(folder)
+        self.check_report(folder, here / fault.place)
+        told = Told()
+        try:
+            if fault.of == "data":
+                study = load_study(here / "study.yaml")
+            self.train(folder, told, study)
+        except UserError as error:
+            self.check_refusal(error, here / fault.place)
+            self.check_untouched(folder, before, fault)
+            self.remedy(error, folder, fault, here / fault.place)
+            return "refused"
+        finally:
+            self.check_untouched(folder, before, fault)
+        self.check_whole(folder)
+        if told.lines:
+            assert any(overlap(Path(line), here / fault.place) for line in told.lines), f"named {told.lines}"
+            return "repaired"
+        assert not needed(fault), "not a word was said"
+        return "not used"
+
+    def check_report(self, folder: StudyFolder, struck: Path) -> None:
+        """A report has the numbers that the runs came to, or names the file."""
+        try:
+            found = values(results(folder))
+        except UserError as error:
+            self.check_refusal(error, struck)
+            return
+        wrong = {run for run, value in found.items() if value is not None and value != self.values[run]}
+        assert not wrong, f"reported {wrong}"
+
+    def check_refusal(self, error: UserError, struck: Path) -> None:
+        assert error.remedy, f"no remedy: {error}"
+        words = str(error).replace(":", " ").split()
+        named = [Path(word) for word in words if word.startswith(str(self.folder))]
+        assert any(overlap(path, struck) for path in named) or struck.name == "data.txt", f"not named: {error}"
+
+    def check_untouched(self, folder: StudyFolder, before: dict[str, bytes], fault: Fault) -> None:
+        """The runs that were done and not struck have every byte that they had."""
+        after = files(folder)
+        for run_folder in {name.rpartition("/")[0] for name in self.part if name.endswith("/result.json")}:
+            if not overlap(Path("part/small", run_folder), fault.place):
+                for name in (name for name in before if name.startswith(f"{run_folder}/")):
+                    assert after.get(name) == before[name], f"{name} was changed"
+
+    def check_whole(self, folder: StudyFolder) -> None:
+        after = files(folder)
+        for name in (name for name in self.whole if name.startswith("runs/") or name == "results.json"):
+            assert after.get(name) == self.whole[name], f"{name} is not that of the undamaged study"
+
+    def remedy(self, error: UserError, folder: StudyFolder, fault: Fault, struck: Path) -> None:
+        """Do what the error says; the study then ends with the numbers of the undamaged one."""
+        assert error.remedy
+        if "--retrain-damaged" in error.remedy:
+            told = Told()
+            self.train(folder, told, retrain=True)
+            assert told.lines, "retrained without a word"
+        else:
+            if "delete it" in error.remedy:
+                struck.unlink()
+            else:
+                shutil.copy2(self.source / fault.place, struck)
+            self.train(folder, Told())
+        self.check_whole(folder)
+
+
+def share_programs(study: Study) -> None:
+    """Compile, and prove the arms, once, and draw no charts: this is about files."""
+    made: dict[str, Any] = {}
+    build_program, prove = trainer.Program, run.proved
+
+    def program(structure: Any, source: Any, **settings: Any) -> Any:
+        key = f"{structure} {settings}"
+        if key not in made:
+            made[key] = build_program(structure, source, **settings)
+        return made[key]
+
+    proof = prove(study)
+    trainer.Program = program  # type: ignore[misc,assignment]
+    run.proved = lambda one: proof if one is study else prove(one)
+    run.build = read_for_report
+
+
+def read_for_report(folder: StudyFolder) -> dict[str, str]:
+    """Read what a report is made of."""
+    found = folder.read_results()
+    assert found
+    background(folder, found)
+    return {}
+
+
+def files(folder: StudyFolder) -> dict[str, bytes]:
+    """The contents of a study by name, but for wall times and what was set aside."""
+    root = Path(folder.where)
+    found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    hidden = {"times", "times.json", "damaged", "report", "lock"}
+    return {name: path.read_bytes() for name, path in found.items() if not hidden & set(name.split("/"))}
+
+
+def values(found: dict[str, Any]) -> dict[tuple[str, int], float | None]:
+    return {(arm["name"], one["seed"]): one["value"] for arm in found["arms"] for one in arm["runs"]}
+
+
+def overlap(one: Path, other: Path) -> bool:
+    """Is one of two paths the other, or in it?"""
+    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return one == other or one in other.parents or other in one.parents
+
+
+def needed(fault: Fault) -> bool:
+    """Would the study have used what was struck? Not what is only ever written, nor what was lost without a trace."""
+    parts = fault.place.parts[2:]
+    if fault.place.name in ("results.json", "times.json") or "times" in parts:
+        return False
+    if parts[:1] == ("packs",):
+        newest = len(parts) > 2 and parts[2] == str(LAST)
+        return newest and not (fault.kind == "remove" and (len(parts) == 3 or parts[3] == "digests.json"))
+    if parts[:1] == ("runs",):
+        if fault.kind in ("remove", "empty") and len(parts) <= 3:
+            return False  # as if it had never been trained
+        return not (fault.kind == "remove" and fault.place.name == "result.json")
+    return fault.kind != "remove" and len(parts) > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="50 faults")
+    parser.add_argument("--all", action="store_true", help="1,000 faults")
+    parser.add_argument("--faults", type=int, help="another number of faults")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    number = given.faults or (1000 if given.all else 50)
+    began, at = time.monotonic(), random.Random(given.seed)
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    came, broken = Counter[tuple[str, str]](), []
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        bench = Bench(Path(folder).resolve())
+        ready = time.monotonic() - began
+        for _ in range(number):
+            fault = bench.fault(at)
+            try:
+                came[fault.of, bench.strike(fault, at)] += 1
+            except Exception as error:
+                came[fault.of, "BROKEN"] += 1
+                broken.append(f"{fault}: {type(error).__name__}: {error}".replace(folder, ""))
+    outcomes = ("repaired", "refused", "not used", "BROKEN")
+    print(f"{'struck':24}" + "".join(f"{outcome:>10}" for outcome in outcomes))
+    for of in sorted({of for of, _ in came}):
+        print(f"{of:24}" + "".join(f"{came[of, outcome]:>10}" for outcome in outcomes))
+    took = f"{time.monotonic() - began:.0f} s, {ready:.0f} of them before the first"
+    print(f"{number} faults, {len(broken)} promises broken; {took}")
+    for line in broken:
+        print(f"  {line}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The sample that is evaluated during training: how large it is, and for whom."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taetpu.core.errors import UserError
+from taetpu.core.loading import load
+from taetpu.spec.evaluation import SHARE, TRAINING, Sample
+from taetpu.spec.schema import RunConfig
+from taetpu.spec.train_config import TrainConfig
+
+WINDOWS = 60
+
+
+def sample(**train) -> Sample:
+    task = {"kind": "copy", "seq_len": 16, "symbols": 5, "min_length": 2, "max_length": 6, "eval_size": WINDOWS}
+    data = {"task": task, "model": {"dim": 8, "num_layers": 1}, "train": {"steps": 10, **train}}
+    config = load(RunConfig, data).resolve()
+    return Sample.of(config, config.task.prepare(None))
+
+
+@settings(deadline=None, max_examples=50)
+@given(steps=st.integers(1, 3000), batch=st.integers(1, 64), every=st.none() | st.integers(1, 500))
+def test_evaluating_costs_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
+    found = sample(steps=steps, batch_size=batch, eval_every=every)
+    times = len(load(TrainConfig, {"steps": steps, "eval_every": every}).evaluations(steps))
+    training = steps * batch * TRAINING  # in forward passes over a window
+    assert 1 <= found.windows <= found.total == WINDOWS
+    assert found.windows * times <= SHARE * training or found.windows == 1
+    if found.windows < WINDOWS and found.windows > batch:  # batches are whole, and no more would fit
+        assert found.windows % batch == 0
+        assert (found.windows + batch) * times > SHARE * training
+
+
+def test_neither_model_nor_clock_enters():
+    assert sample(steps=2000, batch_size=4) == sample(steps=2000, batch_size=4, clip=None, precision="bfloat16")
+
+
+def test_a_long_study_evaluates_the_whole_split():
+    assert sample(steps=100_000).windows == WINDOWS
+
+
+@pytest.mark.parametrize(("asked", "windows"), [("all", WINDOWS), (7, 7), (1000, WINDOWS)])
+def test_a_setting_says_otherwise(asked, windows: int):
+    found = sample(eval_windows=asked)
+    assert (found.asked, found.windows) == (asked, windows)
+    assert Sample.stored(found.frozen) == found
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "some"])
+def test_what_is_no_number_of_windows_is_refused(value):
+    with pytest.raises(UserError, match="must be auto, all or a positive number of windows") as caught:
+        load(TrainConfig, {"steps": 1, "eval_windows": value})
+    assert caught.value.path == ("eval_windows",)
+
+
+@pytest.mark.parametrize(("total", "windows"), [(100, 20), (50, 10), (2, 1), (200, 40)])
+def test_an_arm_with_other_windows_evaluates_the_same_share(total: int, windows: int):
+    assert Sample("auto", 20, 100).among(total) == windows
+    assert Sample("all", 100, 100).among(total) == total

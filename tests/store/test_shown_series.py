@@ -1,0 +1,27 @@
+"""Which series shows how the primary metric develops, whatever is measured of it and when."""
+
+import pytest
+
+from taetpu.store.metrics import shown_series
+
+EVERY = {"train/loss", "val/loss", "val/accuracy"}  # at each evaluation
+SAMPLED = {"train/loss", "val_sample/loss", "val_sample/accuracy"}
+ENDED = SAMPLED | EVERY
+
+
+@pytest.mark.parametrize(
+    ("primary", "recorded", "shown", "curve"),
+    [
+        ("val/accuracy", [EVERY, EVERY], "val/accuracy", "val/accuracy"),
+        ("val/accuracy", [SAMPLED, ENDED], "val_sample/accuracy", "val_sample/accuracy"),  # one still trains
+        ("val/accuracy", [ENDED, ENDED], "val/accuracy", "val_sample/accuracy"),
+        ("test/accuracy", [SAMPLED, ENDED], "val_sample/accuracy", "val_sample/accuracy"),
+        ("test/accuracy", [EVERY, {"train/loss"}], "val/accuracy", "val/accuracy"),  # one was not evaluated yet
+        ("val/bits_per_byte", [EVERY], "val/loss", "val/loss"),
+        ("val/accuracy", [], "val/accuracy", "val/accuracy"),
+        ("val/accuracy", [{"train/loss"}], "val/accuracy", "val/accuracy"),
+    ],
+)
+def test_the_series_that_is_shown(primary, recorded, shown, curve) -> None:
+    assert shown_series(primary, recorded) == shown
+    assert shown_series(primary, iter(recorded), curve=True) == curve
