@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from taetpu.core.identity import canonical
+
+MAX_SIZE = 2**20
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+"""The length of an axis. The bound lies beyond what is trained; a larger number is refused, not allocated."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tokenizers as hf
 from pydantic import Field
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from taetpu.core.config import Component
+from taetpu.core.config import MAX_SIZE, Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
@@ -167,7 +167,7 @@ class BPEConfig(TokenizerConfig):
     All 256 bytes are in the vocabulary, so nothing is ever unseen. A short text may yield fewer than `vocab_size`.
     """
 
-    vocab_size: Annotated[int, Field(ge=256, description="tokens to train, 256 bytes included")]
+    vocab_size: Annotated[int, Field(ge=256, le=MAX_SIZE, description="tokens to train, 256 bytes included")]
 
     def train(self, text: str) -> Tokenizer:
         inner = hf.Tokenizer(models.BPE())

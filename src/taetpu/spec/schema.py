@@ -1,6 +1,7 @@
 """What a study file may say, and what a run is resolved to."""
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -208,12 +209,25 @@ class StudySpec(Config):
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
             raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")
+        if len(seeds) > MOST_SEEDS:
+            problem = f"{len(seeds)} seeds are more than a study takes"
+            raise UserError(problem, path=("seeds",), remedy=f"at most {MOST_SEEDS}")
         for i, seed in enumerate(seeds):
             if type(seed) is not int or not 0 <= seed <= MAX_SEED:
                 raise UserError(f"{seed!r} is not a seed", path=("seeds", i), remedy=f"an integer from 0 to {MAX_SEED}")
-            if seed in seeds[:i]:
-                raise UserError(f"seed {seed} is listed twice", path=("seeds", i), remedy="seeds must differ")
+        if (i := repeated(seeds)) is not None:
+            raise UserError(f"seed {seeds[i]} is listed twice", path=("seeds", i), remedy="seeds must differ")
         return tuple(seeds)
+
+
+def repeated(seeds: Sequence[int]) -> int | None:
+    """The position of the first seed that stands earlier in the list; None where all differ."""
+    seen = set[int]()
+    for i, seed in enumerate(seeds):
+        if seed in seen:
+            return i
+        seen.add(seed)
+    return None
 
 
 def load_spec(data: dict[str, Any]) -> StudySpec:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
@@ -20,11 +20,11 @@ SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # what
 class SampleConfig(Config):
     """What is drawn from the model at each evaluation, for people to read."""
 
-    tokens: PositiveInt = 60
+    tokens: Size = 60
     """Tokens to draw."""
     temperature: NonNegativeFloat = 0.8
     """Divides the logits before sampling; 0 takes the likeliest token."""
-    top_k: PositiveInt | None = None
+    top_k: Size | None = None
     """Sample among this many of the likeliest tokens; `none`: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample among the likeliest tokens that together have this probability; `none`: all."""
@@ -47,9 +47,9 @@ class TrainConfig(Config):
     """Optimizer steps. Either `steps` or `epochs` is set."""
     epochs: PositiveFloat | None = None
     """Passes over the training windows. Either `steps` or `epochs` is set."""
-    batch_size: PositiveInt = 32
+    batch_size: Size = 32
     """Sequences of an optimizer step."""
-    accumulate: PositiveInt = 1
+    accumulate: Size = 1
     """Parts that a batch is divided into, to save memory; must divide `batch_size`."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
@@ -171,6 +171,10 @@ class TrainConfig(Config):
                 path=("epochs",),
                 remedy="set steps instead",
             )
-        steps = max(1, round((self.epochs or 0) * num_windows / self.batch_size))
+        asked = (self.epochs or 0) * num_windows / self.batch_size
+        if asked > MAX_STEPS:
+            problem = f"epochs={self.epochs:g} of {num_windows} windows are {asked:.3g} steps"
+            raise UserError(problem, path=("epochs",), remedy=f"at most {MAX_STEPS} steps")
+        steps = max(1, round(asked))
         self.check_schedule(steps)
         return steps
