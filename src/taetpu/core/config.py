@@ -38,7 +38,12 @@ class Config(BaseModel):
     """Base of every config. Frozen, no unknown fields, no silent conversion (a string is not a number)."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
     )
 
 

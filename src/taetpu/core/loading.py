@@ -151,7 +151,7 @@ def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserEr
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         given = cls.model_fields[str(where[0])]
-        hint = f" ({given.description})" if given.description else ""
+        hint = f" ({given.description.rstrip('.')})" if given.description else ""
         return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"add {where[0]}: ...")
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -127,6 +127,7 @@ class Task(Component):
     """Base of the kinds of slot `task`: what is learned, before any data is read."""
 
     seq_len: PositiveInt
+    """Tokens of a sequence."""
 
     @property
     @abstractmethod

@@ -52,9 +52,13 @@ class SyntheticTask(Task):
     """What the synthetic tasks share. Lengths run from `min_length` to `max_length`, by default whatever fits."""
 
     symbols: int = Field(default=16, ge=2)
+    """Size of the alphabet."""
     min_length: PositiveInt = 1
+    """Shortest input, in symbols."""
     max_length: PositiveInt | None = None
+    """Longest input, in symbols; `none`: the longest that fits."""
     eval_size: PositiveInt = 512
+    """Sequences of each evaluation split."""
 
     @property
     @abstractmethod
@@ -208,6 +212,7 @@ class AnswerTask(SyntheticTask):
     """x is n symbols, y is n answers, one for each."""
 
     form: Literal["causal", "encoder"] = "causal"
+    """Whether the answer follows the input (`causal`) or stands at its positions (`encoder`)."""
 
     @abstractmethod
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -346,6 +351,7 @@ class Induction(SyntheticTask):
     """
 
     min_length: int = Field(default=2, ge=2)
+    """Fewest symbols of a pass."""
 
     @property
     def causal(self) -> bool:

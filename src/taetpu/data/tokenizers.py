@@ -138,6 +138,9 @@ class CharConfig(TokenizerConfig):
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
+    """What becomes of a character that the training split lacks: one shared token (`unk`), nothing (`drop`), or an
+    error.
+    """
 
     def train(self, text: str) -> Tokenizer:
         chars = [*sorted(set(text) - {UNK}), UNK] if self.unseen == "unk" else sorted(set(text))

@@ -45,13 +45,21 @@ class AttentionConfig(Component):
     """
 
     num_heads: PositiveInt = 4
+    """Query heads."""
     num_kv_heads: PositiveInt | None = None
+    """Key-value heads; `none`: as many as query heads. Must divide `num_heads`."""
     head_dim: PositiveInt | None = None
+    """Width of a head; `none`: dim / num_heads."""
     scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    """Factor of the scores; `none`: head_dim^-0.5."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
+    """What is done to the scores before the softmax."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
     causal: bool = True
+    """Whether a position sees only earlier ones and itself; must fit the task."""
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
+    """Numbers of heads whose output is zeroed, in training and evaluation."""
 
     @field_validator("drop_heads")
     @classmethod

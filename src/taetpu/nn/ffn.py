@@ -41,8 +41,11 @@ class MLPConfig(Component):
     """act(x W_up) W_down with an inner size of `mult` times dim, or of `hidden`."""
 
     mult: PositiveFloat = 4.0
+    """Inner size as a multiple of dim."""
     hidden: PositiveInt | None = None
+    """Inner size; `none`: mult * dim."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
     activation: ClassVar[str]
 
     def check(self, dims: Dims) -> None:
@@ -112,8 +115,11 @@ class SwiGLUConfig(Component):
     """
 
     mult: PositiveFloat = 8 / 3
+    """Inner size as a multiple of dim."""
     hidden: PositiveInt | None = None
+    """Inner size; `none`: mult * dim, rounded."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
 
     def check(self, dims: Dims) -> None:
         inner_size(self.mult, self.hidden, dims.dim, multiple=8)

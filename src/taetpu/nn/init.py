@@ -21,6 +21,7 @@ class GPT2Scaled(Component):
     """
 
     std: Annotated[NonNegativeFloat, Traced()] = 0.02
+    """Standard deviation of weights."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         std = self.std / (2 * dims.num_layers) ** 0.5 if role == "out" else self.std
@@ -36,6 +37,7 @@ class FanIn(Component):
     """
 
     gain: Annotated[NonNegativeFloat, Traced()] = 1.0
+    """Variance times fan-in."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         fan_in = dims.dim if role in ("embedding", "position") else shape[0]

@@ -36,18 +36,31 @@ class ModelConfig(Config):
     """The model as a study writes it. `layers` overrides single layers: `{-1: {ffn: none}, "0:2": {norm: ...}}`."""
 
     dim: PositiveInt
+    """Width of the residual stream."""
     num_layers: PositiveInt
+    """Number of layers."""
     mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
+    """What mixes positions in each layer."""
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    """How the model sees the order of tokens."""
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    """Normalisation of the residual stream."""
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
+    """The feed-forward branch of each layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    """How the output of a branch joins the residual stream."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
+    """What each block does to its output."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
+    """The tables that tokens enter and leave by."""
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    """The distribution that weights are drawn from."""
     bias: bool = False
+    """Whether projections and layer norms have biases, unless a component says otherwise."""
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
+    """Probability of dropping an activation, after the embedding and after each branch."""
     layers: dict[int | str, Any] = Field(default_factory=dict)
+    """Overrides of single layers, by number, negative number or slice: `{-1: {ffn: none}, "0:2": {norm: layer}}`."""
 
     def resolve(self) -> "LMConfig":
         """Every layer spelled out.

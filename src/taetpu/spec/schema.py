@@ -98,10 +98,13 @@ class Measure(Config):
     """What arms are compared by, and how. The direction defaults to what is better: less loss, more accuracy."""
 
     primary: str = "val/loss"
+    """The metric that arms are compared by, at the end of training."""
     direction: Literal["min", "max"] = "min"
+    """Whether less (`min`) or more (`max`) of it is better."""
     equivalence: Annotated[PositiveFloat | None, Field(description="a smaller difference does not matter")] = None
     alpha: Annotated[float, Field(gt=0, le=0.2, description="chance of any false verdict of better or worse")] = 0.05
-    looks: Annotated[tuple[int, ...], Field(description="numbers of seeds at which verdicts are given")] = ()
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds at which verdicts are given, e.g. [5, 8]."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,19 +133,27 @@ class StudySpec(Config):
 
     study: Annotated[str, Field(description="the name of the study")]
     base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
-    seeds: Annotated[Any, Field(description="how many, or a list of them")] = 3
-    plugins: Annotated[tuple[str, ...], Field(description="Python files, relative to the study's")] = ()
+    seeds: Annotated[Any, Field(description="the number of seeds, or a list of them, e.g. 5 or [11, 12, 13]")] = 3
+    plugins: tuple[str, ...] = ()
+    """Python files with kinds of your own, relative to the study file."""
     arms: dict[Any, Any] = Field(default_factory=dict)
+    """Variants of the baseline by name, each with its overrides: dotted paths from `model`, `train` or `task` on."""
     grid: dict[Any, Any] = Field(default_factory=dict)
+    """An arm for every combination of these values, which are listed by dotted path."""
     leave_one_out: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to remove from the baseline, by name: an arm without each part, and one without all of them."""
     add_one_in: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to add to the baseline, by name: an arm with each part, and one with all of them."""
     factorial: dict[Any, Any] = Field(default_factory=dict)
+    """Factors to cross, each a list of values or a named change; `fraction` runs a part of the combinations."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
-    tune: Annotated[dict[Any, Any], Field(description="values that every arm tries on tuning seeds")] = Field(
+    """Scales at which every arm is repeated: a list of values for each dotted path, one value a scale."""
+    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on `seeds` of their own")] = Field(
         default_factory=dict
     )
-    match: Annotated[tuple[Matching, ...], Field(description="what arms are given as much of as the baseline has")] = ()
+    match: Annotated[tuple[Matching, ...], Field(description="what every arm gets as much of as the baseline")] = ()
     measure: Measure = Measure()
+    """What arms are compared by, and how."""
     trackers: Annotated[Any, Field(description="where runs are shown, e.g. [tensorboard]")] = None
 
     @field_validator("match", mode="before")

@@ -21,9 +21,13 @@ class SampleConfig(Config):
     """What is drawn from the model at each evaluation, for people to read."""
 
     tokens: PositiveInt = 60
+    """Tokens to draw."""
     temperature: NonNegativeFloat = 0.8
+    """Divides the logits before sampling; 0 takes the likeliest token."""
     top_k: PositiveInt | None = None
+    """Sample among this many of the likeliest tokens; `none`: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sample among the likeliest tokens that together have this probability; `none`: all."""
 
 
 class TrainConfig(Config):
@@ -40,23 +44,45 @@ class TrainConfig(Config):
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
+    """Optimizer steps. Either `steps` or `epochs` is set."""
     epochs: PositiveFloat | None = None
+    """Passes over the training windows. Either `steps` or `epochs` is set."""
     batch_size: PositiveInt = 32
+    """Sequences of an optimizer step."""
     accumulate: PositiveInt = 1
+    """Parts that a batch is divided into, to save memory; must divide `batch_size`."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
+    """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
+    """The learning rate over training."""
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
+    """Upper bound of the gradient's norm; `none`: no clipping."""
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
+    """Changes of single steps: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
+    """What is measured of single steps: a list of kinds, or settings by name."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
+    """How numbers are computed. No part of a run's identity, and the same for all arms."""
     eval_every: PositiveInt | None = None
+    """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
     eval_windows: int | str = "auto"
+    """Windows of the validation split to evaluate during training: a number, `all`, or at most a tenth of the
+    training's FLOPs (`auto`). The whole split is evaluated at the end.
+    """
     checkpoint: int | str = "eval"
+    """After which steps a killed run can resume: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every
+    n steps (a number), or only when done (`end`).
+    """
     keep_checkpoints: bool = False
+    """Whether the models of checkpoint steps are kept."""
     log_every: PositiveInt = 10
+    """Steps over which logged training metrics are averaged."""
     sample: SampleConfig | None = SampleConfig()
+    """The text drawn from the model at each evaluation; `none`: no text."""
     loss_bound: PositiveFloat = 1e3
+    """A training loss above this bound means that the run diverged."""
 
     @field_validator("checkpoint", mode="before")
     @classmethod
