@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class Scenario:
 
     Attributes:
         noise: of a run: `normal`, or `heavy` (Student's t with 3 degrees of freedom, scaled to a variance of 1).
+        accuracy: runs are accuracies: normal log-odds about this mean, or `all or nothing`; None for a
+            metric without bounds. Its intervals are cut to what a difference can be.
         block: standard deviation of what all arms of a seed share, in standard deviations of a run.
         baseline, arm, half: how many times as noisy the baseline is, the first arm, and half of the arms.
         copied: the share of a run's variance that it has in common with half of the arms, its relatives.
@@ -53,6 +55,7 @@ class Scenario:
     half: float = 1.0
     copied: float = 0.0
     active: int = 0
+    accuracy: float | Literal["all or nothing"] | None = None
 
     @property
     def fewest(self) -> int:
@@ -62,7 +65,14 @@ class Scenario:
     @property
     def equal(self) -> bool:
         """Are all runs equally noisy, and normal?"""
-        return (self.noise, self.baseline, self.arm, self.half, self.copied) == ("normal", 1.0, 1.0, 1.0, 0.0)
+        how = (self.noise, self.baseline, self.arm, self.half, self.copied, self.accuracy)
+        return how == ("normal", 1.0, 1.0, 1.0, 0.0, None)
+
+    def share(self, y: Array) -> Array:
+        """Accuracies from log-odds."""
+        if self.accuracy == "all or nothing":
+            return np.where(y > 0, 0.99, 0.2) + 0.005 * np.tanh(y)
+        return 1 / (1 + np.exp(-float(self.accuracy or 0) - y))
 
     def draw(self, rng: np.random.Generator, studies: int, arms: int, seeds: int) -> tuple[Array, NDArray[np.bool_]]:
         """`(studies, arms, seeds)`, the baseline first, and which of the others have an effect."""
@@ -77,7 +87,8 @@ class Scenario:
         y[:, 1 : 1 + arms // 2] *= self.half
         active = np.arange(1, arms) >= arms - ((arms - 1) // 2 if self.active < 0 else self.active)
         y[:, 1:][:, active] += ACTIVE_EFFECT
-        return y + self.block * rng.standard_normal((studies, 1, seeds)), active
+        y = y + self.block * rng.standard_normal((studies, 1, seeds))
+        return y if self.accuracy is None else self.share(y), active
 
 
 SCENARIOS = (
@@ -99,6 +110,9 @@ SCENARIOS = (
     Scenario("an arm with an effect, none shared", block=0.0, active=1),
     Scenario("two arms with an effect", active=2),
     Scenario("half of the arms with an effect", active=-1),
+    Scenario("accuracies about 0.27", accuracy=-1.0),
+    Scenario("accuracies about 0.98", accuracy=4.0),
+    Scenario("accuracies of all or nothing", accuracy="all or nothing"),
 )
 
 
@@ -242,6 +256,8 @@ def tried(scenario: Scenario, arms: int, seeds: int, studies: int, methods: Sequ
     found["methods"] = {}
     for method in methods:
         judged = TESTS[method](y[:MOST_RESAMPLED] if method == "bootstrap" else y)
+        if method == "ours" and scenario.accuracy is not None:
+            judged = replace(judged, low=np.clip(judged.low, -1, 1), high=np.clip(judged.high, -1, 1))
         covered = (judged.low <= truth) & (truth <= judged.high)
         found["methods"][method] = {
             "false": float((judged.p[:, ~active] < ALPHA).any(1).mean()),

@@ -41,7 +41,10 @@ def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
     assert long["packs"][0]["seconds"] is None
     said = taetpu("plan", "s.yaml").out
     assert re.search(r"\n +1 +4 +4 +2 +rule of thumb +baseline, low-lr *\n", said)
-    assert "time: measured at run\n" in said
+    assert re.search(r"\ntime: \S+ \(train steps \S+, evaluation \S+, compiling\s+\S+\), from this\s+machine's", said)
+    low, high = plan["time"]["total"]
+    assert 0 < low < high
+    assert f"evaluation: {plan['evaluation']['windows']} of 32 validation windows during training" in said
 
 
 def test_a_plan_knows_what_was_measured_and_how_long_it_takes(taetpu, here):
@@ -54,7 +57,8 @@ def test_a_plan_knows_what_was_measured_and_how_long_it_takes(taetpu, here):
     assert [pack["seconds"] for pack in plan["packs"]] == [20 * 60.0]
     said = taetpu("plan", "s.yaml").out
     assert re.search(r"\n +1 +4 +4 +1 +measured +baseline, low-lr *\n", said)
-    assert "time: 0:20:00 of steps alone\n" in said
+    assert "(train steps 14min-32min, " in said
+    assert "from what such packs took on this machine" in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 80
 
 

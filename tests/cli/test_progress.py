@@ -20,14 +20,15 @@ ESCAPES = r"\x1b\[[\d;?]*[A-Za-z]"
 def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     _, done = trained
     assert "\x1b" not in done.err
-    first, *evaluations = done.err.splitlines()
+    expected, first, *evaluations = done.err.splitlines()
+    assert re.match(r"time: [\d:]+ to [\d:]+, from .*; corrected when steps have been timed", expected)
     assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
-    pattern = r"  step (\d+): val/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
-    pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB, 0:00:\d\d left\)"  # a CPU has no peak
+    pattern = r"  step (\d+: val_sample|\d+: val)/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
+    pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB, 0:0\d:\d\d left\)"  # a CPU has no peak
     samples = [line for line in evaluations if line.startswith("  sample of ")]
     assert [line.split(":")[0] for line in samples] == ["  sample of baseline", "  sample of low-lr"] * 2
     found = [re.fullmatch(pattern, line) for line in evaluations if line not in samples]
-    assert [match and match[1] for match in found] == ["10", "20"]
+    assert [match and match[1] for match in found] == ["10: val_sample", "20: val"]
 
 
 def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
@@ -94,7 +95,7 @@ def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
     assert any(bar[4:] == ["compiling", bar[5]] for bar in bars)  # no speed, no time left
     pattern = r"pack 1/1 \S+ +\d+% [\d,]+ tokens/s 0:00:\d\d 0:0\d:\d\d left"
     assert any(re.fullmatch(pattern, line.rstrip()) for line in lines)
-    assert any(re.fullmatch(r"arm +train/loss +val/loss", line.rstrip()) for line in lines)
+    assert any(re.fullmatch(r"arm +train/loss +val(?:_sample)?/loss", line.rstrip()) for line in lines)
     for arm in ("baseline", "low-lr"):
         assert any(re.fullmatch(rf"{arm} +\d\.\d{{3}} +\d\.\d{{3}}", line.rstrip()) for line in lines)
     assert any(line.startswith(("baseline: <bos>", "low-lr: <bos>")) for line in lines)  # a sample

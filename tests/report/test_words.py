@@ -36,7 +36,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         "label": None,
         "noise_floor": {"sd": 0.0123, "seeds": seeds, "resolves": 0.017},
         "model": model,
-        "groups": [{"baseline": "baseline", **model}],
+        "groups": [{"baseline": "baseline", "arms": [], **model}],
         "designs": {"limits": []},
         "tuning": None,
         "hardware": [{"device": "cpu", "machine": "x86_64", "runs": 5}],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Mistakes, UserError
 from taetpu.spec.arms import candidates, label
 from taetpu.spec.design import frozen
 from taetpu.spec.schema import NAME, load_spec
@@ -20,7 +20,10 @@ values = scalars | st.lists(scalars, min_size=1, max_size=3) | st.dictionaries(s
 
 
 def arms(**parts):
-    return candidates(load_spec({"study": "s", "base": BASE, **parts}), BASE)
+    mistakes = Mistakes()
+    made = candidates(load_spec({"study": "s", "base": BASE, **parts}), BASE, mistakes)
+    mistakes.raised()
+    return made
 
 
 @given(st.lists(values, min_size=1, max_size=6), st.text(max_size=5))

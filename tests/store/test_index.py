@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.store import index
 from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.index import find_studies, one_study, studies
 from taetpu.store.study import StudyFolder
@@ -99,3 +100,59 @@ def test_runs_that_tuning_tried_do_not_count_as_the_studys(tmp_path):
         run.finish({"outcome": "finished"})
     (entry,) = studies(tmp_path)
     assert (entry.done, entry.total) == (1, 1)
+
+
+# --- what is remembered ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys that are read from the store; the index lies in a cache folder of the test's."""
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+    found, read = [], type(store).read
+    monkeypatch.setattr(type(store), "read", lambda self, key: found.append(key) or read(self, key))
+    return found
+
+
+def test_a_study_file_that_has_not_changed_is_read_once(store: Store, filled: str, reads, monkeypatch):
+    monkeypatch.setattr(index, "SETTLED", float("-inf"))  # as of files that were written a while ago
+    first = studies(filled)
+    assert sorted(reads) == ["a/study.yaml", "b/study.yaml"]
+    reads.clear()
+    StudyFolder(store, "a").run("x", 1, "3" * 8).finish({"outcome": "finished"})
+    again = studies(filled)
+    assert reads == []
+    assert [entry.done for entry in again] == [3, 0]
+    assert again[1] == first[1]
+    time.sleep(0.01)
+    b = StudyFolder(store, "b")
+    b.write_study({**b.read_study(), "seeds": [0, 1, 2]}, replace=True)
+    reads.clear()
+    assert studies(filled)[1].total == 3
+    assert reads == ["b/study.yaml"]
+
+
+def test_a_file_that_was_just_written_is_read_again(store: Store, filled: str, reads):
+    """Two writings within one tick of a disk's clock have one time."""
+    studies(filled)
+    reads.clear()
+    studies(filled)
+    assert sorted(reads) == ["a/study.yaml", "b/study.yaml"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[1]", b'{"a": {"written": 1}}', b'{"a": 3, "b": null}'])
+def test_a_damaged_index_changes_nothing(filled: str, reads, monkeypatch, tmp_path, damage: bytes):
+    monkeypatch.setattr(index, "SETTLED", float("-inf"))
+    whole = studies(filled)
+    (file,) = (tmp_path / "cache" / "studies").iterdir()
+    file.write_bytes(damage)
+    assert studies(filled) == whole
+    reads.clear()
+    assert studies(filled) == whole
+    assert reads == []
+
+
+def test_where_nothing_can_be_remembered_studies_are_listed(filled: str, reads, monkeypatch, tmp_path):
+    monkeypatch.setattr(index, "SETTLED", float("-inf"))
+    (tmp_path / "cache").write_text("a file where the folder would be")
+    assert [entry.done for entry in studies(filled)] == [2, 0]

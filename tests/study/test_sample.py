@@ -40,9 +40,12 @@ def test_the_sample_is_the_same_for_all_and_the_split_is_evaluated_once(study, t
     assert [found.metric for found in read_curves(folder, outcome.results)] == ["val_sample/loss", "train/loss"]
     assert outcome.results["arms"][1]["efficiency"]["seeds"] == 2
     drawn = json.dumps(plot([folder], "val/loss").to_dict())
-    assert "val_sample/loss (nats per token, on a sample of the validation split)" in drawn
+    assert '["val_sample/loss (nats per token)", "on a sample of the validation split"]' in drawn
     assert "on a sample" not in json.dumps(plot([folder], "val/loss", x="train.optimizer.lr").to_dict())
-    assert "on a sample of the validation split" in Path(outcome.report["html"]).read_text()
+    assert (
+        "Evaluated on a sample of the validation split, the same for all runs"
+        in Path(outcome.report["html"]).read_text()
+    )
 
 
 def test_a_sample_that_is_all_ends_at_the_value_of_the_split(study):

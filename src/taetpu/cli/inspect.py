@@ -1,4 +1,4 @@
-"""`taetpu catalog`: what can be switched, with every field, default and reference."""
+"""`taetpu catalog`: what can be switched and set, with every field, its default, meaning and reference."""
 
 import json
 import textwrap
@@ -12,27 +12,40 @@ from taetpu.cli.tables import WIDTH, show_json
 
 if TYPE_CHECKING:
     from taetpu.core.config import Config
+    from taetpu.spec.fields import Place
 
 
 INDENT = " " * 16
+BELOW = " " * 20
 REQUIRED = "required"
+STUDY = "study"
+"""Names all top-level fields of a study file, the first of which has the same name."""
 
 
 def catalog(
-    what: Annotated[str, typer.Argument(metavar="SLOT[/KIND]", help="A slot, or a kind of a slot.")] = "",
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="SLOT[/KIND]|FIELD",
+            help="A slot, a kind of a slot, or a field of a study file by its path; `study` for all top-level fields.",
+        ),
+    ] = "",
     plugin: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A plug-in whose kinds are shown, too. May be repeated.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What can fill each slot.
+    """What can fill each slot, and every field of a study file.
 
-    Example: taetpu catalog mixer/attention
+    Example: taetpu catalog train.schedule
     """
     from taetpu.core.plugins import load_plugins
     from taetpu.core.registry import BUILTIN, kinds
 
     load_plugins(plugin or [])
+    if what and what.partition("/")[0] not in BUILTIN:
+        _catalog_fields(what, as_json)
+        return
     slot, _, kind = what.partition("/")
     slots = [slot] if what else list(BUILTIN)
     entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
@@ -49,6 +62,7 @@ def catalog(
             typer.echo(_wrapped("kinds of your own, by a plug-in", "  (none)        "))
     if not slot:
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
+        typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
     elif any(field["traced"] for found in entries.values() for entry in found.values() for field in entry["fields"]):
         typer.echo("\ntraced: arms that differ in this field alone are trained in one program")
 
@@ -63,19 +77,88 @@ def _show(kind: str, entry: dict[str, Any], fields: bool) -> None:
     if entry["fields"]:
         typer.echo("")
     for field in entry["fields"]:
-        default = "required" if field["default"] == REQUIRED else f"= {_value(field['default'])}"
-        traced = "  (traced)" if field["traced"] else ""
-        typer.echo(_wrapped(f"{field['name']}: {field['type']} {default}{traced}", INDENT))
+        _show_field(field, INDENT, BELOW)
 
 
-def _wrapped(text: str, before: str) -> str:
+def _show_field(field: dict[str, Any], before: str, below: str) -> None:
+    """Print a field's name, type and default, and below it what it means."""
+    default = "required" if field["default"] == REQUIRED else f"= {_value(field['default'])}"
+    if field["fields"] and isinstance(field["default"], dict):
+        default = "optional"  # the fields below have the defaults
+    traced = "  (traced)" if field["traced"] else ""
+    typer.echo(_wrapped(f"{field['name']}: {field['type']} {default}{traced}", before, below))
+    if about := field["about"].rstrip("."):
+        typer.echo(_wrapped(f"{about[0].upper()}{about[1:]}.", below, below))
+    if field["example"]:
+        typer.echo(_wrapped(f"e.g. {field['example']}", below, below))
+
+
+def _wrapped(text: str, before: str, below: str = INDENT) -> str:
     """A paragraph of at most 80 columns, its lines under one another."""
-    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=before, subsequent_indent=INDENT)
+    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=before, subsequent_indent=below)
 
 
 def _value(value: Any) -> str:
-    """A default as a study file would have it."""
+    """A default as a study file would have it; a component by its kind alone."""
+    if isinstance(value, dict) and "kind" in value:
+        return str(value["kind"])
     return "none" if value is None else json.dumps(value)
+
+
+# --- fields of a study file ------------------------------------------------------------------------------------------
+
+
+def _catalog_fields(path: str, as_json: bool) -> None:
+    """Print the field that a path names, and the fields below it."""
+    from taetpu.core.errors import UserError, suggest
+    from taetpu.core.registry import BUILTIN
+    from taetpu.spec.fields import fields, find, paths
+    from taetpu.spec.schema import StudySpec
+
+    top = path.partition("/")[0].partition(".")[0]
+    if top not in (*paths(), STUDY) or "/" in path:
+        known = suggest(path, [*BUILTIN, *paths()])
+        raise UserError(f"unknown slot or field {path!r}", remedy=known)
+    found = fields(StudySpec) if path == STUDY else find(path)
+    entries = [describe_field(place) for place in found]
+    if as_json:
+        show_json({path: entries})
+        return
+    whole = path == STUDY or path.rpartition(".")[2] != found[0].name  # all fields of something, each by its name
+    for number, entry in enumerate(entries):
+        name = entry["name"] if whole else path
+        kind = f" ({entry['kind']})" if entry["kind"] else ""
+        typer.echo("", nl=number > 0)
+        _show_field({**entry, "name": f"{name}{kind}"}, "", " " * 4)
+        for below in () if whole else entry["fields"]:
+            typer.echo("")
+            _show_field(below, " " * 4, " " * 8)
+        if entry["slot"] and not whole:
+            typer.echo(f"    Kinds and their fields: taetpu catalog {entry['slot']}")
+    if whole:
+        typer.echo(f"\nFields below one: taetpu catalog {'train' if path == STUDY else f'{path}.{found[0].name}'}")
+
+
+def describe_field(place: "Place") -> dict[str, Any]:
+    """A field of a study file as plain data, with the fields below it."""
+    from taetpu.core.config import marks, slot_of, to_data
+    from taetpu.spec.fields import fields
+
+    field, mark = place.owner.model_fields[place.name], slot_of(place.owner, place.name)
+    section = place.section
+    kind = f"{'kinds' if mark.many else 'kind'} of slot {mark.name}" if mark else ""
+    default = REQUIRED if field.is_required() else to_data(field.get_default(call_default_factory=True))
+    return {
+        "name": place.name,
+        "kind": place.kind,
+        "type": kind or ("section" if section else "") or type_name(field.annotation, field.metadata),
+        "slot": mark.name if mark else None,
+        "default": default,
+        "traced": place.name in marks(place.owner),
+        "about": field.description or "",
+        "example": f"{place.name}: {place.example}" if place.example else None,
+        "fields": [describe_field(below) for below in fields(section)] if section else [],
+    }
 
 
 def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
@@ -88,19 +171,9 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
     """A config class as plain data: what it is, and its fields with type, default and whether they are traced."""
     import inspect
 
-    from taetpu.core.config import marks, to_data
+    from taetpu.spec.fields import fields
 
-    traced = marks(cls)
-    fields = [
-        {
-            "name": name,
-            "type": type_name(info.annotation, info.metadata),
-            "default": REQUIRED if info.is_required() else to_data(info.get_default(call_default_factory=True)),
-            "traced": name in traced,
-        }
-        for name, info in cls.model_fields.items()
-    ]
-    return {"about": inspect.getdoc(cls) or "", "fields": fields}
+    return {"about": inspect.getdoc(cls) or "", "fields": [describe_field(place) for place in fields(cls)]}
 
 
 def type_name(kind: Any, metadata: Any = ()) -> str:
@@ -108,14 +181,19 @@ def type_name(kind: Any, metadata: Any = ()) -> str:
     if get_origin(kind) is Annotated:
         inner, *marks = get_args(kind)
         return type_name(inner, marks)
+    if kind is Any:
+        return "any value"
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(type_name(part, metadata) for part in get_args(kind))
     if get_origin(kind) is Literal:
         return " | ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"list of {type_name(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return "mapping"
     if kind is NoneType:
         return "none"
+    metadata = [mark for given in metadata for mark in getattr(given, "metadata", [given])]
     limits = [f"{sign} {getattr(mark, attr)}" for mark in metadata for attr, sign in _LIMITS if hasattr(mark, attr)]
     return " ".join([getattr(kind, "__name__", str(kind)), *limits])
 

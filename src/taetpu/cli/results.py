@@ -127,7 +127,7 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
                 "effect": judged[arm]["effect"],
                 "ci95": judged[arm]["ci95"],
                 "standing": standing(judged[arm]),
-                "places": mean_places(found),
+                "places": mean_places(found, arm),
             }
         )
     return rows

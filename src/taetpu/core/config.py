@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from taetpu.core.identity import canonical
+
+MAX_SIZE = 2**20
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+"""The length of an axis. The bound lies beyond what is trained; a larger number is refused, not allocated."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,12 @@ class Config(BaseModel):
     """Base of every config. Frozen, no unknown fields, no silent conversion (a string is not a number)."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
     )
 
 

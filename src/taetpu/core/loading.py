@@ -6,10 +6,10 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 from taetpu.core.config import Component, Config, config_of, slot_of
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.errors import Mistakes, UserError, Where, suggest
 from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
@@ -24,6 +24,8 @@ RIGHT_TYPES = {
     "dict": "a mapping, e.g. {name: value}",
 }
 
+MAX_INT = 2**63 - 1
+
 
 def load(cls: type[C], data: Any, path: Where = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
@@ -31,23 +33,39 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
     `none` means None wherever a field may be None.
 
     Raises:
-        UserError: unknown field or kind, wrong type, value out of range; its path says where, from `path` on.
+        UserError: unknown fields or kinds, wrong types, values out of range, all of them together; paths say where,
+            from `path` on.
     """
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
         raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {names(cls)}")
-    values = {}
+    values, mistakes = {}, Mistakes()
     for key, value in data.items():
-        if key not in cls.model_fields:
-            raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
-        values[key] = _field(cls, key, value, (*path, key))
+        with mistakes.collected():
+            if key not in cls.model_fields:
+                raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
+            values[key] = _field(cls, key, value, (*path, key))
+    made = None
     try:
-        return cls.model_validate(values)
+        made = cls.model_validate(values)
     except ValidationError as error:
-        raise _explained(cls, error, path) from None
+        wrong = {details["loc"][:1]: details for details in reversed(error.errors())}  # of a union's, the first
+        there = [
+            wrong[place] for place in reversed(wrong) if place not in {(key,) for key in data if key not in values}
+        ]
+        misspelt = len(data.keys() - cls.model_fields.keys()) > 0  # then what is missing may be there under that name
+        there = [details for details in there if not (misspelt and details["type"] == "missing")]
+        mistakes += [_explained(cls, details, path) for details in there]
     except UserError as error:  # a config's own check of its fields against each other
-        raise error.at(*path) from None
+        mistakes += [] if mistakes else error.at(*path).each
+    mistakes.raised()
+    assert made is not None
+    for name, value in made:
+        if type(value) is int and abs(value) > MAX_INT:
+            problem = f"{value} is not allowed: must fit 64 bits"
+            raise UserError(problem, path=(*path, name), remedy=f"at most {MAX_INT}")
+    return made
 
 
 def component(slot: str, value: Any, path: Where = ()) -> Component:
@@ -146,12 +164,11 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-def _explained(cls: type[Config], error: ValidationError, path: Where) -> UserError:
-    first = error.errors()[0]
+def _explained(cls: type[Config], first: ErrorDetails, path: Where) -> UserError:
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         given = cls.model_fields[str(where[0])]
-        hint = f" ({given.description})" if given.description else ""
+        hint = f" ({given.description.rstrip('.')})" if given.description else ""
         return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"add {where[0]}: ...")
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")

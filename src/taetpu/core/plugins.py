@@ -50,10 +50,7 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
     for name in [name for name in sys.modules if name.startswith(PREFIX)]:
         _forget(name)
     _LOADED.clear()
-    plugins = tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
-    if plugins:
-        _LOADED["snapshot"] = Snapshot()
-    return plugins
+    return tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
 
 
 def _load(file: Path) -> Plugin:
@@ -90,6 +87,7 @@ def _load(file: Path) -> Plugin:
     if changed := _undo(before, name):
         _forget(name)
         raise UserError(f"this plug-in {_listed(changed)}, which all runs share", file=file, remedy=INSTEAD)
+    _LOADED["snapshot"] = before
     return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in found)))
 
 

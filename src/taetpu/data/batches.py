@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float, Int
-from pydantic import PositiveInt
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Size
 from taetpu.core.keys import Key
 from taetpu.data.tokenizers import Tokenizer
 
@@ -126,7 +125,8 @@ class Source(Protocol):
 class Task(Component):
     """Base of the kinds of slot `task`: what is learned, before any data is read."""
 
-    seq_len: PositiveInt
+    seq_len: Size
+    """Tokens of a sequence."""
 
     @property
     @abstractmethod

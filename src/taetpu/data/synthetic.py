@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from taetpu.core.compiling import jit_once
-from taetpu.core.config import to_data
+from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
@@ -32,6 +32,8 @@ from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
 Words = UInt32[Array, " words"]
+MAX_SYMBOLS = 2**12
+MAX_EVAL = 2**24  # tokens of an evaluation set, which are drawn at once
 DECOY_CELLS = 2**26  # positions x tokens x targets that the exact decoy score may tabulate: half a gigabyte
 
 
@@ -51,10 +53,14 @@ def below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
 class SyntheticTask(Task):
     """What the synthetic tasks share. Lengths run from `min_length` to `max_length`, by default whatever fits."""
 
-    symbols: int = Field(default=16, ge=2)
-    min_length: PositiveInt = 1
-    max_length: PositiveInt | None = None
-    eval_size: PositiveInt = 512
+    symbols: int = Field(default=16, ge=2, le=MAX_SYMBOLS)
+    """Size of the alphabet."""
+    min_length: Size = 1
+    """Shortest input, in symbols."""
+    max_length: Size | None = None
+    """Longest input, in symbols; `none`: the longest that fits."""
+    eval_size: Size = 512
+    """Sequences of each evaluation split."""
 
     @property
     @abstractmethod
@@ -103,6 +109,9 @@ class SyntheticTask(Task):
                 path=("min_length",),
                 remedy=f"at most {self.longest}",
             )
+        if self.eval_size * self.seq_len > MAX_EVAL:
+            problem = f"{self.eval_size} sequences of {self.seq_len} tokens are too many to evaluate on"
+            raise UserError(problem, path=("eval_size",), remedy=f"at most {max(1, MAX_EVAL // self.seq_len)}")
         return SyntheticSource(self)
 
     def special(self, name: str) -> int:
@@ -208,6 +217,7 @@ class AnswerTask(SyntheticTask):
     """x is n symbols, y is n answers, one for each."""
 
     form: Literal["causal", "encoder"] = "causal"
+    """Whether the answer follows the input (`causal`) or stands at its positions (`encoder`)."""
 
     @abstractmethod
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -346,6 +356,7 @@ class Induction(SyntheticTask):
     """
 
     min_length: int = Field(default=2, ge=2)
+    """Fewest symbols of a pass."""
 
     @property
     def causal(self) -> bool:

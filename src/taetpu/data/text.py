@@ -39,9 +39,13 @@ class TextTask(Task):
 
     source: Annotated[str, Field(description="python-docs, or the path of a text file or of a folder of them")]
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
+    """How text becomes tokens."""
     val: Share = 0.1
+    """Share of the text for validation."""
     test: Share = 0.0
+    """Share of the text for testing."""
     split: Literal["order", "document"] | None = None
+    """Split the text in its order, or keep each document whole; `none`: by document where there are several."""
 
     @property
     def causal(self) -> bool:

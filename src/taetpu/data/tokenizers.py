@@ -11,7 +11,7 @@ import tokenizers as hf
 from pydantic import Field
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from taetpu.core.config import Component
+from taetpu.core.config import MAX_SIZE, Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
@@ -138,6 +138,9 @@ class CharConfig(TokenizerConfig):
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
+    """What becomes of a character that the training split lacks: one shared token (`unk`), nothing (`drop`), or an
+    error.
+    """
 
     def train(self, text: str) -> Tokenizer:
         chars = [*sorted(set(text) - {UNK}), UNK] if self.unseen == "unk" else sorted(set(text))
@@ -164,7 +167,7 @@ class BPEConfig(TokenizerConfig):
     All 256 bytes are in the vocabulary, so nothing is ever unseen. A short text may yield fewer than `vocab_size`.
     """
 
-    vocab_size: Annotated[int, Field(ge=256, description="tokens to train, 256 bytes included")]
+    vocab_size: Annotated[int, Field(ge=256, le=MAX_SIZE, description="tokens to train, 256 bytes included")]
 
     def train(self, text: str) -> Tokenizer:
         inner = hf.Tokenizer(models.BPE())

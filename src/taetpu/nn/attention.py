@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
-from taetpu.core.config import Component, SlotMark, Traced
+from taetpu.core.config import Component, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -19,6 +19,7 @@ from taetpu.nn.scores import NoScores
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
+HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
 @register("mixer", "none")
@@ -44,14 +45,22 @@ class AttentionConfig(Component):
     training and evaluation.
     """
 
-    num_heads: PositiveInt = 4
-    num_kv_heads: PositiveInt | None = None
-    head_dim: PositiveInt | None = None
+    num_heads: HeadCount = 4
+    """Query heads."""
+    num_kv_heads: HeadCount | None = None
+    """Key-value heads; `none`: as many as query heads. Must divide `num_heads`."""
+    head_dim: Size | None = None
+    """Width of a head; `none`: dim / num_heads."""
     scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    """Factor of the scores; `none`: head_dim^-0.5."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
+    """What is done to the scores before the softmax."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
     causal: bool = True
+    """Whether a position sees only earlier ones and itself; must fit the task."""
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
+    """Numbers of heads whose output is zeroed, in training and evaluation."""
 
     @field_validator("drop_heads")
     @classmethod

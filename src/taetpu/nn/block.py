@@ -34,12 +34,19 @@ class LayerConfig(Config):
     """One layer. `drop` switches off its mixer branch, its ffn branch or the whole layer, in training too."""
 
     mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
+    """As `model.mixer`, in this layer."""
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    """As `model.position`, in this layer."""
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    """As `model.norm`, in this layer."""
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
+    """As `model.ffn`, in this layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    """As `model.residual`, in this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
+    """As `model.after`, in this layer."""
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
+    """Branches to switch off, in training and evaluation: `mixer`, `ffn` or `layer`."""
 
     def check(self, dims: Dims) -> None:
         """Raises `UserError` where a component cannot be built at these sizes, or what is dropped cannot be."""

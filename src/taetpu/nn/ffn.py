@@ -5,9 +5,9 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 
-from taetpu.core.config import Component
+from taetpu.core.config import MAX_SIZE, Component, Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -27,6 +27,9 @@ class NoFFN(Component):
 
 def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> int:
     """`hidden`, or `mult * dim` rounded to a multiple. Raises `UserError` (at `mult`) when that is 0."""
+    if mult * dim > MAX_SIZE:
+        problem = f"mult={mult:g} times dim={dim} is an inner size above {MAX_SIZE}"
+        raise UserError(problem, path=("mult",), remedy=f"mult of {MAX_SIZE // dim} or less")
     size = hidden or round(mult * dim / multiple) * multiple
     if size == 0:
         raise UserError(
@@ -41,8 +44,11 @@ class MLPConfig(Component):
     """act(x W_up) W_down with an inner size of `mult` times dim, or of `hidden`."""
 
     mult: PositiveFloat = 4.0
-    hidden: PositiveInt | None = None
+    """Inner size as a multiple of dim."""
+    hidden: Size | None = None
+    """Inner size; `none`: mult * dim."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
     activation: ClassVar[str]
 
     def check(self, dims: Dims) -> None:
@@ -112,8 +118,11 @@ class SwiGLUConfig(Component):
     """
 
     mult: PositiveFloat = 8 / 3
-    hidden: PositiveInt | None = None
+    """Inner size as a multiple of dim."""
+    hidden: Size | None = None
+    """Inner size; `none`: mult * dim, rounded."""
     bias: bool | None = None
+    """Whether projections have biases; `none`: as `model.bias`."""
 
     def check(self, dims: Dims) -> None:
         inner_size(self.mult, self.hidden, dims.dim, multiple=8)

@@ -22,6 +22,7 @@ class GPT2Scaled(Component):
     """
 
     std: Annotated[NonNegativeFloat, Traced()] = 0.02
+    """Standard deviation of weights."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         std = self.std / (2 * dims.num_layers) ** 0.5 if role == "out" else self.std
@@ -38,6 +39,7 @@ class FanIn(Component):
     """
 
     gain: Annotated[NonNegativeFloat, Traced()] = 1.0
+    """Variance times fan-in."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         if len(shape) > 2 and role in ("in", "out"):

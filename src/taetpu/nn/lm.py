@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
@@ -31,24 +31,38 @@ from taetpu.nn.residual import StandardConfig
 from taetpu.nn.stack import Stack, build_stacks
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
+MAX_DIM, MAX_LAYERS = 2**17, 1024
 
 
 class ModelConfig(Config):
     """The model as a study writes it. `layers` overrides single layers: `{-1: {ffn: none}, "0:2": {norm: ...}}`."""
 
-    dim: PositiveInt
-    num_layers: PositiveInt
+    dim: Annotated[int, Field(gt=0, le=MAX_DIM)]
+    """Width of the residual stream."""
+    num_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+    """Number of layers."""
     mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
+    """What mixes positions in each layer."""
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
+    """How the model sees the order of tokens."""
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
+    """Normalisation of the residual stream."""
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
+    """The feed-forward branch of each layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
+    """How the output of a branch joins the residual stream."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
+    """What each block does to its output."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
+    """The tables that tokens enter and leave by."""
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    """The distribution that weights are drawn from."""
     bias: bool = False
+    """Whether projections and layer norms have biases, unless a component says otherwise."""
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
+    """Probability of dropping an activation, after the embedding and after each branch."""
     layers: dict[int | str, Any] = Field(default_factory=dict)
+    """Overrides of single layers, by number, negative number or slice: `{-1: {ffn: none}, "0:2": {norm: layer}}`."""
 
     def resolve(self) -> "LMConfig":
         """Every layer spelled out.
@@ -57,15 +71,19 @@ class ModelConfig(Config):
             UserError: a layer that does not exist, or a setting that it refuses; the path starts at `layers`.
         """
         base = {slot: getattr(self, slot) for slot in SLOTS}
-        layers: list[dict[str, Any]] = [dict(base) for _ in range(self.num_layers)]
+        own: dict[int, dict[str, Any]] = {}
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
             for index in selected(where, self.num_layers):
-                layers[index].update(settings)
+                own.setdefault(index, {}).update(settings)
+        usual = load(LayerConfig, base, ("layers", 0))
         return LMConfig(
             **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"},
-            layers=tuple(load(LayerConfig, layer, ("layers", i)) for i, layer in enumerate(layers)),
+            layers=tuple(
+                load(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
+                for i in range(self.num_layers)
+            ),
         )
 
 
@@ -94,7 +112,7 @@ class LMConfig(Config):
     Its defaults are those of `ModelConfig`: a run's identity leaves them out.
     """
 
-    dim: PositiveInt
+    dim: Annotated[int, Field(gt=0, le=MAX_DIM)]
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()

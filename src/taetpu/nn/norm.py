@@ -21,6 +21,7 @@ class NormConfig(Component):
     """What every norm but `none` has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
 
     placement: Literal["pre", "post"] = "pre"
+    """Before each branch (`pre`), or after its output is added (`post`)."""
 
 
 @register("norm", "layer")
@@ -28,7 +29,9 @@ class LayerNormConfig(NormConfig):
     """(x - mean) / sqrt(variance + eps) * weight + bias. Ba et al. 2016; eps as in torch.nn.LayerNorm."""
 
     eps: PositiveFloat = 1e-5
+    """Added to the variance."""
     bias: bool | None = None
+    """Whether a bias is added; `none`: as `model.bias`."""
 
     def init(self, dims: Dims, *, key: Key) -> "LayerNorm":
         return LayerNorm(jnp.ones(dims.dim), dims.zeros(dims.dim, self.bias), self.eps)
@@ -51,6 +54,7 @@ class RMSNormConfig(NormConfig):
     """x / sqrt(mean(x^2) + eps) * weight. Zhang and Sennrich 2019; eps as in Llama."""
 
     eps: PositiveFloat = 1e-6
+    """Added to the mean square."""
 
     def init(self, dims: Dims, *, key: Key) -> "RMSNorm":
         return RMSNorm(jnp.ones(dims.dim), self.eps)

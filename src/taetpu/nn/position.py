@@ -104,6 +104,7 @@ class SinusoidalConfig(PositionConfig):
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
+    """Wavelengths reach from 2 pi to 2 pi times this."""
 
     def check(self, dims: Dims) -> None:
         if dims.dim % 2:
@@ -127,6 +128,7 @@ class RopeConfig(PositionConfig):
     """Queries and keys rotated by position; the two halves of a head form the pairs, as in Llama. Su et al. 2021."""
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
+    """Wavelengths reach from 2 pi to 2 pi times this."""
 
     def in_attention(self, head_dim: int) -> "Rope":
         if head_dim % 2:

@@ -28,6 +28,7 @@ class SoftcapConfig(Component):
     """cap * tanh(scores / cap): no score exceeds the cap. Gemma Team 2024 (Gemma 2), which takes 50."""
 
     cap: Annotated[PositiveFloat, Traced()] = 50.0
+    """Upper bound of the scores' magnitude."""
 
     def init(self, dims: Dims, *, key: Key) -> "Softcap":
         return Softcap(Fixed(self.cap))

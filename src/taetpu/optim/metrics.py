@@ -63,6 +63,7 @@ class Metric(Component):
     """Base of all metrics: `every` says after how many steps it is measured."""
 
     every: PositiveInt = 50
+    """Steps between measurements."""
 
     def sites(self) -> tuple[str, ...]:
         """The sites that `measure` reads."""

@@ -23,10 +23,15 @@ class AdamW(Component):
     """
 
     lr: Annotated[NonNegativeFloat, Traced()] = 1e-3
+    """Peak learning rate, which the schedule scales."""
     b1: Beta = 0.9
+    """Decay of the mean of gradients."""
     b2: Beta = 0.99
+    """Decay of the mean of squared gradients."""
     eps: Annotated[PositiveFloat, Traced()] = 1e-8
+    """Added to the root of the mean square."""
     weight_decay: Annotated[NonNegativeFloat, Traced()] = 0.1
+    """Share of each matrix removed a step, times the learning rate."""
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """The update rule at learning rate `lr`; `decayed` says for each parameter whether it decays."""

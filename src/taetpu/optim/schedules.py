@@ -21,6 +21,7 @@ class ScheduleConfig(Component):
     """Linear warm-up over `warmup` steps, then whatever the kind says down to `min_lr`."""
 
     warmup: Annotated[NonNegativeInt, Traced()] = 0
+    """Steps of linear warm-up from 0 to the peak."""
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
         """Learning rate of update number `step` (from 0) of `steps`."""
@@ -44,6 +45,7 @@ class Cosine(ScheduleConfig):
     """Half a cosine from the peak to `min_lr`. Loshchilov and Hutter 2017, without restarts."""
 
     min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+    """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
         return self.min_lr + (peak - self.min_lr) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
@@ -54,6 +56,7 @@ class Linear(ScheduleConfig):
     """A straight line from the peak to `min_lr`."""
 
     min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+    """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
         return peak + (self.min_lr - peak) * progress

@@ -58,7 +58,7 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
             continue
         whole = arms[entry["arm"]]["effect"]
         single = None if whole is None else whole - entry["excess"]
-        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results))
+        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results, entry["arm"]))
         figures = (numbers.number(value, places, sign=True) for value in (whole, single, entry["excess"]))
         interval, p = numbers.interval(entry["ci95"]), numbers.p_value(entry["p"])
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
@@ -72,7 +72,7 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
 
 
 def _excess(results: Results, done: str, rung: str, entry: Mapping[str, Any]) -> str:
-    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results)).lstrip("+")
+    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results, entry["arm"])).lstrip("+")
     more = "more" if entry["excess"] > 0 else "less"
     text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
     if entry["ci95"] is None:

@@ -140,7 +140,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     legend = alt.Legend(labelLimit=300, symbolOpacity=1, symbolType="stroke")
     colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
     drawn = dict.fromkeys(curve_name(metric, run.series) for run in runs)
-    title = ", ".join(map(words.metric, drawn))
+    title = [part for name in drawn for part in (words.metric(name), words.evaluated_on(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")

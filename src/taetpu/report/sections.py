@@ -137,7 +137,7 @@ def divergence(results: Results) -> Section | None:
         base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
         counted = (
-            numbers.effect(worst["effect"], worst["ci95"], words.mean_places(results)),
+            numbers.effect(worst["effect"], worst["ci95"], words.mean_places(results, arm["name"])),
             numbers.interval(worst["ci95"]),
         )
         test = numbers.p_value(arm["divergence_p"])
@@ -177,7 +177,7 @@ def sensitivity(results: Results) -> Section | None:
 def _other(arm: Arm, results: Results) -> list[str]:
     found = arm["sensitivity"] or {}
     paired, least = found.get("paired"), found.get("without_a_seed")
-    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results))
+    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results, arm["name"]))
     return [
         arm["name"],
         words.effect(arm, results),

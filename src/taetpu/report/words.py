@@ -50,14 +50,17 @@ def rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
     return [_row(arm, results, costs) for arm in results["arms"]]
 
 
-def mean_places(results: Results) -> int:
-    """Decimal places of the arms' means, and the fewest of their effects: as far as the noise of a run allows."""
-    return numbers.mean_places(results["model"]["residual_sd"], results["arms"][0]["mean"])
+def mean_places(results: Results, arm: str = "baseline") -> int:
+    """Decimal places of an arm's mean, and the fewest of its effect: as far as the noise of its group's runs allows."""
+    groups = (group for group in results["groups"] if arm in (group["baseline"], *group["arms"]))
+    group = next(groups, {**results["model"], "baseline": "baseline"})
+    means = {found["name"]: found["mean"] for found in results["arms"]}
+    return numbers.mean_places(group["residual_sd"], means.get(group["baseline"]))
 
 
 def effect(arm: Mapping[str, Any], results: Results) -> str:
     """An arm's effect, with the decimals of the means at least."""
-    return numbers.effect(arm["effect"], arm["ci95"], mean_places(results))
+    return numbers.effect(arm["effect"], arm["ci95"], mean_places(results, arm["name"]))
 
 
 def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
@@ -65,7 +68,7 @@ def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
     return Row(
         arm=arm["name"],
         change=arm["change"],
-        mean=numbers.number(arm["mean"], mean_places(results)),
+        mean=numbers.number(arm["mean"], mean_places(results, arm["name"])),
         effect=effect(arm, results),
         interval=numbers.interval(arm["ci95"]),
         p=numbers.p_value(arm["p_holm"]),
@@ -86,11 +89,14 @@ def standing(arm: Mapping[str, Any]) -> str:
 
 
 def metric(name: str) -> str:
-    """A metric with its unit, where that is known, and what it is of: `val/loss (nats per token)`."""
-    split, _, what = name.rpartition("/")
-    about = [UNITS[what]] if what in UNITS else []
-    about += ["on a sample of the validation split"] if split == SAMPLED else []
-    return f"{name} ({', '.join(about)})" if about else name
+    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
+    unit = UNITS.get(name.rpartition("/")[2])
+    return f"{name} ({unit})" if unit else name
+
+
+def evaluated_on(name: str) -> str:
+    """What a metric that is no metric of a whole split is of; empty for others."""
+    return "on a sample of the validation split" if name.startswith(f"{SAMPLED}/") else ""
 
 
 def headline(results: Results) -> str:

@@ -1,25 +1,40 @@
 """From what a study file says to single arms with names."""
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import chain, islice, product
 from typing import Any
 
-from taetpu.core.errors import UserError, Where
-from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label
+from taetpu.core.errors import Mistakes, UserError, Where
+from taetpu.spec.candidates import (
+    MOST_ARMS,
+    Candidate,
+    bounded,
+    cell_name,
+    check_count,
+    check_paths,
+    check_values,
+    label,
+)
 from taetpu.spec.generators import factorial, ladder, one_by_one
 from taetpu.spec.overrides import apply, show, takes_list
 from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
-def candidates(spec: StudySpec, base: Mapping[str, Any]) -> list[Candidate]:
+def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> list[Candidate]:
     """All arms but the baseline: those that are written, those of designs, and all of them on the ladder's rungs.
+
+    Args:
+        mistakes: gets what is wrong with single arms under `arms`, which are left out.
 
     Raises:
         UserError: a name or a list of values that cannot be; two arms of one name; an override that matches nothing.
     """
     found: dict[str, Candidate] = {}
-    arms = [*_written(spec, base), *one_by_one(spec), *factorial(spec, base), *_grid(spec)]
-    for arm in ladder(spec, base, arms):
+    arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
+    for arm in ladder(spec, base, list(islice(arms, MOST_ARMS + 1))):
+        if len(found) == MOST_ARMS:
+            problem = f"the study has more than {MOST_ARMS} arms"
+            raise UserError(problem, path=_place(arm, ("arms",)), remedy="make several studies of it")
         twin = found.get(arm.name.casefold())
         place = ("grid",) if arm.grid else ("arms", arm.name)
         if twin is not None:
@@ -33,19 +48,26 @@ def _place(arm: Candidate, otherwise: Where) -> Where:
     return next(iter(arm.origins.values())) if arm.origins else otherwise
 
 
-def _written(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
+def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> Iterator[Candidate]:
     for name, overrides in spec.arms.items():
-        place = ("arms", name)
-        if not isinstance(name, str):
-            raise UserError(f"arm name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
-        check_name(name, "arm", place)
-        if name.casefold() == BASELINE:
-            raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="rename it")
-        if not isinstance(overrides, Mapping) or not overrides:
-            problem = f"arm {name!r} names no change: {show(overrides)!r}"
-            raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
-        check_paths(overrides, place)
-        yield from _fan_out(name, dict(overrides), base)
+        made: list[Candidate] = []
+        with mistakes.collected():
+            made = list(_written_arm(name, overrides, base))
+        yield from made
+
+
+def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator[Candidate]:
+    place = ("arms", name)
+    if not isinstance(name, str):
+        raise UserError(f"arm name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
+    check_name(name, "arm", place)
+    if name.casefold() == BASELINE:
+        raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="rename it")
+    if not isinstance(overrides, Mapping) or not overrides:
+        problem = f"arm {name!r} names no change: {show(overrides)!r}"
+        raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
+    check_paths(overrides, place)
+    yield from _fan_out(name, dict(overrides), base)
 
 
 def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> Iterator[Candidate]:
@@ -60,6 +82,7 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
         return
     for path, values in lists.items():
         check_values(values, (*place, path))
+    check_count(lists.values(), place)
     for cell in product(*(enumerate(values) for values in lists.values())):
         chosen = dict(zip(lists, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}
@@ -94,6 +117,7 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
         check_values(values, ("grid", path))
     if not spec.grid:
         return
+    check_count(spec.grid.values(), ("grid",))
     for cell in product(*(enumerate(values) for values in spec.grid.values())):
         chosen = dict(zip(spec.grid, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}

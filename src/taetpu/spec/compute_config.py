@@ -14,7 +14,9 @@ class MeshConfig(Config):
     """
 
     data: PositiveInt = 1
+    """Devices that share a run's batch."""
     model: PositiveInt = 1
+    """Devices that share a run's heads and hidden layers."""
 
 
 class ComputeConfig(Config):
@@ -28,9 +30,17 @@ class ComputeConfig(Config):
     """
 
     attention: Literal["auto", "plain", "cudnn", "splash"] = "auto"
+    """The implementation of attention: `plain`, `cudnn` (NVIDIA) or `splash` (TPU)."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
+    """What the backward pass recomputes of a layer instead of storing it: nothing (`none`), all but the projections
+    (`dots`), or everything (`full`).
+    """
     loss_chunk: int | Literal["auto"] | None = "auto"
+    """Tokens whose logits are in memory at once; `none`: all of them."""
     mesh: Literal["auto"] | MeshConfig = "auto"
+    """Devices that one run is divided over, e.g. `{data: 2, model: 2}`; `auto` divides only a run that one device
+    cannot hold.
+    """
 
     @field_validator("loss_chunk", mode="before")
     @classmethod

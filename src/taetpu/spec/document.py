@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
@@ -41,6 +42,10 @@ STUDY = Form("study", "study", "study: NAME ...", "`taetpu new NAME` writes a st
 READ_AHEAD = 1 << 16
 """Bytes of a file in which its key is looked for."""
 
+LONGEST_TEXT = 500_000
+MOST_VALUES = 20_000
+MOST_DEPTH = 30
+
 
 @dataclass(frozen=True)
 class Document:
@@ -57,6 +62,9 @@ class Document:
 
     def located(self, error: UserError) -> UserError:
         """The error with this file and the line of the nearest place that stands in it."""
+        return error.mapped(self._located)
+
+    def _located(self, error: UserError) -> UserError:
         if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
             return error
         known = (error.path[:n] for n in range(len(error.path), 0, -1))
@@ -68,20 +76,18 @@ def read(file: Path, form: Form = STUDY) -> Document:
     """Read a YAML 1.2 file that holds a mapping.
 
     Raises:
-        UserError: no such file, not a text file, not YAML, a key given twice, not a mapping.
+        UserError: no such file, not a text file, not YAML, a key given twice, too large, not a mapping.
     """
     text = _text(file, form)
+    lines: dict[Where, int] = {}
     try:
-        node = _yaml().compose(text)
-        lines: dict[Where, int] = {}
-        _walk(node, (), lines, file, ())
-        data = _yaml().load(text)
+        data = _plain(text, lines)
     except MarkedYAMLError as error:
         raise _syntax(error, text, file) from None
-    except RecursionError:
-        raise UserError(f"the file is nested too deeply to be a {form.name} file", file=file) from None
     except (YAMLError, ValueError) as error:  # a ValueError: a date or number that cannot be
         raise UserError(f"not valid YAML: {error}", file=file, remedy="quote what is meant as text") from None
+    except UserError as error:
+        raise Document(file, {}, lines).located(error) from None
     if data is None:
         raise UserError("the file is empty", file=file, remedy=form.start)
     if not isinstance(data, dict):
@@ -98,10 +104,12 @@ def parse_value(text: str) -> Any:
     """The value of a YAML scalar or flow collection, as given on a command line.
 
     Raises:
-        UserError: it is not YAML.
+        UserError: it is not YAML, a key is given twice, or it is too large.
     """
     try:
-        return _yaml().load(text)
+        return _plain(text, {})
+    except UserError as error:
+        raise UserError(error.problem, remedy=error.remedy) from None  # its path leads into the value
     except (YAMLError, ValueError):
         raise UserError(f"{text!r} is not a YAML value", remedy="quote it, e.g. a.b='{kind: relu}'") from None
 
@@ -113,10 +121,48 @@ class CoreResolver(VersionedResolver):
         super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
 
 
-def _yaml() -> YAML:
+def _plain(text: str, lines: dict[Where, int]) -> Any:
+    """The plain data of a YAML text; `lines` gets the line of every place in it.
+
+    Raises:
+        UserError: a key is given twice; an alias of what holds it; the text is too long, too deep or expands to too
+            many values.
+        YAMLError, ValueError: it is not YAML.
+    """
+    if len(text) > LONGEST_TEXT:
+        problem = f"{len(text)} characters are more than a study takes"
+        raise UserError(problem, remedy=f"at most {LONGEST_TEXT} characters; data goes into files of its own")
     yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
-    yaml.Resolver = CoreResolver
-    return yaml
+    yaml.Resolver, yaml.Composer = CoreResolver, _Bounded
+    yaml.composer.warn_double_anchors = False  # the last anchor of a name counts, as YAML has it
+    try:
+        node = yaml.compose(text)
+        _Walk(lines).walk(node, ())
+        return None if node is None else yaml.constructor.construct_document(node)
+    except (
+        TypeError,
+        AttributeError,
+        IndexError,
+        KeyError,
+        OverflowError,
+    ) as error:  # of ruamel, for odd tags and keys
+        raise ValueError(str(error)) from None
+
+
+class _Bounded(Composer):
+    """Stops where a text has too many values or levels, before the rest of it is read."""
+
+    values = levels = 0
+
+    def compose_node(self, parent: Any, index: int) -> Any:
+        self.values, self.levels = self.values + 1, self.levels + 1
+        if self.levels > MOST_DEPTH:
+            raise UserError("nested too deeply", remedy=f"at most {MOST_DEPTH} levels")
+        if self.values > MOST_VALUES:
+            raise UserError("there are too many values", remedy=f"at most {MOST_VALUES}")
+        node = super().compose_node(parent, index)
+        self.levels -= 1
+        return node
 
 
 def _text(file: Path, form: Form) -> str:
@@ -146,30 +192,46 @@ def _has_key(file: Path, key: str) -> bool:
         return False
 
 
-def _walk(node: Any, path: Where, lines: dict[Where, int], file: Path, above: tuple[Any, ...]) -> None:
-    """Note the line of every key and item below `node`. Duplicate keys are found here, for the lines of both."""
-    if any(node is outer for outer in above):
-        line = lines.get(path)
-        raise UserError("an alias of what it stands in", path=path, file=file, line=line, remedy="write it out")
-    if isinstance(node, MappingNode):
-        seen: dict[Any, int] = {}
-        for key, value in node.value:
-            name, line = _key(key), key.start_mark.line + 1
-            here = (*path, name)
-            if name in seen and name != "<<":
-                problem = f"the key {name!r} is given twice, here and in line {seen[name]}"
-                raise UserError(problem, path=here, file=file, line=line, remedy="remove one or rename it")
-            seen[name] = lines[here] = line
-            _walk(value, here, lines, file, (*above, node))
-    elif isinstance(node, SequenceNode):
-        for i, item in enumerate(node.value):
-            lines[*path, i] = item.start_mark.line + 1
-            _walk(item, (*path, i), lines, file, (*above, node))
+class _Walk:
+    """Notes the line of every key and item. Duplicate keys are found here, for the lines of both.
+
+    An alias counts as all that it stands for: a few lines of nested aliases expand to billions of values.
+    """
+
+    def __init__(self, lines: dict[Where, int]):
+        self.lines, self.count = lines, 0
+
+    def walk(self, node: Any, path: Where, above: tuple[Any, ...] = ()) -> None:
+        self.count += 1
+        if self.count > MOST_VALUES:
+            remedy = f"at most {MOST_VALUES}, with every alias written out"
+            raise UserError("aliases expand to too many values", path=path, remedy=remedy)
+        if any(node is outer for outer in above):
+            raise UserError("an alias of what it stands in", path=path, remedy="write it out")
+        if len(above) > MOST_DEPTH:
+            raise UserError("aliases nest too deeply", path=path, remedy=f"at most {MOST_DEPTH} levels")
+        if isinstance(node, MappingNode):
+            seen: dict[Any, int] = {}
+            for key, value in node.value:
+                if not isinstance(key, ScalarNode):
+                    problem, line = "a key is a list or a mapping", key.start_mark.line + 1
+                    self.lines[*path, "?"] = line
+                    raise UserError(problem, path=(*path, "?"), remedy="keys are text or numbers")
+                name, line = _key(key), key.start_mark.line + 1
+                here = (*path, name)
+                if name in seen and name != "<<":
+                    problem = f"the key {name!r} is given twice, here and in line {seen[name]}"
+                    self.lines[here] = line
+                    raise UserError(problem, path=here, remedy="remove one or rename it")
+                seen[name] = self.lines[here] = line
+                self.walk(value, here, (*above, node))
+        elif isinstance(node, SequenceNode):
+            for i, item in enumerate(node.value):
+                self.lines[*path, i] = item.start_mark.line + 1
+                self.walk(item, (*path, i), (*above, node))
 
 
 def _key(node: Any) -> Any:
-    if not isinstance(node, ScalarNode):
-        return str(node.value)
     return int(node.value) if node.tag.endswith(":int") and node.value.lstrip("+-").isdecimal() else node.value
 
 

@@ -96,6 +96,8 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     if not spec.factorial:
         return {}
     check_paths(written, ("factorial",))
+    if len(written) > MOST_FACTORS:
+        raise UserError(f"{len(written)} factors are too many", path=("factorial",), remedy=f"at most {MOST_FACTORS}")
     if len(written) < 2:
         remedy = "e.g. {model.norm: [rms, layer], model.position: [rope, none]}; arms take a single change"
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
@@ -169,8 +171,6 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
     if crossed < 2 or 2**crossed <= len(names):
         problem = f"{asked} of a design of {len(names)} factors has too few cells to tell the factors apart"
         raise UserError(problem, path=path, remedy="a larger fraction, or more factors")
-    if len(names) > MOST_FACTORS:
-        raise UserError(f"{len(names)} factors are too many", path=("factorial",), remedy=f"at most {MOST_FACTORS}")
     return fraction(names, FRACTIONS[asked])
 
 

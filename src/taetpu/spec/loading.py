@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import to_data
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.errors import Mistakes, UserError, Where, suggest
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
@@ -19,10 +19,11 @@ from taetpu.spec.generators import described
 from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply, merged, show
-from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, load_spec
+from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, load_spec
 from taetpu.spec.trackers import trackers
 from taetpu.spec.tuning import Tuning, tuning
 
+MOST_LAYERS = 2**14  # of all arms together
 UNSPLIT = "let val or test of the task be above 0"
 
 
@@ -33,20 +34,28 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         sets: changes of the baseline as on the command line, `path=value` each.
 
     Raises:
-        UserError: with the file, the line and the path of what is wrong.
+        UserError: with the file, the line and the path of what is wrong; mistakes that do not depend on each other
+            come together, in the order of the file.
     """
     document = read(Path(file))
     folder = document.file.resolve().parent
+    mistakes = Mistakes()
     try:
-        spec = load_spec(document.data)
+        spec = _spec(document, list(sets), folder)
         plugins = _plugins(spec.plugins, folder)
         shown = trackers(spec.trackers)
         base, baseline, first = _baseline(spec.base, list(sets), document)
-        arms = {first.name: first}
-        for candidate in candidates(spec, base):
-            arm = _arm(candidate, base, arms, document)
-            if arm is not None:
-                arms[arm.name] = arm
+        arms, layers = {first.name: first}, len(first.config.model.layers)
+        found = candidates(spec, base, mistakes)
+        _check_layers(layers * len(found), first)
+        for candidate in found:
+            with mistakes.collected():
+                arm = _arm(candidate, base, arms, document)
+                if arm is not None:
+                    arms[arm.name] = arm
+                    layers += len(arm.config.model.layers)
+            _check_layers(layers, first)
+        _raise_located(_one_of_each_list(mistakes), document)
         _check_primary(spec.measure.primary, list(arms.values()))
         _refuse_twins(arms.values())
         design, tune = described(spec, base), tuning(spec, base)
@@ -69,6 +78,34 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         tune=tune,
         trackers=shown,
     )
+
+
+def _raise_located(mistakes: Mistakes, document: Document) -> None:
+    """Raise what was collected, in the order of the file."""
+    Mistakes(document.located(mistake) for mistake in mistakes).raised()
+
+
+def _one_of_each_list(mistakes: Mistakes) -> Mistakes:
+    """Mistakes of arms without those that the same list of values has made before."""
+    first: dict[Where, UserError] = {}
+    for mistake in mistakes:
+        first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)
+    return Mistakes(first.values())
+
+
+def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
+    """The top level of the file. Raises `UserError` for it together with what is wrong in the baseline."""
+    mistakes = Mistakes()
+    with mistakes.collected():
+        return load_spec(document.data)
+    base, plugins = document.data.get("base"), document.data.get("plugins", [])
+    known = isinstance(plugins, list) and all(isinstance(name, str) for name in plugins)
+    if isinstance(base, dict) and base and known:
+        with mistakes.collected():
+            _plugins(tuple(plugins), folder)
+            _baseline(base, sets, document)
+    _raise_located(mistakes, document)
+    raise AssertionError("there was a mistake")
 
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
@@ -110,17 +147,20 @@ def _baseline(data: dict[str, Any], sets: list[str], document: Document) -> tupl
 def _parse_sets(sets: list[str]) -> dict[str, tuple[str, Any]]:
     """`{path: (as written, value)}`."""
     found: dict[str, tuple[str, Any]] = {}
+    mistakes = Mistakes()
     for text in sets:
         path, equals, value = text.partition("=")
         path, place = path.strip(), (f"--set {text}",)
-        if not equals or not path or not value.strip():
-            raise UserError(f"{text!r} is not of the form path=value", path=place, remedy="e.g. train.steps=200")
-        if path in found:
-            raise UserError(f"{path} is set twice", path=place, remedy="keep one of them")
-        try:
-            found[path] = text, parse_value(value)
-        except UserError as error:
-            raise error.at(*place) from None
+        with mistakes.collected():
+            if not equals or not path or not value.strip():
+                raise UserError(f"{text!r} is not of the form path=value", path=place, remedy="e.g. train.steps=200")
+            if path in found:
+                raise UserError(f"{path} is set twice", path=place, remedy="keep one of them")
+            try:
+                found[path] = text, parse_value(value)
+            except UserError as error:
+                raise error.at(*place) from None
+    mistakes.raised()
     return found
 
 
@@ -143,6 +183,12 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
             remedy="remove it, or change what the baseline says",
         )
     return arm
+
+
+def _check_layers(layers: int, baseline: Arm) -> None:
+    if layers > MOST_LAYERS:
+        problem = f"the arms have more than {MOST_LAYERS} layers in all"
+        raise baseline.explain(UserError(problem, path=("model", "num_layers"), remedy="fewer arms, or fewer layers"))
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:

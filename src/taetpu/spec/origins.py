@@ -28,9 +28,13 @@ class Origins:
         What no override touches is blamed on the arm as a whole, or on its only override; in the baseline it is what
         the file says.
         """
-        there = self._place(error.path, num_layers if type(num_layers) is int else 0)
-        moved = UserError(error.problem, path=there, file=error.file, line=error.line, remedy=error.remedy)
-        return self.document.located(moved)
+        layers = num_layers if type(num_layers) is int else 0
+
+        def moved(one: UserError) -> UserError:
+            there = self._place(one.path, layers)
+            return UserError(one.problem, path=there, file=one.file, line=one.line, remedy=one.remedy)
+
+        return self.document.located(error.mapped(moved))
 
     def _place(self, path: Where, num_layers: int) -> Where:
         if path and path[0] in self.places:

@@ -43,9 +43,11 @@ def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
     for path in sorted(wide, key=_kinds_first):
         _write(new, path, overrides[path])
     if layered:
-        _refuse_overlap((parts, path) for path in layered for parts in _concrete(new, path))
-    for path in sorted(layered, key=_kinds_first):
-        _write(new, path, overrides[path])
+        num_layers = _num_layers(new)
+        _refuse_overlap((parts, path) for path in layered for parts in _concrete(path, num_layers))
+        _spread_layers(new["model"])
+        for path in sorted(layered, key=_kinds_first):
+            _write(new, path, overrides[path], num_layers)
     return new
 
 
@@ -70,7 +72,11 @@ def _inside(filled: Any, parts: list[str], value: Any) -> Any:
 
 def takes_list(data: Mapping[str, Any], path: str) -> bool:
     """Is a list a value of the field at `path`? Raises `UserError` when the path matches nothing."""
-    spot = _spots(deepcopy(dict(data)), path)[0]
+    copy, num_layers = deepcopy(dict(data)), 0
+    if _layered(path):
+        num_layers = _num_layers(copy)
+        _spread_layers(copy["model"])
+    spot = _spots(copy, path, num_layers)[0]
     if spot.cls is None or spot.name not in spot.cls.model_fields:
         return False
     mark = slot_of(spot.cls, spot.name)
@@ -80,8 +86,8 @@ def takes_list(data: Mapping[str, Any], path: str) -> bool:
     return any(get_origin(part) in (tuple, list) for part in (kind, *get_args(kind)))
 
 
-def _write(data: dict[str, Any], path: str, value: Any) -> None:
-    for spot in _spots(data, path):
+def _write(data: dict[str, Any], path: str, value: Any, num_layers: int = 0) -> None:
+    for spot in _spots(data, path, num_layers):
         if spot.name == "kind" and spot.cls is not None and issubclass(spot.cls, Component):
             _change_kind(spot.cls, spot.data, value, path)
         else:
@@ -118,13 +124,17 @@ def _kinds_first(path: str) -> tuple[bool, str]:
     return not path.endswith(".kind"), path
 
 
-def _spots(data: dict[str, Any], path: str) -> list[Spot]:
-    """Where an override writes: one place, or one in each layer that it names. Mappings on the way are made."""
+def _spots(data: dict[str, Any], path: str, num_layers: int) -> list[Spot]:
+    """Where an override writes: one place, or one in each layer that it names. Mappings on the way are made.
+
+    Args:
+        num_layers: of a path into layers, which are then spread (see `_spread_layers`).
+    """
     parts = path.split(".")
     if not _layered(path):
         return [_descend(RunConfig, data, parts, path)]
-    targets = _concrete(data, path)
-    layers = _spread_layers(data["model"])
+    targets = _concrete(path, num_layers)
+    layers = data["model"]["layers"]
     found = []
     for _, _, number, *rest in targets:
         if not rest:
@@ -138,17 +148,20 @@ def _spots(data: dict[str, Any], path: str) -> list[Spot]:
     return found
 
 
-def _concrete(data: Mapping[str, Any], path: str) -> list[Parts]:
+def _num_layers(data: Mapping[str, Any]) -> int:
+    return load(ModelConfig, data.get("model", {}), ("model",)).num_layers
+
+
+def _concrete(path: str, num_layers: int) -> list[Parts]:
     """A path into layers once for each layer that it names, the layer as a number from 0."""
     _, _, where, *rest = path.split(".")
-    model = load(ModelConfig, data.get("model", {}), ("model",))
     try:
-        return [("model", "layers", number, *rest) for number in selected(where, model.num_layers)]
+        return [("model", "layers", number, *rest) for number in selected(where, num_layers)]
     except UserError as error:
         raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
 
-def _spread_layers(model: dict[str, Any]) -> dict[Any, Any]:
+def _spread_layers(model: dict[str, Any]) -> None:
     """Rewrite the layers' own settings as one mapping for each layer, by number."""
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
@@ -161,7 +174,6 @@ def _spread_layers(model: dict[str, Any]) -> dict[Any, Any]:
         for number in numbers:
             spread.setdefault(number, {}).update(deepcopy(dict(settings)))
     model["layers"] = spread
-    return spread
 
 
 def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: str) -> Spot:
@@ -245,16 +257,20 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
 
 
 def _refuse_overlap(targets: Iterable[tuple[Parts, str]]) -> None:
-    seen: list[tuple[Parts, str]] = []
+    whole: dict[Parts, str] = {}
+    below: dict[Parts, tuple[Parts, str]] = {}  # by each place on the way to a target
     for parts, path in targets:
-        for other, earlier in seen:
-            if parts[: len(other)] == other or other[: len(parts)] == parts:
-                raise UserError(
-                    f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is",
-                    path=(path,),
-                    remedy="keep one of them",
-                )
-        seen.append((parts, path))
+        above = (parts[:n] for n in range(1, len(parts) + 1))
+        found = next(((other, whole[other]) for other in above if other in whole), below.get(parts))
+        if found is not None:
+            other, earlier = found
+            raise UserError(
+                f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is",
+                path=(path,),
+                remedy="keep one of them",
+            )
+        whole[parts] = path
+        below |= {parts[:n]: (parts, path) for n in range(1, len(parts))}
 
 
 def brief(value: Any) -> str:

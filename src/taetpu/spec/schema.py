@@ -1,6 +1,7 @@
 """What a study file may say, and what a run is resolved to."""
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -98,10 +99,13 @@ class Measure(Config):
     """What arms are compared by, and how. The direction defaults to what is better: less loss, more accuracy."""
 
     primary: str = "val/loss"
+    """The metric that arms are compared by, at the end of training."""
     direction: Literal["min", "max"] = "min"
+    """Whether less (`min`) or more (`max`) of it is better."""
     equivalence: Annotated[PositiveFloat | None, Field(description="a smaller difference does not matter")] = None
     alpha: Annotated[float, Field(gt=0, le=0.2, description="chance of any false verdict of better or worse")] = 0.05
-    looks: Annotated[tuple[int, ...], Field(description="numbers of seeds at which verdicts are given")] = ()
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds at which verdicts are given, e.g. [5, 8]."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,19 +134,27 @@ class StudySpec(Config):
 
     study: Annotated[str, Field(description="the name of the study")]
     base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
-    seeds: Annotated[Any, Field(description="how many, or a list of them")] = 3
-    plugins: Annotated[tuple[str, ...], Field(description="Python files, relative to the study's")] = ()
+    seeds: Annotated[Any, Field(description="the number of seeds, or a list of them, e.g. 5 or [11, 12, 13]")] = 3
+    plugins: tuple[str, ...] = ()
+    """Python files with kinds of your own, relative to the study file."""
     arms: dict[Any, Any] = Field(default_factory=dict)
+    """Variants of the baseline by name, each with its overrides: dotted paths from `model`, `train` or `task` on."""
     grid: dict[Any, Any] = Field(default_factory=dict)
+    """An arm for every combination of these values, which are listed by dotted path."""
     leave_one_out: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to remove from the baseline, by name: an arm without each part, and one without all of them."""
     add_one_in: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to add to the baseline, by name: an arm with each part, and one with all of them."""
     factorial: dict[Any, Any] = Field(default_factory=dict)
+    """Factors to cross, each a list of values or a named change; `fraction` runs a part of the combinations."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
-    tune: Annotated[dict[Any, Any], Field(description="values that every arm tries on tuning seeds")] = Field(
+    """Scales at which every arm is repeated: a list of values for each dotted path, one value a scale."""
+    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on `seeds` of their own")] = Field(
         default_factory=dict
     )
-    match: Annotated[tuple[Matching, ...], Field(description="what arms are given as much of as the baseline has")] = ()
+    match: Annotated[tuple[Matching, ...], Field(description="what every arm gets as much of as the baseline")] = ()
     measure: Measure = Measure()
+    """What arms are compared by, and how."""
     trackers: Annotated[Any, Field(description="where runs are shown, e.g. [tensorboard]")] = None
 
     @field_validator("match", mode="before")
@@ -197,12 +209,25 @@ class StudySpec(Config):
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
             raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")
+        if len(seeds) > MOST_SEEDS:
+            problem = f"{len(seeds)} seeds are more than a study takes"
+            raise UserError(problem, path=("seeds",), remedy=f"at most {MOST_SEEDS}")
         for i, seed in enumerate(seeds):
             if type(seed) is not int or not 0 <= seed <= MAX_SEED:
                 raise UserError(f"{seed!r} is not a seed", path=("seeds", i), remedy=f"an integer from 0 to {MAX_SEED}")
-            if seed in seeds[:i]:
-                raise UserError(f"seed {seed} is listed twice", path=("seeds", i), remedy="seeds must differ")
+        if (i := repeated(seeds)) is not None:
+            raise UserError(f"seed {seeds[i]} is listed twice", path=("seeds", i), remedy="seeds must differ")
         return tuple(seeds)
+
+
+def repeated(seeds: Sequence[int]) -> int | None:
+    """The position of the first seed that stands earlier in the list; None where all differ."""
+    seen = set[int]()
+    for i, seed in enumerate(seeds):
+        if seed in seen:
+            return i
+        seen.add(seed)
+    return None
 
 
 def load_spec(data: dict[str, Any]) -> StudySpec:

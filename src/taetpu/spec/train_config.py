@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
@@ -20,10 +20,14 @@ SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # what
 class SampleConfig(Config):
     """What is drawn from the model at each evaluation, for people to read."""
 
-    tokens: PositiveInt = 60
+    tokens: Size = 60
+    """Tokens to draw."""
     temperature: NonNegativeFloat = 0.8
-    top_k: PositiveInt | None = None
+    """Divides the logits before sampling; 0 takes the likeliest token."""
+    top_k: Size | None = None
+    """Sample among this many of the likeliest tokens; `none`: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sample among the likeliest tokens that together have this probability; `none`: all."""
 
 
 class TrainConfig(Config):
@@ -40,23 +44,45 @@ class TrainConfig(Config):
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
+    """Optimizer steps. Either `steps` or `epochs` is set."""
     epochs: PositiveFloat | None = None
-    batch_size: PositiveInt = 32
-    accumulate: PositiveInt = 1
+    """Passes over the training windows. Either `steps` or `epochs` is set."""
+    batch_size: Size = 32
+    """Sequences of an optimizer step."""
+    accumulate: Size = 1
+    """Parts that a batch is divided into, to save memory; must divide `batch_size`."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
+    """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
+    """The learning rate over training."""
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
+    """Upper bound of the gradient's norm; `none`: no clipping."""
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
+    """Changes of single steps: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
+    """What is measured of single steps: a list of kinds, or settings by name."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
+    """How numbers are computed. No part of a run's identity, and the same for all arms."""
     eval_every: PositiveInt | None = None
+    """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
     eval_windows: int | str = "auto"
+    """Windows of the validation split to evaluate during training: a number, `all`, or at most a tenth of the
+    training's FLOPs (`auto`). The whole split is evaluated at the end.
+    """
     checkpoint: int | str = "eval"
+    """After which steps a killed run can resume: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every
+    n steps (a number), or only when done (`end`).
+    """
     keep_checkpoints: bool = False
+    """Whether the models of checkpoint steps are kept."""
     log_every: PositiveInt = 10
+    """Steps over which logged training metrics are averaged."""
     sample: SampleConfig | None = SampleConfig()
+    """The text drawn from the model at each evaluation; `none`: no text."""
     loss_bound: PositiveFloat = 1e3
+    """A training loss above this bound means that the run diverged."""
 
     @field_validator("checkpoint", mode="before")
     @classmethod
@@ -145,6 +171,10 @@ class TrainConfig(Config):
                 path=("epochs",),
                 remedy="set steps instead",
             )
-        steps = max(1, round((self.epochs or 0) * num_windows / self.batch_size))
+        asked = (self.epochs or 0) * num_windows / self.batch_size
+        if asked > MAX_STEPS:
+            problem = f"epochs={self.epochs:g} of {num_windows} windows are {asked:.3g} steps"
+            raise UserError(problem, path=("epochs",), remedy=f"at most {MAX_STEPS} steps")
+        steps = max(1, round(asked))
         self.check_schedule(steps)
         return steps

@@ -11,7 +11,7 @@ from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec
+from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec, repeated
 
 FIRST_SEED = 1_000_000  # of those that tuning takes unless it is told; the study's own stay clear of them
 SEEDS = 2  # that tuning takes unless it is told
@@ -64,12 +64,12 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
     if not values:
         raise UserError("nothing is tuned", path=("tune",), remedy="e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]")
     check_paths(values, ("tune",))
-    for path, tried in values.items():
-        _check_tried(path, tried, spec, base)
-    combinations = math.prod(map(len, values.values()))
+    combinations = math.prod(len(tried) for tried in values.values() if isinstance(tried, list))
     if combinations > MOST_CELLS:
         problem = f"{combinations} combinations are too many for every arm to try"
         raise UserError(problem, path=("tune",), remedy=f"at most {MOST_CELLS}")
+    for path, tried in values.items():
+        _check_tried(path, tried, spec, base)
     found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec), _metric(spec))
     if len(found.cells) < combinations:
         raise UserError("two values are written alike", path=("tune",), remedy="remove one")
@@ -104,12 +104,13 @@ def _seeds(spec: StudySpec) -> tuple[int, ...]:
     asked, path = spec.tune.get("seeds", SEEDS), ("tune", "seeds")
     if type(asked) is int and 0 < asked <= MOST_SEEDS:
         asked = list(range(FIRST_SEED, FIRST_SEED + asked))
+    if isinstance(asked, list) and len(asked) > MOST_SEEDS:
+        raise UserError(f"{len(asked)} seeds are too many", path=path, remedy=f"at most {MOST_SEEDS}")
     if not isinstance(asked, list) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
         problem = f"{show(asked)} is neither a positive number of seeds nor a list of them"
         raise UserError(problem, path=path, remedy="e.g. 2, or [100, 101]")
-    for i, seed in enumerate(asked):
-        if seed in asked[:i]:
-            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="seeds must differ")
+    if (i := repeated(asked)) is not None:
+        raise UserError(f"seed {asked[i]} is listed twice", path=(*path, i), remedy="seeds must differ")
     if shared := sorted(set(asked) & set(spec.seed_list())):
         problem = f"arms are also compared on seed {shared[0]}, which would favour what was tuned on it"
         raise UserError(problem, path=path, remedy="other seeds, or leave them out")

@@ -37,6 +37,10 @@ class Group:
     fit: model.Fit
     imputed: model.Fit
 
+    def places(self, table: Table) -> int:
+        """Decimals of the arms' means, and the fewest of their effects."""
+        return numbers.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
+
 
 def analyse(folder: StudyFolder) -> dict[str, Any]:
     """Judge every arm of a study against its baseline, and store that as `results.json`.
@@ -86,10 +90,9 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
         len(study["seeds"]),
     )
     first = groups[0]
-    places = numbers.mean_places(first.fit.residual_sd, _mean(table.values(BASELINE)))
     final = table.complete and is_look(plan, len(study["seeds"]))
     judged = {
-        arm: _judged(evidence[arm], plan, study, group, final, len(against), places)
+        arm: _judged(evidence[arm], plan, study, group, final, len(against), group.places(table))
         for group in groups
         for arm in group.arms
     }

@@ -1,15 +1,25 @@
 """Which studies are there, and how far each has come."""
 
+import hashlib
+import json
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from taetpu.cloud.storage import address
+from taetpu.core import disk
 from taetpu.core.errors import UserError
+from taetpu.core.runtime import cache_folder
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.keys import NotStored
 from taetpu.store.study import StudyFolder
+
+SETTLED = 2.0
+"""Seconds after which a file that is written again has another time of writing, whatever the disk's clock counts."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +78,67 @@ def one_study(place: str | Path) -> StudyFolder:
 
 
 def studies(place: str | Path) -> list[StudyEntry]:
-    """Every study at `place` (see `find_studies`) with its counts. A damaged one is listed with its problem."""
-    return [_entry(folder) for folder in find_studies(place)]
+    """Every study at `place` (see `find_studies`) with its counts. A damaged one is listed with its problem.
+
+    Parsing `study.yaml` takes most of the time, so its arms and seeds are remembered in the user's cache folder for as
+    long as the file is unchanged.
+    """
+    index = Index(str(place))
+    found = [_entry(folder, index) for folder in find_studies(place)]
+    index.save()
+    return found
 
 
-def _entry(folder: StudyFolder) -> StudyEntry:
+class Index:
+    """The arms and seeds of the studies at a place by the names of the studies, as they were when last read.
+
+    An entry counts while `study.yaml` has the time of writing that it had. Whatever is wrong with the index's own file,
+    the studies themselves are read.
+    """
+
+    def __init__(self, place: str):
+        known = place if address(place) else str(Path(place).expanduser().absolute())
+        self.file = cache_folder() / "studies" / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
+        try:
+            self.stored = dict(json.loads(self.file.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            self.stored = {}
+        self.current: dict[str, Any] = {}
+
+    def arms_and_seeds(self, folder: StudyFolder) -> tuple[list[str], list[int]]:
+        """Return the arms and the seeds of a study.
+
+        Raises:
+            UserError: `study.yaml` is damaged, or gone.
+            KeyError, TypeError: it has no arms or no seeds.
+        """
+        written, now = folder.frozen_at(), time.time()
+        match self.stored.get(folder.name):
+            case {"written": float(before), "arms": list(arms), "seeds": list(seeds)} if (
+                before == written and {*map(type, arms)} <= {str} and {*map(type, seeds)} <= {int}
+            ):
+                pass
+            case _:
+                study = folder.read_study()
+                arms, seeds = [*study["arms"]], [*study["seeds"]]
+        if now - written > SETTLED:
+            self.current[folder.name] = {"written": written, "arms": arms, "seeds": seeds}
+        return arms, seeds
+
+    def save(self) -> None:
+        """Write the index where anything in it is new; not being able to is no error."""
+        if self.current == self.stored:
+            return
+        with suppress(OSError, TypeError, ValueError):
+            disk.write_file(self.file, json.dumps(self.current).encode(), replace=True)
+
+
+def _entry(folder: StudyFolder, index: Index) -> StudyEntry:
     problem, asked, arms, seeds = None, set[tuple[str, int]](), 0, 0
     try:
-        study = folder.read_study()
-        arms, seeds = len(study["arms"]), len(study["seeds"])
-        asked = {(arm, seed) for arm in study["arms"] for seed in study["seeds"]}
+        names, numbers = index.arms_and_seeds(folder)
+        arms, seeds = len(names), len(numbers)
+        asked = set(product(names, numbers))
     except UserError as error:
         problem = str(error)
     except (KeyError, TypeError):

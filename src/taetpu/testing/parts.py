@@ -9,6 +9,7 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.compiling import jit_once
+from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.parts import Context, trainable
@@ -92,7 +93,10 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
 
 def shapes(component: Any, part: Part, found: list[Any]) -> str:
     """What it gives has the shape and the type that its slot asks for, whatever it is given."""
-    module = built(component, part, setup(), root_key(0))
+    try:
+        module = built(component, part, setup(), root_key(0))
+    except UserError as error:
+        raise Unmet(error.problem, at=(component, part.builder), remedy=error.remedy or "") from None
     found.append(module)
     if module is None:
         return f"it builds nothing: a block with it has no {component.slot}"

@@ -126,7 +126,8 @@ class Checks:
     def _raised(self, name: str, error: BaseException) -> Finding:
         kind = type(error).__name__
         if isinstance(error, UserError):
-            return Finding(name, "failed", error.problem, _place(type(self.component), "check"), error.remedy or "")
+            place = f"{_shown(Path(error.file))}:{error.line}" if error.file else _place(type(self.component), "check")
+            return Finding(name, "failed", error.problem, place, error.remedy or "")
         text = str(error).strip().split("\n")[0]
         found = explained(error, self.file)
         hint = HINTS.get(kind, "")

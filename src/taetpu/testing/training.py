@@ -11,8 +11,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.compiling import jit_once
 from taetpu.core.traced import active, bind, split
-from taetpu.nn.lm import matrices
 from taetpu.nn.parts import trainable
+from taetpu.optim.form import update_rule
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import form, plain, stacked, told
@@ -44,13 +44,12 @@ class Rule:
         self.structure, self.numbers = taken(component)
         self.params = trainable(plain(0))[0]
         self.goal = trainable(plain(1))[0]
-        self.decayed = matrices(self.params)
 
     def init(self, numbers: Numbers, lr: Any) -> Any:
-        return bind(self.structure, numbers).transform(lr, self.decayed).init(self.params)
+        return update_rule(bind(self.structure, numbers), lr, self.params).init(self.params)
 
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
-        return bind(self.structure, numbers).transform(lr, self.decayed).update(gradients, state, params)
+        return update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
 
     def loss(self, params: Any) -> jax.Array:
         """Half the squared distance from the goal."""

@@ -20,6 +20,7 @@ class Trackio(Tracker):
     """trackio, on this machine: `trackio show --project NAME`. Its files lie where it keeps them (`TRACKIO_DIR`)."""
 
     project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
+    """Project to log to."""
 
     def open(self, run: Tracked) -> Sink:
         """Rows of the run that are there stay."""

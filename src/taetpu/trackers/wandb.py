@@ -24,9 +24,13 @@ class WandB(Tracker):
     """
 
     project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")] = "taetpu"
+    """Project to log to."""
     entity: str | None = None
+    """User or team; `none`: the account's default."""
     mode: Literal["online", "offline", "disabled"] | None = None
+    """Whether runs are sent; `none`: as their own settings say."""
     tags: tuple[str, ...] = ()
+    """Tags of every run."""
 
     at_once: ClassVar[int] = 32  # each takes a tenth of a second to begin, or a second online
 

@@ -1,0 +1,103 @@
+"""The fields of a study file by their paths, such as `train.schedule` and `model.mixer.num_heads`."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from taetpu.core.config import Config, config_of, slot_of
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.registry import kinds
+from taetpu.nn.block import LayerConfig
+from taetpu.spec.schema import EXAMPLES, RunConfig, StudySpec
+
+
+class Place(NamedTuple):
+    """A field: the config class that has it, and the kind where that class fills a slot ("" elsewhere)."""
+
+    owner: type[Config]
+    name: str
+    kind: str = ""
+
+    @property
+    def example(self) -> str | None:
+        """A value as a study file would have it, where the schema has an example."""
+        return EXAMPLES.get(self.name) if self.owner is StudySpec else None
+
+    @property
+    def section(self) -> type[Config] | None:
+        """The config class whose fields are set below this one; None for a single value and for a slot."""
+        if self.owner is StudySpec and self.name == "base":
+            return RunConfig
+        if slot_of(self.owner, self.name) is not None:
+            return None
+        return LayerConfig if _by_layer(self) else config_of(self.owner, self.name)
+
+
+def paths() -> list[str]:
+    """Return the paths that `find` takes of one name: top-level fields, and those of the baseline."""
+    return [*StudySpec.model_fields, *RunConfig.model_fields]
+
+
+def find(path: str) -> list[Place]:
+    """Return the fields that a path names: one, or that of every kind that can fill a slot on the way.
+
+    Args:
+        path: dotted; `base.` may be left out, and a layer or the name of a hook or metric may be any.
+
+    Raises:
+        UserError: there is no such field; with the nearest names.
+    """
+    first, *rest = path.removeprefix("base.").split(".")
+    root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
+    found = [Place(root, first)]
+    if first not in root.model_fields:
+        raise UserError(f"no field of a study file is called {first!r}", path=(path,), remedy=suggest(first, paths()))
+    done = first
+    while rest:
+        places, rest = _below(found, rest)
+        part, *rest = rest or [""]
+        known = {place.name for place in places}
+        found = [place for place in places if place.name == part] if part else places
+        if not found:
+            remedy = suggest(part, known) if known else f"taetpu catalog {done}"
+            problem = f"{done} has no field {part!r}" if part else f"{done} has no fields"
+            raise UserError(problem, path=(path,), remedy=remedy)
+        done = f"{done}.{part}"
+    return found
+
+
+def fields(cls: type[Config], kind: str = "") -> list[Place]:
+    """Return the fields of a config class."""
+    return [Place(cls, name, kind) for name in cls.model_fields]
+
+
+def walk(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
+    """Yield every field that a study file can set, with its path; for a slot, the fields of all registered kinds."""
+    for place in fields(cls):
+        path = f"{prefix}{place.name}"
+        yield path, place
+        if place.section is not None:
+            yield from walk(place.section, f"{path}.")
+        mark = slot_of(cls, place.name)
+        for kind, filling in kinds(mark.name).items() if mark else ():
+            yield from walk(filling, f"{path}.{kind}." if mark and mark.many else f"{path}.")
+
+
+def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
+    """The fields below some, and what of a path is left: entries of slots that take many have names, layers numbers."""
+    below: list[Place] = []
+    skipped = False
+    for place in found:
+        mark = slot_of(place.owner, place.name)
+        if mark is not None:
+            known = kinds(mark.name)
+            skipped = mark.many
+            chosen = {rest[0]: known[rest[0]]} if mark.many and rest[0] in known else known
+            below += [one for kind, cls in chosen.items() for one in fields(cls, kind)]
+        elif place.section is not None:
+            skipped = _by_layer(place)
+            below += fields(place.section)
+    return below, rest[1:] if skipped else rest
+
+
+def _by_layer(place: Place) -> bool:
+    return place.name == "layers" and "num_layers" in place.owner.model_fields

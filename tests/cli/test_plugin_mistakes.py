@@ -1,0 +1,75 @@
+"""Ordinary mistakes in a plug-in: `plan` and `run` name each with its place and remedy, exit with 2, store nothing."""
+
+import pytest
+from tests.cli.mistakes import EXITS, FFN, MISTAKES, STUDY, ffn
+
+
+@pytest.fixture
+def written(here):
+    """`written(source, arm)`: writes `own.yaml`, a study with this arm, and its plug-in `own.py`."""
+
+    def write(source: str | bytes, arm: str) -> None:
+        source = source if isinstance(source, bytes) else source.encode()
+        (here / "own.py").write_bytes(source)
+        study = STUDY.replace("ARM", arm)
+        (here / "own.yaml").write_text(study.replace("[]", "[own]") if b'"metric", "own"' in source else study)
+
+    return write
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_its_place_and_remedy(taetpu, written, here, name):
+    source, arm, problem, where, remedy = MISTAKES[name]
+    written(source, arm)
+    code, out, err = taetpu("plan", "own.yaml")
+    assert (code, out) == (2, "")
+    said, _, rest = err.partition("  where:  ")
+    place, _, instead = rest.partition("  remedy: ")
+    assert said.startswith("error: ")
+    for part in problem:
+        assert part in said
+    text = (source if isinstance(source, bytes) else source.encode()).decode(errors="replace")
+    lines = [number for number, line in enumerate(text.splitlines(), start=1) if where in line]
+    assert (f"{here / 'own.py'}:{lines[0]}" if lines else where) in place.replace("\n", " ")
+    assert remedy in " ".join(instead.split())
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [*((name, "plan") for name in EXITS), ("at import", "run"), ("in a call", "run")]
+)
+def test_an_exit_in_a_plug_in_never_ends_a_study_as_if_it_were_done(taetpu, written, here, name, command):
+    source, arm, problem = EXITS[name]
+    written(source, arm)
+    code, out, err = taetpu(command, "own.yaml")
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert f"{here / 'own.py'}:" in err
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["no init", "nan", "syntax", "one channel", "init returns nothing", "no rule"])
+def test_the_plug_in_s_own_check_says_the_same(written, here, capsys, monkeypatch, name):
+    """`python -m taetpu.testing` fails on what `plan` refuses, and says it of the same file and line."""
+    from taetpu.testing.__main__ import main
+
+    source, arm, problem, where, _ = MISTAKES[name]
+    written(source, arm)
+    monkeypatch.setattr("sys.argv", ["taetpu.testing", "own.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    err = capsys.readouterr().err
+    assert ended.value.code in (1, 2)
+    assert problem[0].removeprefix("ffn 'own' returns (2, 16") in err
+    line = next(number for number, line in enumerate(str(source).splitlines(), start=1) if where in line)
+    assert f"own.py:{line}" in err
+
+
+def test_ctrl_c_while_a_plug_in_is_loaded_is_an_interruption(taetpu, written):
+    written(f"import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n{ffn()}", FFN)
+    assert taetpu("plan", "own.yaml").code == 130
+
+
+def test_a_plug_in_without_a_mistake_is_admitted(taetpu, written):
+    written(ffn(), FFN)
+    assert taetpu("plan", "own.yaml").code == 0

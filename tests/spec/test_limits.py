@@ -1,0 +1,93 @@
+"""Numbers, products and nesting that no machine could follow are refused at once, with what would be right."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.spec.document import LONGEST_TEXT, MOST_VALUES
+
+SLOWEST = 10  # seconds of this process, for any of them
+
+MANY = ",".join(map(str, range(1, 1001)))
+CUBE = "{{model.dim: [{0}], train.steps: [{0}], train.batch_size: [{0}]}}".format(",".join(map(str, range(1, 101))))
+BOMB = ", ".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+
+STEPS = ",".join(map(str, range(10, 110)))
+SIX_ARMS = (
+    "arms: {a: {model.bias: true}, b: {model.dim: [8, 32]}, c: {model.dropout: [0.1, 0.2]}, d: {model.position: none}}"
+)
+
+ADDED = [
+    (f"grid: {{model.dim: [{MANY}], train.steps: [{MANY}], task.seq_len: [{MANY}]}}", "grid.model.dim", "1000"),
+    (f"grid: {CUBE}", "grid", "1000000"),
+    (f"arms:\n  a: {CUBE}", "arms.a", "1000000"),
+    (f"factorial: {CUBE}", "factorial", "1000000"),
+    (f"tune: {CUBE}", "tune", "1000000"),
+    (f"arms: {{{', '.join(f'a{i}: {{train.steps: {i + 20}}}' for i in range(600))}}}", "arms.a512.train.steps", "512"),
+    (f"arms:\n  a: {{{', '.join(f'model.layers.{i}.ffn: none' for i in range(200))}}}", "arms.a", "200"),
+    (f"ladder: {{train.steps: [{STEPS}]}}\n{SIX_ARMS}", "ladder.train.steps", "512"),
+    ("seeds: 1000000000000", "seeds", "10000"),
+    (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
+    (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MOST_VALUES)),
+    ("arms: &a {x: *a}", "arms.x", "write it out"),
+    ("arms:\n  a: {model.norm: " + "[" * 200_000, "", "levels"),
+    ("arms:\n  a: " + "{x: " * 100 + "1" + "}" * 100, "", "levels"),
+    (f"arms: [{'1,' * 200_000}]", "", str(MOST_VALUES)),
+    (f"# {'x' * LONGEST_TEXT}", "", str(LONGEST_TEXT)),
+]  # fmt: skip
+
+SETS = [
+    ("model.num_layers=1000000", "1024"), (f"model.dim={'9' * 27}", "131072"), (f"model.dim={'9' * 5000}", "999"),
+    ("train.batch_size=100000000000", "1048576"), ("task.seq_len=1000000000000", "1048576"),
+    ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
+    ("model.dim=&a [*a]", "write it out"), ("model.dim=" + "[" * 5000, "levels"),
+    ("model.dim=" + "[" * 5000 + "]" * 5000, "levels"),
+    (f"model.dim={{a: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}", str(MOST_VALUES)), (f"model.norm={'x' * 400_000}", "known"),
+]  # fmt: skip
+
+
+def refused(study, added: str = "", sets: tuple[str, ...] = (), *replace: tuple[str, str]) -> UserError:
+    began = time.process_time()
+    with pytest.raises(UserError) as caught:
+        study(added, sets, *replace).runs()
+    assert time.process_time() - began < SLOWEST
+    assert len(str(caught.value)) < 5000
+    return caught.value
+
+
+@pytest.mark.parametrize(("added", "path", "limit"), ADDED, ids=lambda value: str(value)[:30])
+def test_a_product_or_a_nesting_without_end(added: str, path: str, limit: str, study) -> None:
+    error = refused(study, f"{added}\n")
+    assert (".".join(map(str, error.path)).startswith(path), Path(str(error.file)).name) == (True, "s.yaml")
+    assert limit in f"{error.problem} {error.remedy}"
+    assert error.remedy
+
+
+@pytest.mark.parametrize(("text", "limit"), SETS, ids=lambda value: str(value)[:30])
+def test_a_number_or_a_nesting_on_the_command_line(text: str, limit: str, study) -> None:
+    error = refused(study, "", (text,))
+    assert str(error.path[0]).startswith("--set ")
+    assert limit in f"{error.problem} {error.remedy}"
+
+
+@pytest.mark.parametrize("epochs", ["1e300", "1e308", "1e12"])
+def test_epochs_beyond_what_steps_can_count(epochs: str, study) -> None:
+    error = refused(study, "", (f"train.epochs={epochs}", "train.steps=none"))
+    assert error.path == (f"--set train.epochs={epochs}",)
+    assert "2147483647" in str(error.remedy)
+
+
+def test_a_model_of_many_layers_in_many_arms(study) -> None:
+    arms = ",".join(f"{i}e-4" for i in range(1, 31))
+    error = refused(study, f"grid: {{train.optimizer.lr: [{arms}]}}\n", (), ("num_layers: 4", "num_layers: 1000"))
+    assert (error.path, "16384" in error.problem) == (("base", "model", "num_layers"), True)
+
+
+def test_what_a_study_may_have(study) -> None:
+    """The largest of each: none of these limits stands in the way of a large study."""
+    assert len(study("", (), ("num_layers: 4", "num_layers: 1024")).arms[0].config.model.layers) == 1024
+    assert len(study(f"seeds: [{','.join(map(str, range(10_000)))}]\n").seeds) == 10_000
+    values = ",".join(f"{i}e-5" for i in range(1001, 1129))
+    assert len(study(f"grid: {{train.optimizer.lr: [{values}], model.position: [rope, none]}}\n").arms) == 257

@@ -1,0 +1,75 @@
+"""Mistakes of one file that do not depend on each other come together, in the order of its lines."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import MOST, UserError
+from taetpu.spec.loading import load_study
+
+WRONG = """\
+study: a/b
+base:
+  task: {kind: copy, seq_len: many}
+  model:
+    dim: 0
+    num_layers: 2
+    colour: red
+    norm: {kind: batch}
+    mixer: {kind: attention, num_head: 2, num_heads: 2.5}
+  train: {steps: 6, optimizer: {kind: adamw, lr: -1}}
+seeds: none
+"""
+
+
+def mistakes(folder: Path, text: str, sets: tuple[str, ...] = ()) -> list[UserError]:
+    (folder / "s.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_study(folder / "s.yaml", sets)
+    return caught.value.each
+
+
+def places(found: list[UserError]) -> list[tuple[str, int | None]]:
+    return [(".".join(map(str, error.path)), error.line) for error in found]
+
+
+def test_the_baseline_and_the_keys_beside_it(folder) -> None:
+    assert places(mistakes(folder, WRONG)) == [
+        ("study", 1), ("base.task.seq_len", 3), ("base.model.dim", 5), ("base.model.colour", 7),
+        ("base.model.norm.kind", 8), ("base.model.mixer.num_head", 9), ("base.model.mixer.num_heads", 9),
+        ("base.train.optimizer.lr", 10),
+    ]  # fmt: skip
+
+
+def test_every_arm_and_every_set(study, folder) -> None:
+    text = "arms:\n  x: {model.mixr: none}\n  3: {model.bias: true}\n  ok: {model.bias: true}\n  y: {model.dim: -1}\n"
+    with pytest.raises(UserError) as caught:
+        study(text)
+    assert places(caught.value.each) == [("arms.x.model.mixr", 7), ("arms.3", 8), ("arms.y.model.dim", 10)]
+    with pytest.raises(UserError) as caught:
+        study("", ("model.dim", "train.steps=[", "model.bias=true"))
+    assert [error.path for error in caught.value.each] == [("--set model.dim",), ("--set train.steps=[",)]
+
+
+def test_what_only_follows_from_a_mistake_is_not_told(folder) -> None:
+    """A field that could not be read is not missing, and no check of fields against each other runs without it."""
+    sections = "task: {kind: copy, seq_len: 8}\n  model: {dim: x, num_layers: 1}\n  train: {steps: x, epochs: 2}\n"
+    text = f"study: s\nbase:\n  {sections}"
+    assert places(mistakes(folder, text)) == [("base.model.dim", 4), ("base.train.steps", 5)]
+
+
+def test_of_very_many_the_first_are_shown_and_the_others_counted(folder) -> None:
+    (first, *others) = mistakes(folder, "study: s\n" + "".join(f"wrong{i}: 1\n" for i in range(30)))
+    assert len(others) >= 29
+    assert str(first).count("unknown field") == MOST
+    assert str(first).endswith(f"and {1 + len(others) - MOST} more")
+
+
+def test_the_command_prints_them_all_and_exits_with_2(folder) -> None:
+    (folder / "s.yaml").write_text(WRONG)
+    command = [sys.executable, "-m", "taetpu", "plan", str(folder / "s.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
+    assert all(f"s.yaml:{line} at" in done.stderr for line in (1, 3, 5, 7, 8, 9, 10))
