@@ -231,7 +231,7 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
     Raises:
         UserError: a name is missing, unknown, or of another shape.
     """
-    have = named_parameters(model)
+    have = jax.eval_shape(named_parameters, model)  # jax would compile a slice for every shape
     for name in sorted(set(have) ^ set(values)):
         raise UserError(f"parameter {name!r} is {'missing' if name in have else 'not in this model'}")
     for name, array in have.items():
@@ -247,10 +247,11 @@ def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
     A value that the model has no array for is left out: a model that was packed with others may hold masks that let
     everything through, where this one has none.
     """
-    have = named_constants(model)
+    have = jax.eval_shape(named_constants, model)
     fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
+    kept = {} if set(fitting) == set(have) else named_constants(model)
     params, rest = trainable(model)
-    return join(params, _replaced(model, rest, {**have, **fitting}))
+    return join(params, _replaced(model, rest, {**kept, **fitting}))
 
 
 def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:

@@ -105,7 +105,9 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     stored = load_tensors(files[WEIGHTS])
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
-    if set(named_constants(blank)) - set(constants):  # files of an earlier version have none: the config's are drawn
+    if set(jax.eval_shape(named_constants, blank)) - set(
+        constants
+    ):  # files of an earlier version have none: the config's are drawn
         blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
