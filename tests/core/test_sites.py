@@ -209,7 +209,9 @@ def test_two_sites_of_one_name_are_an_error_that_names_both():
 
 
 @pytest.mark.parametrize(
-    "asked", [{"sites": ["there"]}, {"edits": [Edit("there", lambda x, _: x)]}, {"sites": ["mixer.out"]}], ids=str
+    "asked",
+    [{"sites": ["there"]}, {"edits": [Edit("there", lambda x, _: x)]}, {"sites": ["mixer.out"]}],
+    ids=["read", "edited", "built-in"],
 )
 def test_two_sites_of_one_name_in_a_layer(model, asked):
     class Doubled(eqx.Module):

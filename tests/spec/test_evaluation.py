@@ -24,7 +24,10 @@ def sample(**train) -> Sample:
 @given(steps=st.integers(1, 3000), batch=st.integers(1, 64), every=st.none() | st.integers(1, 500))
 def test_evaluating_costs_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
     found = sample(steps=steps, batch_size=batch, eval_every=every)
-    times = len(load(TrainConfig, {"steps": steps, "eval_every": every}).evaluations(steps))
+    train = load(TrainConfig, {"steps": steps, "eval_every": every})
+    times = len(train.evaluations(steps))
+    for after in (0, steps // 3, steps - 1, steps):
+        assert train.num_evaluations(steps, after) == sum(step > after for step in train.evaluations(steps))
     training = steps * batch * TRAINING  # in forward passes over a window
     assert 1 <= found.windows <= found.total == WINDOWS
     assert found.windows * times <= SHARE * training or found.windows == 1

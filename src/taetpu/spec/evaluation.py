@@ -41,7 +41,7 @@ class Sample:
         if isinstance(train.eval_windows, int):
             return cls(train.eval_windows, min(train.eval_windows, total), total)
         steps = train.total_steps(source.num_windows)
-        affordable = int(SHARE * TRAINING * steps * train.batch_size / len(train.evaluations(steps)))
+        affordable = int(SHARE * TRAINING * steps * train.batch_size / train.num_evaluations(steps))
         if affordable > train.batch_size:
             affordable -= affordable % train.batch_size
         return cls("auto", min(max(1, affordable), total), total)

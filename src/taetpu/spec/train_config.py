@@ -154,8 +154,16 @@ class TrainConfig(Config):
 
     def evaluations(self, steps: int) -> list[int]:
         """The steps of a run of `steps` after which it is evaluated, the last one among them."""
-        every = self.eval_every or max(1, steps // 10)
+        every = self._eval_every(steps)
         return sorted({*range(every, steps, every), steps})
+
+    def num_evaluations(self, steps: int, after: int = 0) -> int:
+        """The length of `evaluations` behind step `after`, without building it: a run may have 2^31 steps."""
+        every = self._eval_every(steps)
+        return -(-steps // every) - after // every if after < steps else 0
+
+    def _eval_every(self, steps: int) -> int:
+        return self.eval_every or max(1, steps // 10)
 
     def total_steps(self, num_windows: int | None) -> int:
         """Optimizer steps of a run on a task with `num_windows` training windows (None: drawn without end).

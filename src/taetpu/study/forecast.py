@@ -13,7 +13,6 @@ from taetpu.train.count import flops_per_token
 from taetpu.train.forecast import Forecast, Span
 from taetpu.train.pack import structure_key
 from taetpu.train.plan import Group, PackPlan, Work
-from taetpu.train.record import checkpoint_steps
 from taetpu.train.speed import contention, matmul_rates, shares
 
 # Of a step that was timed on this machine before, in another process and perhaps beside other work.
@@ -53,15 +52,15 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Cal
         sources_of[origin] = None
         train, total = runs[0].config.train, runs[0].config.train.total_steps(source.num_windows)
         left = max(total - taken, 0)
-        evaluations = [step for step in train.evaluations(total) if step > taken]
-        saves = [s for s in checkpoint_steps(total, train.checkpoint, train.evaluations(total)) if s > taken]
+        evaluations = train.num_evaluations(total, taken)
+        saves = left // train.checkpoint if isinstance(train.checkpoint, int) else 0
         in_windows = a_step.times(1 / (TRAINING * train.batch_size))  # of a forward pass over a window of each run
         drawn = train.sample.tokens if train.sample and runs[0].config.task.causal else 0
         steps += a_step.times(left)
-        windows = in_windows.times(_windows(source, sample, len(evaluations)))
+        windows = in_windows.times(_windows(source, sample, evaluations))
         evaluating += windows.times(EVALUATING.low, EVALUATING.high)
-        evaluating += in_windows.times(drawn * len(evaluations)).times(DRAWING.low, DRAWING.high)
-        storing += STORING.times(len(runs) * len({*evaluations, *saves})).times(1, contention())
+        evaluating += in_windows.times(drawn * evaluations).times(DRAWING.low, DRAWING.high)
+        storing += STORING.times(len(runs) * (evaluations + saves)).times(1, contention())
         structure = structure_key(split(runs[0].config, frozenset(plan.live))[0])
         program = f"{plan.layout} {plan.precision} {plan.execution} {structure}"
         if program not in programs:
