@@ -114,7 +114,7 @@ def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, conten
 
 
 ARGUMENTS = [
-    ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "YAML files there: s.yaml"),
+    ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "did you mean 's.yaml'?"),
     ("run .", "this is a folder", "where:  .", "name the YAML file"),
     ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
     ("run s.yaml --root gs://b/r", "'b' cannot be the name of a bucket", "3 to 63 lower-case letters"),

@@ -52,9 +52,9 @@ REFUSED = [
     (("plan", "--effect", "-1", "--noise", "1"), "-1 is no effect to plan with"),
     (("plan", "--effect", "1"), "how many seeds an effect takes depends on the noise, which is not known yet"),
     (("run", "--until-resolved"), "with no looks planned, there is nothing to go on to after 2 seeds"),
-    (("plan", "--noise", "nan"), "nan is no noise to plan with"),
-    (("plan", "--noise", "inf"), "inf is no noise to plan with"),
-    (("plan", "--effect", "inf", "--noise", "1"), "inf is no effect to plan with"),
+    (("plan", "--noise", "nan"), "invalid value for '--noise': 'nan' is not a number"),
+    (("plan", "--noise", "inf"), "invalid value for '--noise': 'inf' is not a number"),
+    (("plan", "--effect", "inf", "--noise", "1"), "invalid value for '--effect': 'inf' is not a number"),
     (("run", "--reuse", "there", "--audit", "2"), "2.0 is no share of the reused runs"),
     (("run", "--audit", "0.5"), "--audit 0.5 trains reused runs again, and none is reused"),
 ]

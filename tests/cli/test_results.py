@@ -65,6 +65,7 @@ def test_a_diverged_run_is_shown_and_its_json_is_strict(taetpu, here, trained):
     for run in one_study(root).runs():
         if run.arm == "low-lr":
             run.append(20, 21, {"train/loss": ([21], [float("nan")]), "val/loss": ([21], [float("inf")])})
+    unsealed(root / "small")
     row = taetpu("status", root, "--json").json()["small"][1]
     assert (row["train/loss"], row["val/loss"]) == (None, None)
     assert taetpu("status", root).out.splitlines()[3].split()[-2:] == ["nan", "inf"]
@@ -204,7 +205,11 @@ def test_a_misspelt_field_is_told_with_the_nearest(taetpu, path, problem, remedy
 
 def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
     out = taetpu("catalog", "mixer/attention").out
-    for line in ("num_kv_heads: int > 0 or none = none", "drop_heads: list of int >= 0 = [] (traced)", "bias: "):
+    for line in (
+        "num_kv_heads: int > 0 and <= 4096 or none = none",
+        "drop_heads: list of int >= 0 = [] (traced)",
+        "bias: ",
+    ):
         assert f"\n{'':16}{line}" in out
     assert "Vaswani et al. 2017" in out
     assert "\n  none " not in out

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forged import unsealed
 
 from taetpu.core.errors import UserError
 from taetpu.stats.analyse import analyse
@@ -115,6 +116,7 @@ def test_damaged_metrics_are_refused(store_study) -> None:
     folder = store_study({"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}})
     for run in folder.runs():
         run.append(0, 10, {"val/loss": ([5, 10], [3.0, 2.0])})
+    unsealed(Path(folder.where))
     segment = Path(folder.run("a", 0, "00000000").where, "metrics", "0-10.json")
     segment.write_bytes(segment.read_bytes()[:-9])
     with pytest.raises(UserError, match="this segment of metrics is damaged: its checksum does not fit"):

@@ -67,13 +67,13 @@ def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
 
 
 def test_pack_state_is_a_folder_until_deleted(study: StudyFolder):
-    folder = study.pack_folder("p0")
+    folder = study.pack("p0").folder()
     (folder / "deep").mkdir()
     (folder / "deep" / "array").write_bytes(b"x")
     study.delete_pack("p0")
     study.delete_pack("p0")
     assert not folder.exists()
-    assert list(study.pack_folder("p0").iterdir()) == []
+    assert list(study.pack("p0").folder().iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", ".git"])

@@ -162,12 +162,12 @@ def test_mistakes_in_hooks(hooks, problem, path):
 @pytest.mark.parametrize(
     ("kind", "problem", "remedy"),
     [
-        ("test-short", "hook 'test-short' gives targets of shape (", "a hook leaves the shapes of batch as they are"),
-        ("test-vector", "hook 'test-vector' gives loss of shape (2,), not ()", "a hook leaves the shapes of loss"),
+        ("test-short", "hook 'test-short' gives batch at targets as (4, 15) int32, expected (4, 16) int32", "return"),
+        ("test-vector", "hook 'test-vector' gives loss as (2,) float32, expected () float32", "return"),
         (
             "test-lost",
-            "hook 'test-lost' gives NoneType for gradients",
-            "return the gradients that it was given, changed",
+            "hook 'test-lost' gives gradients as None",
+            "return",
         ),
     ],
 )

@@ -195,7 +195,7 @@ def type_name(kind: Any, metadata: Any = ()) -> str:
         return "none"
     metadata = [mark for given in metadata for mark in getattr(given, "metadata", [given])]
     limits = [f"{sign} {getattr(mark, attr)}" for mark in metadata for attr, sign in _LIMITS if hasattr(mark, attr)]
-    return " ".join([getattr(kind, "__name__", str(kind)), *limits])
+    return " ".join([getattr(kind, "__name__", str(kind)), *[" and ".join(limits)] * bool(limits)])
 
 
 _LIMITS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))

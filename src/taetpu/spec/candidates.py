@@ -12,7 +12,7 @@ from taetpu.spec.overrides import show
 from taetpu.spec.schema import LONGEST_NAME
 
 LONGEST_LABEL = 40
-MOST_VALUES = 256  # of one list
+MOST_VALUES = 512  # of one list
 MOST_ARMS = 512
 MOST_CHANGES = 100  # of one arm
 

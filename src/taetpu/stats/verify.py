@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -184,6 +185,16 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
 
 
 def _close(stored: Any, computed: Any) -> bool:
-    """Equal but for the last digits, in which machines differ."""
+    """Return whether numbers agree but for the last digits, in which machines differ, and sentences but for the digits
+    that their numbers are shown with, in which versions differ.
+    """
+    if isinstance(stored, str) and isinstance(computed, str):
+        return _spelled(stored) == _spelled(computed)
     numbers = isinstance(stored, float) and isinstance(computed, float)
     return numbers and math.isclose(stored, computed, rel_tol=CLOSE)
+
+
+def _spelled(sentence: str) -> list[str | float]:
+    """A sentence's words between its decimal numbers, and the values of these."""
+    words, numbers = re.split(r"\d+\.\d+", sentence), re.findall(r"\d+\.\d+", sentence)
+    return [*words, *map(float, numbers)]
