@@ -214,4 +214,4 @@ def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
     assert "Vaswani et al. 2017" in out
     assert "\n  none " not in out
     required = taetpu("catalog", "task/copy").out
-    assert f"\n{'':16}seq_len: int > 0 required\n" in required
+    assert f"\n{'':16}seq_len: int > 0 and <= 1048576 required\n" in required

@@ -188,10 +188,9 @@ def _close(stored: Any, computed: Any) -> bool:
     """Return whether numbers agree but for the last digits, in which machines differ, and sentences but for the digits
     that their numbers are shown with, in which versions differ.
     """
-    if isinstance(stored, str) and isinstance(computed, str):
-        return _spelled(stored) == _spelled(computed)
-    numbers = isinstance(stored, float) and isinstance(computed, float)
-    return numbers and math.isclose(stored, computed, rel_tol=CLOSE)
+    if isinstance(stored, float) and isinstance(computed, float):
+        return math.isclose(stored, computed, rel_tol=CLOSE)
+    return isinstance(stored, str) and isinstance(computed, str) and _spelled(stored) == _spelled(computed)
 
 
 def _spelled(sentence: str) -> list[str | float]:
