@@ -81,4 +81,4 @@ class Leaking(eqx.Module):
     share: Array
 
     def __call__(self, x, ctx):
-        return self.inner(x, ctx) + self.share * jnp.roll(x, -1, axis=1)
+        return self.inner(x, ctx) + self.share.astype(x.dtype) * jnp.roll(x, -1, axis=1)
