@@ -12,6 +12,7 @@ from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,7 @@ from taetpu.cli.main import main
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 
-SLOWEST = 10  # seconds of this process
+SLOWEST, TRACED = 10, 30  # seconds of this process: any answer; that of a plan without a mistake, which traces each arm
 CASES, MANY = 300, 10_000
 
 PLUGIN = """\
@@ -93,7 +94,7 @@ RAW = st.one_of(
 )  # fmt: skip
 LINES = ["raise ValueError('x')", "LIMIT = 1 / 0", "import no_such_module", "def f(:", "LIMIT = [", "register('after', 'other')(3)",
          "register('nowhere', 'other')", "class Other(Component): x: int = 'no'", "register('after', 'mine')(Component)",
-         "\ufeff", "é = 1", "assert False", "import taetpu.nn.ffn as f; f.ACTIVATIONS", "del LIMIT", "class Mine: pass"]  # fmt: skip
+         "\ufeff", "é = 1", "assert False", "import taetpu.nn.ffn as f; f.ACTIVATIONS", "del LIMIT", "class Mine: pass", "\0"]  # fmt: skip
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -210,24 +211,27 @@ def refusal(file: Path, sets: list[str]) -> UserError | None:
 
 def check(file: Path, sets: list[str], whole: bool) -> None:
     """Load a study, or give it to `taetpu plan`; what is neither an answer nor a `UserError` is raised."""
-    began = time.process_time()
+    began, limit = time.process_time(), SLOWEST
     if whole:
         given = [part for text in sets for part in ("--set", text)]
-        assert exit_code(["plan", str(file), "--root", str(file.parent / "root"), *given]) in (0, None, 2)
+        code = exit_code(["plan", str(file), "--root", str(file.parent / "root"), *given])
+        assert code in (0, None, 2)
+        limit = SLOWEST if code == 2 else TRACED
     elif (error := refusal(file, sets)) is not None:
         assert error.problem
         assert all(one.file is not None or one.path for one in error.each)
         assert len(str(error)) < 2000 * len(error.each)
-    assert time.process_time() - began < SLOWEST
+    assert time.process_time() - began < limit
 
 
 def fuzzed(examples: int, shares: int) -> Any:
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(text=texts(), sets=SETS, plugin=plugins(), number=st.integers(1, shares))
-    def run(folder: Path, text: str, sets: list[str], plugin: str, number: int) -> None:
+    @given(text=texts(), sets=SETS, plugin=plugins())
+    def run(folder: Path, text: str, sets: list[str], plugin: str) -> None:
         (folder / "s.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
         (folder / "mine.py").write_text(plugin)
-        check(folder / "s.yaml", sets, whole=number == 1)
+        # Not a drawn number: hypothesis repeats draws that were rare, and `plan` takes a hundred times as long.
+        check(folder / "s.yaml", sets, whole=crc32(repr((text, sets, plugin)).encode()) % shares == 0)
 
     return run
 
@@ -240,7 +244,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def test_no_study_file_raises_anything_but_its_mistake(place) -> None:
-    fuzzed(CASES, 100)(place)
+    fuzzed(CASES, 150)(place)
 
 
 @pytest.mark.nightly

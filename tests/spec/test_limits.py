@@ -1,5 +1,6 @@
 """Numbers, products and nesting that no machine could follow are refused at once, with what would be right."""
 
+import os
 import time
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.spec.document import LONGEST_TEXT, MOST_VALUES
+from taetpu.spec.loading import load_study
 
 SLOWEST = 10  # seconds of this process, for any of them
 
@@ -91,3 +93,19 @@ def test_what_a_study_may_have(study) -> None:
     assert len(study(f"seeds: [{','.join(map(str, range(10_000)))}]\n").seeds) == 10_000
     values = ",".join(f"{i}e-5" for i in range(1001, 1129))
     assert len(study(f"grid: {{train.optimizer.lr: [{values}], model.position: [rope, none]}}\n").arms) == 257
+
+
+def test_a_file_without_end() -> None:
+    with pytest.raises(UserError) as caught:
+        load_study("/dev/zero")
+    assert (str(caught.value.file), str(LONGEST_TEXT) in str(caught.value.remedy)) == ("/dev/zero", True)
+
+
+def test_a_pipe() -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"study: s\r\nbase: {}\r\n")
+    os.close(write_end)
+    with pytest.raises(UserError) as caught:
+        load_study(f"/dev/fd/{read_end}")
+    os.close(read_end)
+    assert "'task' is missing" in str(caught.value)

@@ -167,7 +167,12 @@ class _Bounded(Composer):
 
 def _text(file: Path, form: Form) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as opened:  # a device such as /dev/zero has no end
+            content = opened.read(LONGEST_TEXT + 1)
+        if len(content) > LONGEST_TEXT:
+            problem = f"a {form.name} file of more than {LONGEST_TEXT} bytes"
+            raise UserError(problem, file=file, remedy=f"at most {LONGEST_TEXT} bytes; data goes into separate files")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         near = [other.name for other in file.parent.glob("*.y*ml") if _has_key(other, form.key)]
         remedy = suggest(file.name, near) if near else form.start
