@@ -173,7 +173,7 @@ def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
     for row in half:
         assert row["done"] == "0/2"
         assert 100 <= row["step"] < 300000
-        assert 0 < row["val/loss"] < 10
+        assert 0 < row["val_sample/loss"] < 10
     assert taetpu("list", "--json").json()[0]["runs"] == "0/4"
 
 

@@ -23,7 +23,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.train import pack
-from taetpu.train.saved import from_files
+from taetpu.train.saved import CONSTANT, from_files
 from taetpu.train.step import evaluate
 from taetpu.train.watch import Watcher
 
@@ -67,7 +67,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def study(folder):
+def programs():
+    """Every program that is made. Counted before plug-ins are loaded: later it would be a change that they made."""
+    found, made = [], pack.Program.__init__
+
+    def counted(program, *args, **settings):
+        found.append(program)
+        made(program, *args, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pack.Program, "__init__", counted)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def study(folder, programs):
     return load_study(folder / "study.yaml")
 
 
@@ -185,28 +199,22 @@ def test_inputs_are_corrupted_at_the_rate_and_targets_left_alone(arms):
 class Trained:
     """A study's folder, and the programs that were compiled for it."""
 
-    def __init__(self, study, root):
-        self.folder = StudyFolder(open_store(root), study.name)
-        self.programs, made = [], pack.Program.__init__
-
-        def counted(program, *args, **settings):
-            self.programs.append(program)
-            made(program, *args, **settings)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pack.Program, "__init__", counted)
-            self.outcome = run_study(study, self.folder, Watcher())
+    def __init__(self, study, root, programs):
+        self.folder, self.programs = StudyFolder(open_store(root), study.name), programs
+        self.outcome = run_study(study, self.folder, Watcher())
         self.runs = {run.arm: run for run in self.folder.runs()}
 
     def weights(self, arm, step):
         """Parameters by name after so many steps."""
         run = self.runs[arm]
-        return load_tensors((run.read_model() if step == STEPS else run.read_checkpoint(step))["model.safetensors"])
+        files = run.read_model() if step == STEPS else run.read_checkpoint(step)
+        stored = load_tensors(files["model.safetensors"])
+        return {name: array for name, array in stored.items() if not name.startswith(CONSTANT)}
 
 
 @pytest.fixture(scope="module")
-def trained(study, folder):
-    return Trained(study, folder / "root")
+def trained(study, folder, programs):
+    return Trained(study, folder / "root", programs)
 
 
 @pytest.mark.slow

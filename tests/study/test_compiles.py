@@ -64,4 +64,5 @@ def test_arms_that_differ_in_numbers_compile_once_and_a_second_process_compiles_
     assert first["missed"] > 0
     assert second["steps"] == [1]
     assert second["missed"] == 0
-    assert second["found"] == first["missed"] + first["found"]
+    # The product that measures this machine's matmul rate is compiled and timed once an hour, by the first process.
+    assert second["found"] == first["missed"] + first["found"] - 1

@@ -8,6 +8,7 @@ from tests.small import TINY
 from tests.study.conftest import Interrupting
 
 from taetpu.core.errors import UserError
+from taetpu.spec.evaluation import Sample
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -28,13 +29,17 @@ def profiled(tmp_path):
     """
     programs = {}
 
+    def sample(study):
+        return Sample.of(study.arms[0].config, study.source(study.arms[0]))
+
     def run(root, watcher=None, profile=0):
         file = tmp_path / "study.yaml"
         file.write_text(STUDY)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
         watcher = watcher or Watcher()
-        packs = Packs(loaded.sources, folder, watcher, {run.id: run for run in loaded.runs()}, profile, programs)
+        runs = {run.id: run for run in loaded.runs()}
+        packs = Packs(loaded.sources, folder, watcher, runs, sample(loaded), profile, programs)
         (plan,) = planned(loaded, folder, AUTO, watcher)
         watcher.packs = packs
         if unfinished(folder, plan):

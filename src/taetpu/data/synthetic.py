@@ -32,7 +32,7 @@ from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
 Words = UInt32[Array, " words"]
-MAX_SYMBOLS = 2**12
+MAX_SYMBOLS = 2**16
 MAX_EVAL = 2**24  # tokens of an evaluation set, which are drawn at once
 DECOY_CELLS = 2**26  # positions x tokens x targets that the exact decoy score may tabulate: half a gigabyte
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.compiling import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.sites import capture
+from taetpu.core.sites import capture, note, owning
 from taetpu.nn.lm import LM, named_parameters, with_parameters
 from taetpu.nn.parts import Context, join, trainable
 from taetpu.nn.stack import Stack
@@ -28,7 +28,10 @@ class OneLayer(eqx.Module):
 
     def __call__(self, x: jax.Array, ctx: Context) -> jax.Array:
         key = None if ctx.key is None else named(ctx.key, "layers", self.number)
-        return self.block(x, replace(ctx, layer=self.number, key=key))
+        layers = range(self.number, self.number + 1)
+        x, reads = owning(lambda: self.block(x, replace(ctx, layer=self.number, key=key)), layers)(self.number)
+        note(jax.tree.map(lambda read: read[None], reads), layers)
+        return x
 
 
 class Rolled(Stack):
@@ -73,7 +76,7 @@ def computed(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
     return {
         "logits": {"evaluation": logits, "training": trained[0]},
         "scanned": {"evaluation": outputs[-1], "training": trained[1]},
-        "single": {"evaluation": seen(single, None)[1], "training": seen(single, key)[1]},
+        "single": {"evaluation": seen(single, None)[1][-1], "training": seen(single, key)[1][-1]},
         "gradients": gradients,
     }
 
