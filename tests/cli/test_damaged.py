@@ -71,6 +71,10 @@ CHEAP = {
     "an edited record": edit_config,
     "a cut result": lambda study: (file := a_run(study) / "result.json", file.write_bytes(file.read_bytes()[:200]))[0],
     "an empty result": lambda study: (file := a_run(study) / "result.json", file.write_bytes(b""))[0],
+    **{
+        f"{text} as a result": lambda study, text=text: (f := a_run(study) / "result.json", f.write_text(text))[0]
+        for text in ("null", "[]", "{}")
+    },
     "no record": lambda study: lose(a_run(study) / "config.json"),
     "no model": lambda study: lose(a_run(study) / "model"),
     "no evaluation": lambda study: lose(a_run(study) / "evaluation.json"),

@@ -278,7 +278,7 @@ def test_the_largest_parameter_is_that_of_the_model_that_the_step_starts_from(tr
 def test_training_takes_the_same_bits_whether_anybody_measures(trained, folder):
     text = STUDY.replace("metrics: {largest-parameter: {every: 2}}", "log_every: 2")
     (folder / "unmeasured.yaml").write_text(text[: text.index("arms:")])
-    unmeasured = Trained(load_study(folder / "unmeasured.yaml"), folder / "other")
+    unmeasured = Trained(load_study(folder / "unmeasured.yaml"), folder / "other", programs=[])
     for step in range(1, STEPS + 1):
         one, other = unmeasured.weights("baseline", step), trained.weights("baseline", step)
         assert {name: a.tobytes() for name, a in one.items()} == {name: a.tobytes() for name, a in other.items()}

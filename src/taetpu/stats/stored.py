@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.store.documents import DAMAGED
+from taetpu.store.documents import DAMAGED, RETRAIN
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -53,8 +53,7 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
         return None
     problem = _wrong(result)
     if problem:
-        remedy = "restore it from a copy, or delete the run's folder and run the study again"
-        raise UserError(problem, file=f"{run.where}/result.json", remedy=remedy)
+        raise UserError(problem, file=f"{run.where}/result.json", remedy=RETRAIN)
     return result
 
 

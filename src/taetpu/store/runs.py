@@ -127,7 +127,10 @@ class RunFolder:
         checks: list[Callable[[], Any]] = [self.config]
         try:
             found = self._document(RESULT)
-            stated = found.get(FILES, {}) if isinstance(found, dict) else {}
+            if not isinstance(found, dict) or "outcome" not in found:
+                file = self.store.where(f"{self.key}/{RESULT}")
+                raise Damaged("this is not the result of a run", file=file, remedy=RETRAIN)
+            stated = found.get(FILES, {})
             checks += [partial(self._verify, name, about, contents) for name, about in stated.items()]
         except Damaged as error:
             checks.append(partial(_raise, error))
