@@ -30,7 +30,7 @@ class Weighted(SwiGLU):
     weights: tuple = eqx.field(static=True)
 
     def __call__(self, x, ctx):
-        return super().__call__(x, ctx) * np.asarray(self.weights, np.float32)
+        return super().__call__(x, ctx) * np.asarray(self.weights, x.dtype)
 
 
 @register("ffn", "meddling")
