@@ -116,6 +116,7 @@ class Program:
         place = Place(platform_of(self.mesh.devices.flat[0]))
         place.check_path(execution.attention, remedy="go on where this pack was begun")
         self.observers: dict[int, Any] = {}
+        self.trained_on: dict[Any, Any] = {}  # where the arrays of models in training lie, by structure
 
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
@@ -229,8 +230,11 @@ class Program:
         The model has a leading run axis, and so do the sums: float64 `(width, sequences)`, on the host. A model on the
         host is placed on the pack's devices as the one in training.
         """
-        on_host = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model))
-        model = jax.tree.map(placed, model, self.spread(model)) if on_host else model
+        if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
+            alike = self.trained_on.get(jax.tree.structure(model))  # equal placement written differently recompiles
+            model = jax.tree.map(placed, model, self.spread(model) if alike is None else alike)
+        else:
+            self.trained_on[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
         found = self.evaluate(model, windows, np.int32(count))
         return {name: fetched(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
