@@ -1,7 +1,6 @@
-"""Cloud TPUs: from an empty project to a machine that trains, and back to nothing. Nothing here imports jax or the
-modelling code; Google's clients are imported where they are used, from the extra `taetpu[gcp]`.
+"""Cloud TPUs through `gcloud`, OpenSSH and rsync. Nothing here imports jax or the modelling code.
 
-`settings` (what is yours), `catalogue` (what there is), `spec` (what a stack should be), `backends` (how it is made),
-`state` and `reconcile` (made once, found again, removed), `ssh`, `jobs` and `vm` (what runs there), `bucket`, `image`,
-`cost`, `doctor`, `supervise` (a study on a TPU) and `fakes` (all of it offline).
+`gcloud` runs one command; `machines` and `rates` know what to ask for; `up` makes and removes machines; `ssh`,
+`transfer`, `jobs` and `startup` do what happens on them; `supervise` keeps a study training; `bucket`, `image` and
+`doctor` are what surrounds it.
 """

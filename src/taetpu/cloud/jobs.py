@@ -1,42 +1,41 @@
-"""Jobs on the hosts of a TPU: begun everywhere or nowhere, alive without a connection, read without losing a line.
+"""Start, follow and end jobs on a machine's hosts. What happens on one host is `agent`'s.
 
-What happens on a host is `vm.machine.agent`'s; this is the side of who asks.
+A job starts on all chosen hosts or on none. It survives lost connections, and its log is read without losing a line.
 """
 
 import json
+import os
 import secrets
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
-from taetpu.cloud.agents import ANSWER, REFUSED, NoJob, ask, send, told
-from taetpu.cloud.errors import CloudError, Conflict
-from taetpu.cloud.job_log import Reader
-from taetpu.cloud.ssh import Slice
-from taetpu.cloud.ssh_errors import refusal
+from taetpu.cloud.gcloud import CloudError
+from taetpu.cloud.ssh import NO_CONNECTION, Ended, Hosts, Unreachable
+
+ANSWER = 60.0
+"""Seconds that a host has to answer a request."""
+REFUSED = 4
+RECONNECT = 2.0
+"""Seconds between two attempts to read a log again."""
 
 
-class Running(Conflict):
-    """Another job runs on a host: nobody's machine is taken from him for that."""
-
-
-class Busy(Conflict):
-    """A host's TPU is held by something that is no job of ours, or whether it is cannot be known."""
+class Refused(CloudError):
+    """A host did not take a job: another runs, or a process holds the TPU."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A job to be begun.
+class Request:
+    """A job: commands that run one after another until one fails.
 
     Attributes:
-        commands: run one after the other until one fails, each with its own arguments.
-        folder: where, in the home folder.
-        environment: added to; `{job}` is the job's folder on the host, `{worker}` the host's number.
-        image: of the container that they run in; "": in the machine's virtual environment.
-        secrets: names of Secret Manager's secrets by the variable that each is given in; the host reads them itself.
+        folder: working folder, below the home folder.
+        environment: variables; `{job}` becomes the job's folder, `{worker}` the host's number.
+        image: of the container; "" for the machine's virtual environment.
+        secrets: by variable, the name of a secret in Secret Manager, which the host reads itself.
     """
 
     commands: Sequence[Sequence[str]]
@@ -47,232 +46,206 @@ class Asked:
 
 
 def new_name() -> str:
-    """A name that no other job has: the day, the time and some chance."""
+    """A job's name: date, time and four random digits."""
     return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def start(
-    slice: Slice,
-    asked: Asked,
-    *,
-    name: str = "",
-    workers: Sequence[int] | None = None,
-    beside: bool = False,
-    answer: float = ANSWER,
+    hosts: Hosts, request: Request, workers: Sequence[int] | None = None, *, name: str = "", beside: bool = False
 ) -> str:
-    """Begin a job on all hosts, or some, side by side: on all of them or on none. Its name.
+    """Start a job on all hosts or on none; its name.
 
     Args:
-        beside: although a job runs or the TPU is held, which is for jobs that do not use it.
-        answer: seconds in which a host must answer.
+        beside: although a job runs or the TPU is held: for jobs that do not use it.
 
     Raises:
-        Unreachable: a host does not answer; nothing was begun, or what was is stopped.
-        Running: another job runs.
-        Busy: a host's TPU is in use.
-        NoJob: the name is taken.
+        Unreachable: a host does not answer. The job was started nowhere, or stopped again.
+        Refused: another job runs, or a process holds the TPU.
     """
-    chosen = list(slice.all if workers is None else workers)
-    if not beside:
-        check(slice, chosen)
+    chosen = list(hosts.all if workers is None else workers)
     name = name or new_name()
-    request = {
-        "name": name, "id": secrets.token_hex(8), "commands": [list(command) for command in asked.commands],
-        "folder": asked.folder, "image": asked.image, "secrets": dict(asked.secrets),
+    job = {
+        "name": name, "id": secrets.token_hex(8), "commands": [list(words) for words in request.commands],
+        "folder": request.folder, "image": request.image, "secrets": dict(request.secrets), "beside": beside,
     }  # fmt: skip
 
-    def own(worker: int) -> dict[str, Any]:
-        environment = {key: text.replace("{worker}", str(worker)) for key, text in asked.environment.items()}
-        return request | {"environment": environment}
+    def given(worker: int) -> str:
+        environment = {key: text.replace("{worker}", str(worker)) for key, text in request.environment.items()}
+        return json.dumps(job | {"environment": environment})
 
-    ended = send(slice, "start", own, chosen, answer)
-    lost = [done.worker for done in ended if not done.reached]
-    if lost:  # whether it began there is not known; the same request begins it only once
-        again = {done.worker: done for done in send(slice, "start", own, lost, answer)}
-        ended = [again.get(done.worker, done) for done in ended]
-    if not all(done.ok for done in ended):
-        begun = [done.worker for done in ended if done.rc != REFUSED]  # or may have, or may yet
-        send(slice, "cancel", {"name": name, "id": request["id"]}, begun, answer)
-        told(ended, "start the job")
+    if not beside:  # a host that is busy must refuse before another has begun
+        state(hosts, chosen)
+    ended = _send(hosts, "start", given, chosen)
+    if lost := [one.worker for one in ended if one.code in (None, NO_CONNECTION)]:
+        again = {one.worker: one for one in _send(hosts, "start", given, lost)}  # the same ID starts only once
+        ended = [again.get(one.worker, one) for one in ended]
+    if any(one.code != 0 for one in ended):
+        began = [one.worker for one in ended if one.code != REFUSED]
+        _send(hosts, "stop", lambda _: json.dumps({"name": name, "grace": 1.0}), began)
+        _answers(hosts, ended, "start the job")
     return name
 
 
-def check(slice: Slice, workers: Sequence[int] | None = None) -> None:
-    """Make sure that a job may have the TPU of every host: each answers, no job runs, nobody holds a device. libtpu's
-    lock is removed where it is left over.
-
-    Raises:
-        Unreachable: a host does not answer.
-        Running: another job runs.
-        Busy: by whom.
-    """
-    for worker, found in ask(slice, "check", {}, workers).items():
-        place = slice.place(worker)
-        if found["running"]:
-            name = found["running"][0]
-            ends = f"`taetpu tpu stop {name} --tpu {slice.stack}` ends it"
-            remedy = f"{ends}; --beside starts another that does not use the TPU"
-            raise Running(f"{place} runs the job {name} already", remedy=remedy)
-        if found["holders"]:
-            pid, name, path = found["holders"][0]
-            problem = f"the TPU of {place} is in use: process {pid} ({name}) holds {path}"
-            remedy = f"`taetpu tpu ssh -- sudo kill {pid}` ends it; what stays busy needs `taetpu tpu down` and `up`"
-            raise Busy(problem, remedy=remedy)
-        if found["lock"] == "unknown":
-            problem = f"libtpu's lock lies on {place}, and whether anybody holds the TPU cannot be told there"
-            raise Busy(problem, remedy="look with `taetpu tpu ssh -- sudo lsof /tmp/libtpu_lockfile`")
-
-
-def status(slice: Slice, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any] | CloudError]:
-    """What each host tells of itself (see the agent), or why it tells nothing."""
-    found: dict[int, dict[str, Any] | CloudError] = {}
-    for done in send(slice, "status", {}, slice.all if workers is None else workers):
-        problem = refusal(done, "tell its state")
-        found[done.worker] = problem or json.loads(done.out)
-    return found
-
-
-def running(slice: Slice, workers: Sequence[int] | None = None) -> list[str]:
-    """Names of the jobs that run on any host, the newest last.
+def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
+    """By worker: its `jobs` (oldest first), `chips`, `holders` of the TPU, `free_bytes` of the disk.
 
     Raises:
         Unreachable: a host does not answer.
     """
-    return _by_age(ask(slice, "jobs", {}, workers), "running")
+    return _ask(hosts, "state", {}, workers)
 
 
-def below(slice: Slice, folder: str, workers: Sequence[int] | None = None) -> str:
-    """A job that runs in a folder of the hosts' home folders, or below it; "" if none does.
-
-    Raises:
-        Unreachable: a host does not answer.
-    """
-    everywhere = [one for host in ask(slice, "jobs", {}, workers).values() for one in host]
-    inside = [one for one in everywhere if PurePosixPath(one["folder"]).is_relative_to(folder)]
-    return next((one["name"] for one in inside if one["state"] == "running"), "")
-
-
-def job(slice: Slice, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """A job on each host that has it: `state`, `rc`, `bytes` of log and more. With "" the newest.
+def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
+    """A job on each host that has it; the newest where the name is "".
 
     Raises:
-        NoJob: no host has it.
-        Unreachable: a host does not answer.
+        CloudError: no host has it.
     """
-    return _named(slice, name, ask(slice, "jobs", {}, workers))
-
-
-def _named(slice: Slice, name: str, hosts: Mapping[int, list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
-    """A job among those that hosts tell of; with "" the newest."""
-    known = _by_age(hosts)
-    name = name or (known[-1] if known else "")
-    found = {worker: one for worker, host in hosts.items() for one in host if one["name"] == name}
+    told = state(hosts, workers)
+    names = list(dict.fromkeys(job["name"] for host in told.values() for job in host["jobs"]))
+    name = name or (names[-1] if names else "")
+    found = {worker: job for worker, host in told.items() for job in host["jobs"] if job["name"] == name}
     if not found:
-        what = f"there is no job {name!r} on {slice.stack}" if name else f"{slice.stack} has had no job yet"
-        raise NoJob(what, remedy=f"known: {', '.join(known[-5:])}" if known else "`taetpu tpu run` begins one")
+        problem = f"{hosts.name} has no job {name!r}" if name else f"{hosts.name} has had no job"
+        remedy = f"It has {', '.join(names[-5:])}." if names else "`taetpu tpu run COMMAND` starts one."
+        raise CloudError(problem, remedy=remedy)
     return found
 
 
-def _by_age(hosts: Mapping[int, list[dict[str, Any]]], state: str = "") -> list[str]:
-    """Names of jobs, or of those in a state, the newest last."""
-    everywhere = [one for host in hosts.values() for one in host if state in ("", one["state"])]
-    return list(dict.fromkeys(one["name"] for one in sorted(everywhere, key=lambda one: one["began"] or 0.0)))
+def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """The jobs that run on any host."""
+    told = state(hosts, workers).values()
+    return [job for host in told for job in host["jobs"] if job["state"] == "running"]
 
 
-def stop(
-    slice: Slice, name: str, *, grace: float = 30.0, workers: Sequence[int] | None = None, dry_run: bool = False
-) -> tuple[str, dict[int, int | None]]:
-    """End a job wherever it is: SIGTERM, and SIGKILL after so many seconds. Its name, and its exit code on each host.
-
-    With "" the newest that runs on any; where none does, its name is "". Hosts that do not answer keep none of the
-    others from being asked.
-
-    Args:
-        dry_run: only say which it is; the code of one that runs is None.
+def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace: float = 30.0) -> dict[int, Any]:
+    """End a job: SIGTERM, and SIGKILL after `grace` seconds; its description on each host that has it.
 
     Raises:
-        NoJob: no host has it.
-        Unreachable: a host did not answer; the job has ended on the others.
+        CloudError: no host has it.
+        Unreachable: a host does not answer.
     """
-    asked = send(slice, "jobs", {}, slice.all if workers is None else workers)
-    away = [problem for done in asked if (problem := refusal(done, "tell of its jobs"))]
-    near = {done.worker: json.loads(done.out) for done in asked if done.ok}
-    alive = _by_age(near, "running")
-    if away and not (name in _by_age(near) if name else alive):
-        raise away[0]
-    if not name and not alive:
-        return "", {}
-    there = _named(slice, name or alive[-1], near)
-    name = next(iter(there.values()))["name"]
-    if dry_run:
-        return name, {worker: one["rc"] for worker, one in there.items()}
-    ended = ask(slice, "stop", {"name": name, "grace": grace}, sorted(there), timeout=grace + ANSWER)
-    if away:
-        away[0].problem += f"; {name} was ended wherever a host answered"
-        raise away[0]
-    return name, {worker: one["rc"] for worker, one in ended.items()}
+    there = find(hosts, name, workers)
+    found = next(iter(there.values()))["name"]
+    return _ask(hosts, "stop", {"name": found, "grace": grace}, sorted(there), limit=grace + ANSWER)
 
 
-def clean(
-    slice: Slice, names: Sequence[str] = (), workers: Sequence[int] | None = None, *, dry_run: bool = False
-) -> list[str]:
-    """Remove the folders of jobs that have ended, of all or of some. Those that were, or would be, on any host.
-
-    Raises:
-        NoJob: one runs, or is not there.
-    """
-    removed = ask(slice, "clean", {"names": list(names), "dry_run": dry_run}, workers)
+def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
+    """Delete the folders of jobs that ended, of all or of those named; their names."""
+    removed = _ask(hosts, "clean", {"names": list(names)}, workers)
     return sorted({name for gone in removed.values() for name in gone})
 
 
-def logs(
-    slice: Slice,
+def follow(
+    hosts: Hosts,
     name: str,
     write: Callable[[int, str], None],
-    *,
-    follow: bool = False,
     workers: Sequence[int] | None = None,
+    *,
+    to_end: bool = True,
     patience: float = 600.0,
-    tell: Callable[[str], None] = lambda line: None,
-    read: dict[int, int] | None = None,
+    offsets: dict[int, int] | None = None,
 ) -> None:
-    """Hand every line of a job's logs to `write(worker, line)`, each once, in order; with `follow` until it has ended.
+    """Pass each line of a job's logs to `write(worker, line)` once; with `to_end` until the job ends.
 
-    A connection that breaks off is made again, and the log goes on at the byte where it did.
+    A connection that breaks off is made again and reading continues at the same byte.
 
     Args:
-        patience: seconds for which a host may be out of reach.
-        tell: is told when a connection is lost, and when one worker of several has failed.
-        read: bytes of each host's log that have been handed over before; kept up to date.
+        patience: seconds for which a host may be unreachable.
+        offsets: by worker, the bytes that were passed on before; updated.
 
     Raises:
-        Unreachable: one was for longer.
-        NoJob: it is not there any more.
+        Unreachable: a host was unreachable for longer.
     """
-    chosen = list(slice.all if workers is None else workers)
-    problems: list[CloudError] = []
-    lock, read = threading.Lock(), {} if read is None else read
+    chosen = list(hosts.all if workers is None else workers)
+    offsets = {} if offsets is None else offsets
+    lock, errors = threading.Lock(), list[CloudError]()
 
     def one(worker: int) -> None:
         def locked(line: str) -> None:
             with lock:
                 write(worker, line)
 
-        reader = Reader(slice, worker, name, follow, patience, tell, read.get(worker, 0))
         try:
-            reader.read(locked)
-            if follow and len(chosen) > 1 and (code := job(slice, name, [worker])[worker]["rc"]):
-                tell(f"{slice.place(worker)} has ended with {code}; others may still run, or wait for it")
-        except CloudError as problem:
-            problems.append(problem)
-        finally:
-            read[worker] = reader.offset - len(reader.rest)
+            _follow_one(hosts, name, worker, locked, to_end, patience, offsets)
+        except CloudError as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():  # so that Ctrl-C is heard
+        while thread.is_alive():  # a join without a time limit would ignore Ctrl-C
             thread.join(0.2)
-    if problems:
-        raise problems[0]
+    if errors:
+        raise errors[0]
+
+
+def _follow_one(
+    hosts: Hosts, name: str, worker: int, write: Callable[[str], None], to_end: bool, patience: float,
+    offsets: dict[int, int],
+) -> None:  # fmt: skip
+    heard = time.monotonic()
+    while True:
+        read = offsets.get(worker, 0)
+        try:
+            pid = find(hosts, name, [worker])[worker]["pid"] if to_end else None
+            waiting = ["-f", f"--pid={pid}", "--sleep-interval=0.2"] if pid else []
+            words = ["tail", "-c", f"+{read + 1}", *waiting, f".taetpu/jobs/{name}/log"]
+            got, ended = _read_lines(hosts, worker, words, write)
+            offsets[worker] = read + got
+            if ended.code == 0 and not pid:
+                return
+            if ended.code == 0 or got:
+                heard = time.monotonic()
+            if ended.code != 0:
+                hosts.checked([ended], "send its log")
+        except Unreachable:
+            if time.monotonic() - heard > patience:
+                raise
+            time.sleep(min(RECONNECT, patience / 10))
+
+
+def _read_lines(hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]) -> tuple[int, Ended]:
+    """Run a command that prints a log; the bytes of whole lines that it printed, and how it ended."""
+    process = subprocess.Popen(
+        [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    assert process.stderr
+    passed, rest = 0, b""
+    with process:
+        while data := os.read(process.stdout.fileno(), 1 << 16):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                write(line.decode(errors="replace"))
+                passed += len(line) + 1
+        err = process.stderr.read().decode(errors="replace")
+    if rest and process.returncode == 0:
+        write(rest.decode(errors="replace"))
+        passed += len(rest)
+    return passed, Ended(worker, process.returncode, "", err)
+
+
+def _ask(
+    hosts: Hosts, action: str, request: Mapping[str, Any], workers: Sequence[int] | None, limit: float = ANSWER
+) -> dict[int, Any]:
+    chosen = list(hosts.all if workers is None else workers)
+    ended = _send(hosts, action, lambda _: json.dumps(request), chosen, limit)
+    return dict(zip(chosen, _answers(hosts, ended, action), strict=True))
+
+
+def _send(
+    hosts: Hosts, action: str, given: Callable[[int], str], workers: Sequence[int], limit: float = ANSWER
+) -> list[Ended]:
+    return hosts.run_all(["python3", ".taetpu/agent.py", action], given=given, limit=limit, workers=workers)
+
+
+def _answers(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[Any]:
+    for one in ended:
+        if one.code == REFUSED:
+            problem = f"{hosts.describe(one.worker)}: {one.err.strip()}"
+            raise Refused(problem, remedy="`taetpu tpu stop` ends a job; --beside starts one that uses no TPU.")
+    return [json.loads(out) for out in hosts.checked(ended, doing)]
+
+

@@ -1,184 +1,299 @@
-"""The hosts of a TPU by OpenSSH, with a generated ssh_config for each stack, see `ssh_config`."""
+"""Run commands on a machine's hosts with OpenSSH, through a generated ssh_config per machine.
 
+Hosts without an external address are reached through Identity-Aware Proxy: `gcloud compute start-iap-tunnel` is the
+ProxyCommand. The user's own ssh configuration and keys are neither read nor changed.
+"""
+
+import fcntl
+import hashlib
 import json
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from taetpu.cloud.backends.base import Machine, Worker
-from taetpu.cloud.errors import CloudError
-from taetpu.cloud.settings import Settings
-from taetpu.cloud.ssh_config import program, text
-from taetpu.cloud.ssh_errors import Done, refusal
-from taetpu.cloud.state import folder as state_folder
+from taetpu.cloud.gcloud import CloudError, command, program
+from taetpu.cloud.machines import Machine, Worker
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 
-# The shell of the other side gives the command's own code; 255 is ssh's, and means that there was no connection.
+NO_CONNECTION = 255
+"""ssh's own exit code for a connection that could not be made or broke off."""
 KEEP_255 = "{command}; code=$?; [ $code -ne 255 ] || code=254; exit $code"
+
+HOST = """\
+Host w{number}
+  HostName {address}
+  User {user}
+  HostKeyAlias {alias}
+  ControlPath {sockets}/{key}-{number}
+{proxy}
+"""
+ALL_HOSTS = """\
+Host *
+  IdentityFile {identity}
+  IdentitiesOnly yes
+  UserKnownHostsFile {known_hosts}
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking accept-new
+  UpdateHostKeys no
+  PasswordAuthentication no
+  BatchMode yes
+  ForwardAgent no
+  ConnectTimeout 20
+  ServerAliveInterval 15
+  ServerAliveCountMax 3
+  ControlMaster auto
+  ControlPersist 60
+  LogLevel ERROR
+"""
+
+
+class Unreachable(CloudError):
+    """A host does not accept a connection: it may be starting, gone, or behind a firewall."""
+
+    exit_code = 3
+
+
+class RemoteFailed(CloudError):
+    """A command on a host failed."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True)
-class Slice:
-    """All hosts of a machine, numbered from 0 in the order of its workers.
+class Ended:
+    """A command that ended on a host: exit code (None: still running after the time limit) and output."""
 
-    Attributes:
-        stack: its name.
-        folder: of its ssh_config, its host keys and what is remembered of it.
-    """
+    worker: int
+    code: int | None
+    out: str = ""
+    err: str = ""
 
-    stack: str
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of a machine, numbered from 0. `folder` holds their ssh_config and host keys."""
+
+    name: str
     workers: tuple[Worker, ...]
     folder: Path
 
     @classmethod
-    def of(cls, machine: Machine, user: str, settings: Settings) -> "Slice":
-        """The hosts of a machine. If it is another than was last known by this name, its host keys are forgotten."""
-        folder = _folder(settings.project, machine.name)
-        known = {
-            "stack": machine.name, "zone": machine.zone, "created": machine.created, "user": user,
-            "workers": [asdict(worker) for worker in machine.workers],
-        }  # fmt: skip
-        if _remembered(folder) not in (None, known):
-            _purge(folder)
+    def of(cls, machine: Machine, user: str, project: str) -> "Hosts":
+        """Write the ssh_config of a machine. A machine made again under its name has its host keys forgotten.
+
+        Raises:
+            CloudError: the API lists no host.
+        """
         if not machine.workers:
-            problem = f"{machine.name} in {machine.zone} tells of no host that could be logged into"
-            raise CloudError(problem, remedy="`taetpu tpu list` shows its state; wait until it is ready")
+            problem = f"{machine.name} in {machine.zone} has no hosts yet ({machine.detail})"
+            raise CloudError(problem, remedy="`taetpu tpu list` shows its state.")
+        folder = _folder(project, machine.name)
+        known = {"name": machine.name, "zone": machine.zone, "created": machine.created}
+        known["workers"] = [asdict(worker) for worker in machine.workers]
+        if _remembered(folder) not in (None, known):
+            forget(machine.name, project)
         with disk.explained("write", folder):
             disk.make_folder(folder)
-            disk.write_file(folder / "config", text(folder, machine, user, settings).encode(), replace=True)
+            disk.write_file(folder / "config", _config(folder, machine, user, project).encode(), replace=True)
             disk.write_file(folder / "machine.json", json.dumps(known, indent=2).encode(), replace=True)
         return cls(machine.name, machine.workers, folder)
 
     @classmethod
-    def known(cls, stack: str, settings: Settings) -> "Slice | None":
-        """The hosts of a stack as they were last seen, without asking any API; None if they were not."""
-        folder = _folder(settings.project, stack)
-        told = _remembered(folder)
-        if told is None or not (folder / "config").exists():
-            return None
-        return cls(stack, tuple(Worker(**one) for one in told["workers"]), folder)
+    def remembered(cls, name: str, project: str) -> "Hosts | None":
+        """The hosts of a machine as last seen, without asking Google; None where they were never seen."""
+        folder = _folder(project, name)
+        known = _remembered(folder)
+        return cls(name, tuple(Worker(**one) for one in known["workers"]), folder) if known else None
 
     @property
     def all(self) -> range:
         return range(len(self.workers))
 
-    def place(self, worker: int) -> str:
-        """A host in words."""
-        return f"worker {worker} of {self.stack}" if len(self.workers) > 1 else self.stack
-
-    def ssh(self, worker: int, *options: str) -> list[str]:
-        """The command that logs into a host; what follows it is run there by the login's shell."""
-        return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
-
-    def run(
-        self, worker: int, command: Sequence[str], *, input: str = "", timeout: float | None = None, fresh: bool = False
-    ) -> Done:
-        """Run a program on one host and wait for it. No shell sees its arguments; 255 as its own code is told as 254.
-
-        Args:
-            input: for its standard input.
-            timeout: seconds; the program itself goes on where it is.
-            fresh: make a connection of its own, so that everything said about it is heard.
-        """
-        options = ["-o", "ControlPath=none", "-o", "ControlPersist=no"] if fresh else []
-        remote = KEEP_255.format(command=shlex.join(command))
-        place = self.place(worker)
-        try:
-            ended = subprocess.run(
-                [*self.ssh(worker, *options), remote], input=input.encode(), capture_output=True, timeout=timeout,
-                check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as late:
-            out, err = (text or b"" for text in (late.stdout, late.stderr))
-            return Done(worker, place, None, out.decode(errors="replace"), err.decode(errors="replace"))
-        out, err = ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace")
-        return Done(worker, place, ended.returncode, out, err)
-
-    def everywhere(
-        self,
-        command: Sequence[str],
-        *,
-        input: str | Callable[[int], str] = "",
-        timeout: float | None = None,
-        workers: Sequence[int] | None = None,
-    ) -> list[Done]:
-        """Run a program on all hosts (or some) side by side, see `run`; how it ended on each, in their order."""
-        chosen = list(self.all if workers is None else workers)
-
-        def one(worker: int) -> Done:
-            return self.run(worker, command, input=input(worker) if callable(input) else input, timeout=timeout)
-
-        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-            return list(threads.map(one, chosen))
+    def describe(self, worker: int) -> str:
+        """A host in messages."""
+        return f"worker {worker} of {self.name}" if len(self.workers) > 1 else self.name
 
     def check(self, worker: int) -> int:
-        """A worker's number.
+        """Return a worker's number.
 
         Raises:
-            UserError: there is none of that number.
+            UserError: there is no such worker.
         """
         if worker in self.all:
             return worker
-        last = len(self.workers) - 1
-        raise UserError(f"{self.stack} has no worker {worker}", remedy=f"from 0 to {last}" if last else "only 0")
+        raise UserError(f"{self.name} has no worker {worker}", remedy=f"Use 0 to {len(self.workers) - 1}, or all.")
 
-    def enter(self, worker: int, options: Sequence[str] = (), command: Sequence[str] = ()) -> int:
-        """Be logged into a host in this terminal until that ends; ssh's exit code, which is 255 also where there was no
-        connection.
+    def ssh(self, worker: int, *options: str) -> list[str]:
+        """The ssh command to a host, to be followed by a remote command."""
+        return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
+
+    def run(
+        self, worker: int, words: Sequence[str], *, given: str = "", limit: float | None = None
+    ) -> Ended:  # fmt: skip
+        """Run a program on a host, without a shell for its arguments.
+
+        Args:
+            given: its standard input.
+            limit: seconds to wait; the program itself is not ended.
         """
+        remote = KEEP_255.format(command=shlex.join(words))
+        try:
+            done = subprocess.run(
+                [*self.ssh(worker), remote], input=given, capture_output=True, timeout=limit, check=False, text=True,
+                errors="replace",
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Ended(worker, None)
+        return Ended(worker, done.returncode, done.stdout, done.stderr)
+
+    def run_all(
+        self,
+        words: Sequence[str],
+        *,
+        given: Callable[[int], str] = lambda worker: "",
+        limit: float | None = None,
+        workers: Sequence[int] | None = None,
+    ) -> list[Ended]:
+        """Run a program on all hosts, or some, at the same time; see `run`."""
+        chosen = list(self.all if workers is None else workers)
+        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+            return list(threads.map(lambda one: self.run(one, words, given=given(one), limit=limit), chosen))
+
+    def checked(self, ended: Sequence[Ended], doing: str) -> list[str]:
+        """The outputs of commands that all succeeded.
+
+        Args:
+            doing: what they were for, as in "start the job".
+
+        Raises:
+            Unreachable: a host did not answer.
+            RemoteFailed: a command failed; the others that failed are named.
+        """
+        failed = [one for one in ended if one.code != 0]
+        if failed:
+            error = self.failure(failed[0], doing)
+            if len(failed) > 1:
+                error.problem += f" (so did workers {', '.join(str(one.worker) for one in failed[1:])})"
+            raise error
+        return [one.out for one in ended]
+
+    def failure(self, ended: Ended, doing: str) -> CloudError:
+        """The error for a command that did not succeed on a host."""
+        host, said = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
+        if ended.code is None:
+            return Unreachable(f"{host} did not {doing} in time", remedy="`taetpu tpu status` shows its state.")
+        if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in said:
+            problem = f"{host} has another host key than before"
+            return CloudError(problem, remedy="If the machine was made again, run `taetpu tpu up`; else do not connect.")
+        if ended.code == NO_CONNECTION and "Permission denied" in said:
+            remedy = "Use the computer that made it, or run `taetpu tpu down` and `up`."
+            return CloudError(f"{host} rejects the key {_key()}", remedy=remedy)
+        if ended.code == NO_CONNECTION:
+            remedy = "`taetpu tpu status` shows its state; `taetpu doctor` checks IAP and the firewall."
+            return Unreachable(f"no connection to {host}: {said or 'ssh printed nothing'}", remedy=remedy)
+        remedy = None
+        if "No space left on device" in said:
+            remedy = "`taetpu tpu clean` deletes old jobs; `taetpu tpu ssh` opens a shell."
+        return RemoteFailed(f"{host} could not {doing} (exit code {ended.code}): {said}", remedy=remedy)
+
+    def enter(self, worker: int, words: Sequence[str] = ()) -> int:
+        """Open a shell on a host, or run a command in this terminal; its exit code."""
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-        words = [*self.ssh(self.check(worker), *tty, *options), *([shlex.join(command)] if command else [])]
-        with subprocess.Popen(words) as process:
-            # Keys are for the other side. What ends this process ends ssh, which then lets go of the terminal.
-            before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                before[number] = signal.signal(number, lambda number, frame: process.send_signal(number))
-            try:
-                code = process.wait()
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-        return code if code >= 0 else 128 - code
-
-    def close(self) -> None:
-        """End the connections that are kept."""
-        for worker in self.all:
-            leave = [*self.ssh(worker, "-O", "exit")]
-            subprocess.run(leave, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # keys go to the remote side
+        try:
+            return subprocess.call([*self.ssh(self.check(worker), *tty), *([shlex.join(words)] if words else [])])
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
-def forget(stack: str) -> None:
-    """Nothing of a stack's hosts is remembered any more: keys, connections, addresses."""
-    for folder in (state_folder() / "ssh").glob(f"*/{stack}"):
-        _purge(folder)
-        with disk.explained("delete", folder):
-            disk.remove(folder)
+def forget(name: str, project: str) -> None:
+    """Close a machine's connections and forget its hosts and their keys."""
+    folder = _folder(project, name)
+    if hosts := Hosts.remembered(name, project):
+        for worker in hosts.all:
+            subprocess.run([*hosts.ssh(worker, "-O", "exit")], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def together(ended: Sequence[Done], doing: str) -> list[Done]:
-    """What ended well on every host.
+def public_key() -> str:
+    """The public key that machines are made with, one line. The pair is made at first use and has no passphrase.
 
     Raises:
-        CloudError: of the first host where it did not; the others that failed are named.
+        UserError: ssh-keygen is not installed, or the state folder cannot be written.
     """
-    problems: list[tuple[Done, CloudError]] = [(one, found) for one in ended if (found := refusal(one, doing))]
-    if not problems:
-        return list(ended)
-    others = ", ".join(str(one.worker) for one, _ in problems[1:])
-    first = problems[0][1]
-    if others:
-        first.problem += f" (workers {others} failed too)"
-    raise first
+    return _key().with_suffix(".pub").read_text(encoding="utf-8").strip()
 
 
-def _folder(project: str, stack: str) -> Path:
-    return state_folder() / "ssh" / (project or "no-project") / stack
+def state_folder() -> Path:
+    """Where keys, ssh configurations and startup scripts are kept: `$XDG_STATE_HOME/taetpu`."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "taetpu"
+
+
+def _key() -> Path:
+    path = state_folder() / "ssh" / "id_ed25519"
+    with disk.explained("write", path):
+        disk.make_folder(path.parent)
+        path.parent.chmod(0o700)
+        with (path.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.with_suffix(".pub").exists():
+                path.unlink(missing_ok=True)  # left by a command that was killed
+                words = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "taetpu", "-f", str(path)]
+                subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def _config(folder: Path, machine: Machine, user: str, project: str) -> str:
+    hosts = []
+    for number, worker in enumerate(machine.workers):
+        tunnel = "" if worker.external else f"  ProxyCommand {_tunnel(worker, machine.zone, project)}"
+        hosts.append(
+            HOST.format(
+                number=number, address=worker.external or worker.internal, user=user, proxy=tunnel,
+                alias=f"taetpu-{machine.name}-w{number}", sockets=_sockets(),
+                key=hashlib.sha256(str(folder).encode()).hexdigest()[:12],
+            )
+        )  # fmt: skip
+    common = ALL_HOSTS.format(identity=_quoted(_key()), known_hosts=_quoted(folder / "known_hosts"))
+    return "\n".join([*hosts, common])
+
+
+def tunnel_command(worker: Worker, zone: str, project: str) -> str:
+    """The command whose standard input and output lead to port 22 of a host, through Identity-Aware Proxy."""
+    words = ("compute", "start-iap-tunnel", worker.instance or worker.internal, "22")
+    options: Mapping[str, object] = {"listen_on_stdin": True, "zone": zone, "project": project, "verbosity": "warning"}
+    return command(*words, **options).shown
+
+
+def _tunnel(worker: Worker, zone: str, project: str) -> str:
+    return tunnel_command(worker, zone, project).replace("%", "%%")
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _sockets() -> Path:
+    """A private folder with a short path: a socket's path may have 104 bytes on macOS."""
+    path = Path(f"/tmp/taetpu-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or path.is_symlink():
+        raise UserError("this folder must be yours alone: ssh connections are kept there", file=path)
+    return path
+
+
+def _folder(project: str, name: str) -> Path:
+    return state_folder() / "ssh" / (project or "no-project") / name
 
 
 def _remembered(folder: Path) -> dict | None:
@@ -186,10 +301,3 @@ def _remembered(folder: Path) -> dict | None:
         return json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _purge(folder: Path) -> None:
-    """Forget the host keys of a stack and end its connections: they are an earlier machine's."""
-    if told := _remembered(folder):
-        Slice("", tuple(Worker(**one) for one in told["workers"]), folder).close()
-    (folder / "known_hosts").unlink(missing_ok=True)

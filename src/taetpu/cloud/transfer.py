@@ -1,340 +1,157 @@
-"""Files to the hosts of a TPU and back, by rsync over the stack's own ssh_config.
+"""Copy files to a machine's hosts and back with rsync over the machine's ssh_config.
 
-What git ignores stays here. What came to a host in another way than from here stays there: each host has a list of what
-it was sent (`~/.taetpu/sent`), and a sync deletes only what stands in it and is gone here.
+Files that git ignores are not sent. A sync deletes on the hosts what an earlier sync sent and is gone here; files that
+jobs wrote are kept. The list of what was sent is on each host, in `~/.taetpu/sent/FOLDER`.
 """
 
 import hashlib
-import json
 import os
-import re
 import shlex
-import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import NamedTemporaryFile
 
-from taetpu.cloud import ssh_config
-from taetpu.cloud.errors import CloudError
-from taetpu.cloud.ssh import Slice, together
-from taetpu.cloud.ssh_errors import NO_CONNECTION, DiskFull, Done, Unreachable, unreachable
+from taetpu.cloud.gcloud import CloudError, program
+from taetpu.cloud.ssh import NO_CONNECTION, Ended, Hosts, Unreachable, public_key
 from taetpu.core.errors import UserError
 
-PARTIAL = ".rsync-partial"
-"""Where a file that was broken off waits to be continued."""
-OPTIONS = ("--archive", "--compress", "-s", f"--partial-dir={PARTIAL}", "--out-format=%n")
-"""`-s`: no shell of the other side sees a name. Its long name differs between versions of rsync."""
-FETCHED = "taetpu-debug"
-"""The folder that jobs' logs and dumps are fetched to: it is not sent back."""
-NEVER = ("--exclude=.git/", "--exclude=__pycache__/", f"--exclude={FETCHED}/")
-CUT = (12, 20, 30, 35, NO_CONNECTION)
-"""rsync's codes for a connection that broke off: the stream, a signal, time-outs, and ssh's own."""
+NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
+BROKEN = (12, 20, 30, 35, NO_CONNECTION)
+"""rsync's exit codes for a connection that broke off, and ssh's."""
 VANISHED = 24
-"""Files went away while they were being read: what is there now has been sent."""
-SENT = ".taetpu/sent"
-"""In the home of each host: what each of its folders was sent, as lines of JSON, each a list of paths."""
-READ = f'! [ -f "{SENT}/$1" ] || cat "{SENT}/$1"'
-ADD = f'set -e; f="{SENT}/$1"; mkdir -p "${{f%/*}}"; ! [ -f "$f" ] || cat "$f" </dev/null; cat >>"$f"'
-REPLACE = f'set -e; f="{SENT}/$1"; cat >"$f.new"; mv "$f.new" "$f"'
+"""rsync's exit code where files disappeared while it read them."""
 
-HAVING = 'n=0; for f; do if [ -e "$f" ] || [ -L "$f" ]; then echo $n; fi; n=$((n+1)); done'
-"""Tells the numbers, from 0, of the paths that are there."""
-
-
-def work(root: Path) -> str:
-    """The folder, in the home of each host, where a local folder's files go: `work/NAME-3f9a1c`.
-
-    The digits are of where it lies and of the key that this computer logs in with, so that two projects of one name, or
-    two people's, have nothing to do with each other.
-    """
-    here = root.resolve()
-    own = hashlib.sha256(os.fsencode(f"{ssh_config.public_key()}\0{here}")).hexdigest()[:6]
-    return f"work/{here.name or 'root'}-{own}"
+# Arguments: folder. Standard input: the paths sent now, one a line. Deletes what was sent before and is not among them.
+PRUNE = """\
+set -e; list="$HOME/.taetpu/sent/$1"; mkdir -p "${list%/*}"; cat >"$list.new"; touch "$list"
+grep -vxFf "$list.new" "$list" | while IFS= read -r path; do rm -f -- "$1/$path" && echo "$path"; done || true
+find "$1" -mindepth 1 -type d -empty -delete 2>/dev/null || true
+mv "$list.new" "$list"
+"""
 
 
-def project(folder: Path) -> Path:
-    """The folder that is synced from anywhere in it: the nearest with a taetpu.toml or a .git, else itself.
+def project_folder(folder: Path) -> Path:
+    """The folder that is synced: the nearest above `folder` with a taetpu.toml or .git, else `folder`.
 
     Raises:
-        UserError: it would be the whole home folder, or the whole disk.
+        UserError: that is the home folder or the root of the file system.
     """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
-    found = next((above for above in (here, *here.parents) if any((above / mark).exists() for mark in marks)), here)
+    found = next((one for one in (here, *here.parents) if any((one / mark).exists() for mark in marks)), here)
     if found in (Path.home().resolve(), Path(found.anchor)):
-        remedy = "give the command in a folder of its own, or put a taetpu.toml there"
-        raise UserError("this is no project that could be copied to a TPU", file=found, remedy=remedy)
+        remedy = "Run the command in a project's folder, or put a taetpu.toml there."
+        raise UserError("the whole home folder would be copied", file=found, remedy=remedy)
     return found
 
 
-def sync(
-    slice: Slice, source: Path, target: str, *, dry_run: bool = False, workers: Sequence[int] | None = None,
-    keep: bool = False,
-) -> list[str]:  # fmt: skip
-    """Bring a local folder to each host, and remove there what was sent from here and is gone here. What changed, or
-    would, on any of them.
+def remote_folder(root: Path) -> str:
+    """The folder below each host's home that a local folder is synced to: `work/NAME-3f9a1c`.
 
-    What git ignores is neither sent nor deleted there. What jobs wrote stays, unless a file that is sent lies in the
-    same place.
+    The digits are a hash of the path and of this computer's key, so that projects of one name do not meet.
+    """
+    here = root.resolve()
+    own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
+    return f"work/{here.name or 'root'}-{own}"
+
+
+def tracked(source: Path) -> list[str]:
+    """The files of a folder that git does not ignore, relative to it; all files where there is no git."""
+    words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        told = subprocess.run(words, capture_output=True, check=True).stdout
+        names = [os.fsdecode(name) for name in told.split(b"\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        names = [path.relative_to(source).as_posix() for path in source.rglob("*") if not path.is_dir()]
+    return sorted(name for name in names if "\n" not in name and os.path.lexists(source / name))
+
+
+def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, keep: bool = False) -> list[str]:
+    """Bring a folder's files to hosts and delete there what was sent before and is gone here; the changed paths.
 
     Args:
-        keep: remove nothing; a later call does.
+        keep: delete nothing, while a job runs there.
 
     Raises:
-        Cut: the connection broke off; the next call goes on where it did.
-        DiskFull: a host has no room left.
+        Unreachable: the connection broke off. The same call continues.
     """
-    chosen = list(slice.all if workers is None else workers)
-    with _filtered(_ignored(source)) as filters:
-        words = [*NEVER, *filters, f"{source}/"]
-        here = _listed(words)
-        sent = _noted(slice, target, chosen, None if dry_run else here)  # before: it may be cut off in the middle
-        # What is hidden from rsync, as git ignores it, may be here all the same.
-        gone = {name for name in set().union(*sent.values()) - {*here} if not os.path.lexists(source / name)}
-        gone -= _of_no_concern(source, gone)
-        left = {worker: sorted(sent[worker] & gone) for worker in chosen}
-        changed = _everywhere(slice, words, target, dry_run, chosen, {} if keep else left)
-    if not dry_run:
-        lines = {worker: _line([*here, *(left[worker] if keep else ())]) for worker in chosen}
-        noted = slice.everywhere(["sh", "-c", REPLACE, "note", target], input=lines.__getitem__, workers=chosen)
-        together(noted, "note what was sent")
-    return changed
+    names = tracked(source)
+    changed = send(hosts, source, names, target, workers)
+    if keep:
+        return changed
+    listing = "".join(f"{name}\n" for name in names)
+    words = ["sh", "-c", PRUNE, "prune", target]
+    pruned = hosts.checked(hosts.run_all(words, given=lambda _: listing, workers=workers), "delete old files")
+    return [*changed, *dict.fromkeys(f"deleting {path}" for out in pruned for path in out.splitlines())]
 
 
-def mirror(slice: Slice, source: Path, target: str) -> None:
-    """Make a folder of each host the same as a local one: whatever is not here is deleted there."""
-    _everywhere(slice, ["--delete-after", *NEVER, f"{source}/"], target, False, None)
-
-
-def send(
-    slice: Slice,
-    root: Path,
-    paths: Sequence[Path],
-    target: str,
-    *,
-    dry_run: bool = False,
-    workers: Sequence[int] | None = None,
-) -> list[str]:
-    """Copy files and folders, each to where it lies below the root; nothing else is touched there. What was sent.
+def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
+    """Copy files, named relative to a root, to the same places below a folder of hosts; the changed paths.
 
     Raises:
-        UserError: a path is not there, or not below the root.
+        Unreachable: the connection broke off. The same call continues.
     """
-    named = [f"{root}/./{_below(root, path)}" for path in paths]
-    rules = [rule for path in paths if path.is_dir() for rule in _ignored(path, root)]
-    with _filtered(rules) as filters:
-        words = ["--relative", *NEVER, *filters, *named]
-        if not dry_run:
-            _noted(slice, target, workers, _listed(words))
-        return _everywhere(slice, words, target, dry_run, workers)
+    with NamedTemporaryFile("wb") as listing:
+        listing.write(b"\0".join(map(os.fsencode, names)))
+        listing.flush()
+        words = [*NEVER, "--files-from", listing.name, "--from0", f"{root}/"]
+        return _to_all(hosts, words, target, workers)
 
 
-def fetch(slice: Slice, worker: int, source: str, target: Path) -> None:
+def mirror(hosts: Hosts, source: Path, target: str) -> None:
+    """Make a folder of all hosts identical to a local one; files that are not here are deleted there."""
+    _to_all(hosts, ["--delete-after", *NEVER, f"{source}/"], target, hosts.all)
+
+
+def fetch(hosts: Hosts, worker: int, source: str, target: Path) -> None:
     """Copy a folder of a host here."""
     target.mkdir(parents=True, exist_ok=True)
-    place = f"w{worker}:{source.rstrip('/')}/"
-    _ended([_rsync(slice, worker, [place, f"{target}/"])], f"fetch {source}")
+    _checked(hosts, [_rsync(hosts, worker, [f"w{worker}:{source.rstrip('/')}/", f"{target}/"])], f"fetch {source}")
 
 
-def scrap(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int] | None = None) -> None:
-    """Remove files and folders of a folder on each host; all of it if none is named. Nothing there is fine.
+def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[int]) -> None:
+    """Delete paths of a folder on hosts, or all of it where none is named.
 
     Raises:
         UserError: a path leads out of the folder.
     """
-    doomed = [inside(path) for path in paths]
-    names = [f"{target}/{path}" for path in doomed] or [target, f"{SENT}/{target}"]
-    together(slice.everywhere(["rm", "-rf", "--", *names], workers=workers), "remove files")
+    for path in paths:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise UserError(f"{path!r} is outside of the project", remedy="Name paths relative to the project's folder.")
+    names = [f"{target}/{path}" for path in paths] or [target, f".taetpu/sent/{target}"]
+    hosts.checked(hosts.run_all(["rm", "-rf", "--", *names], workers=workers), "delete files")
 
 
-def missing(slice: Slice, target: str, paths: Sequence[str], workers: Sequence[int] | None = None) -> list[str]:
-    """Those of some paths of a folder that are on none of the hosts."""
-    asked = ["sh", "-c", HAVING, "having", *(f"{target}/{path}" for path in paths)]
-    done = together(slice.everywhere(asked, workers=workers), "look for files")
-    there = {int(number) for one in done for number in one.out.split()}
-    return [path for number, path in enumerate(paths) if number not in there]
+def _to_all(hosts: Hosts, words: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
+    make = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"  # macOS's rsync has no --mkpath
+
+    with ThreadPoolExecutor(max(1, len(workers))) as threads:
+        ended = list(threads.map(lambda one: _rsync(hosts, one, [make, *words, f"w{one}:{target}/"]), workers))
+    outputs = _checked(hosts, ended, "receive files")
+    return [line for line in dict.fromkeys(line for out in outputs for line in out.splitlines()) if line != "./"]
 
 
-def _everywhere(
-    slice: Slice, words: list[str], target: str, dry_run: bool, workers: Sequence[int] | None,
-    doomed: Mapping[int, Sequence[str]] | None = None,
-) -> list[str]:  # fmt: skip
-    """What rsync says that it has changed on any host.
-
-    Args:
-        doomed: what is removed from each host if it is not here; anything else stays.
-    """
-    chosen = list(slice.all if workers is None else workers)
-    options = ["--dry-run"] if dry_run else []
-    # Not rsync's own --mkpath, which macOS's does not know. A dry run makes nothing.
-    options += [] if dry_run else [f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"]
-
-    def one(worker: int) -> Done:
-        names = (doomed or {}).get(worker, ())
-        with _filtered([f"risk {_literal(f'/{name}')}" for name in names]) as rules:
-            removing = ["--delete-after", *rules, "--filter=protect *"] if names else []
-            return _rsync(slice, worker, [*options, *words, *removing, f"w{worker}:{target}/"])
-
-    with ThreadPoolExecutor(len(chosen)) as threads:
-        done = _ended(list(threads.map(one, chosen)), "receive files")
-    lines = dict.fromkeys(line for one in done for line in one.out.splitlines())
-    return [line for line in lines if line and line != "./" and not line.startswith(STAYS)]
-
-
-DELETING = "deleting "
-"""What rsync says before the name of what it removes, or would."""
-STAYS = "cannot delete non-empty directory"
-"""What rsync says of a folder that is gone here and has something of a job's in it: it is not deleted there."""
-
-
-def _listed(words: Sequence[str]) -> list[str]:
-    """The paths that rsync would send, by its own rules; a folder's ends with a slash."""
-    with TemporaryDirectory(prefix="taetpu-") as empty:
-        asked = [rsync(), "--archive", "--dry-run", "--out-format=%n", *words, f"{empty}/"]
-        ended = subprocess.run(asked, capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    rc = 0 if ended.returncode == VANISHED else ended.returncode
-    _ended([Done(0, "this computer", rc, "", ended.stderr.decode(errors="replace"))], "read the project")
-    # What cannot be printed is written `\#012`, and so is a backslash where it could be taken for that.
-    names = (re.sub(rb"\\#(\d{3})", lambda found: bytes([int(found[1], 8)]), n) for n in ended.stdout.split(b"\n"))
-    return [os.fsdecode(name) for name in names if name not in (b"", b"./")]
-
-
-def _noted(
-    slice: Slice, target: str, workers: Sequence[int] | None, more: Sequence[str] | None
-) -> dict[int, set[str]]:  # fmt: skip
-    """What a folder of each host was sent until now; more, which it is about to be sent, is added to the list."""
-    script = READ if more is None else ADD
-    asked = ["sh", "-c", script, "note", target]
-    done = together(slice.everywhere(asked, input=_line(more or ()), workers=workers), "note what is sent")
-    return {one.worker: {name for line in one.out.splitlines() for name in _names(line)} for one in done}
-
-
-def _line(names: Sequence[str]) -> str:
-    return f"\n{json.dumps(names)}\n"  # a line that was cut off ends before it
-
-
-def _names(line: str) -> list[str]:
-    """The paths of a line; none of one that was cut off: they are not deleted then."""
-    try:
-        return json.loads(line or "[]")
-    except ValueError:
-        return []
-
-
-def rsync() -> str:
-    """Where rsync is.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    if found := shutil.which("rsync"):
-        return found
-    raise UserError("rsync is not installed here", remedy="install it, e.g. `apt-get install rsync`")
-
-
-def _rsync(slice: Slice, worker: int, words: list[str]) -> Done:
-    shell = f"ssh -F '{str(slice.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
-    ended = subprocess.run(
-        [rsync(), *OPTIONS, "-e", shell, *words], capture_output=True, text=True, errors="replace",
+def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> Ended:
+    shell = f"ssh -F '{str(hosts.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
+    options = ("--archive", "--compress", "-s", "--partial-dir=.rsync-partial", "--out-format=%n", "-e", shell)
+    done = subprocess.run(
+        [program("rsync"), *options, *words], capture_output=True, text=True, errors="replace",
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    return Done(
-        worker, slice.place(worker), 0 if ended.returncode == VANISHED else ended.returncode, ended.stdout, ended.stderr
-    )
+    return Ended(worker, 0 if done.returncode == VANISHED else done.returncode, done.stdout, done.stderr)
 
 
-def _ended(all_of: list[Done], doing: str) -> list[Done]:
-    """What ended well on every host.
-
-    Raises:
-        CloudError: of the first host where it did not.
-    """
-    for done in all_of:
-        if done.ok:
+def _checked(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[str]:
+    for one in ended:
+        if one.code == 0:
             continue
-        said = [line for line in done.err.strip().splitlines() if line]
-        if "No space left on device" in done.err:
-            problem = f"the disk of {done.place} is full, so that it cannot {doing}"
-            raise DiskFull(problem, remedy="`taetpu tpu clean` removes old jobs; `taetpu tpu ssh` looks at the rest")
-        if done.rc == NO_CONNECTION and not isinstance(found := unreachable(done, doing), Unreachable):
-            raise found
-        if done.rc in CUT:
-            problem = f"the connection to {done.place} broke off: {said[0] if said else 'it said nothing'}"
-            raise Cut(problem, remedy="give the same command again: what has arrived is not sent twice")
-        raise CloudError(f"{done.place} could not {doing} (rsync {done.rc}): {said[0] if said else ''}")
-    return all_of
-
-
-class Cut(Unreachable):
-    """A transfer that did not come to its end."""
-
-
-@contextmanager
-def _filtered(rules: Sequence[str]) -> Iterator[list[str]]:
-    """Options that make rules hold. They stand in a file: a command line has no room for a folder of ignored images."""
-    lines = [rule for rule in rules if "\n" not in rule]
-    with NamedTemporaryFile("w", prefix="taetpu-", encoding="utf-8", errors="surrogateescape") as file:
-        file.write("".join(f"{line}\n" for line in lines))
-        file.flush()
-        yield [f"--filter=merge {file.name}", *(f"--filter={rule}" for rule in rules if rule not in lines)]
-
-
-def _ignored(source: Path, root: Path | None = None) -> list[str]:
-    """Rules that keep what git ignores from being sent.
-
-    Without git, `.gitignore` is read as rsync reads patterns, which knows no `!`, and what it names is not deleted.
-    """
-    root = root or source
-    asked = ["git", "-C", str(source), "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"]
-    try:
-        told = subprocess.run(asked, capture_output=True, check=True).stdout.decode(errors="surrogateescape")
-    except (OSError, subprocess.CalledProcessError):
-        return [":- .gitignore"]
-    below = source.resolve().relative_to(root.resolve()).as_posix()
-    prefix = "/" if below == "." else f"/{below}/"
-    return [f"hide {_literal(prefix + name)}" for name in told.split("\0") if name and name != "./"]
-
-
-def _of_no_concern(source: Path, names: Collection[str]) -> set[str]:
-    """Those of some paths that git ignores, though they are not here."""
-    asked = ["git", "-C", str(source), "check-ignore", "--stdin", "-z"]
-    with suppress(OSError):  # no git
-        told = subprocess.run(asked, input=os.fsencode("\0".join(names)), capture_output=True, check=False)
-        return {os.fsdecode(name) for name in told.stdout.split(b"\0")}
-    return set()
-
-
-def _literal(path: str) -> str:
-    """A path as a pattern of rsync that matches it alone; a backslash is one unless there is a wildcard."""
-    if not any(char in path for char in "*?["):
-        return path
-    return "".join(f"\\{char}" if char in "\\*?[" else char for char in path)
-
-
-def _below(root: Path, path: Path) -> str:
-    """A path as seen from the root.
-
-    Raises:
-        UserError: it is not there, or elsewhere.
-    """
-    if not path.exists():
-        raise UserError("there is no such file or folder", file=path, remedy="name one that is below this folder")
-    whole = path.parent.resolve() / path.name if path.name else path.resolve()
-    if not whole.is_relative_to(root.resolve()):
-        raise UserError(f"this is not below {root}", file=path, remedy="only what lies in the project is copied")
-    return whole.relative_to(root.resolve()).as_posix()
-
-
-def inside(path: str) -> str:
-    """A path below the folder that is meant, as it is written there.
-
-    Raises:
-        UserError: it leads out of it.
-    """
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("."):
-        raise UserError(f"{path!r} is no path inside the folder", remedy="a path below it; --all for everything")
-    return pure.as_posix()
+        said = " ".join(one.err.split())[-300:]
+        if one.code in BROKEN and "Permission denied" not in said and "IDENTIFICATION" not in said:
+            problem = f"the connection to {hosts.describe(one.worker)} broke off: {said}"
+            raise Unreachable(problem, remedy="Run the same command again: what has arrived is not sent twice.")
+        if one.code == NO_CONNECTION:
+            raise hosts.failure(one, doing)
+        raise CloudError(f"{hosts.describe(one.worker)} could not {doing} (rsync {one.code}): {said}")
+    return [one.out for one in ended]

@@ -1,0 +1,208 @@
+"""Jobs on one host. Copied to the host and run there by its system Python, so it imports the standard library alone.
+
+A job is a folder `~/.taetpu/jobs/NAME`: `job.json` (the request), `pid` (leader of the job's process group), `log`, and
+`rc` (the exit code, written last). A job needs no open connection. Usage: `python3 agent.py ACTION <request.json`,
+which prints JSON; exit code 4 means that the request was refused, with the reason on standard error.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+JOBS = os.path.expanduser("~/.taetpu/jobs")
+REFUSED = 4
+
+
+class Refused(Exception):
+    """The request cannot be met; the message says why."""
+
+
+def start(request):
+    """Start a job unless one of its name exists. Refuse where another runs or a process holds the TPU."""
+    path = os.path.join(JOBS, request["name"])
+    if not request["beside"]:
+        refuse_if_busy(request["name"])
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        if read(path, "job.json").get("id") != request["id"]:
+            raise Refused(f"a job {request['name']} exists") from None
+        return {"name": request["name"]}  # the same request again, after a lost answer
+    write(path, "job.json", json.dumps(request))
+    subprocess.Popen(
+        [sys.executable, os.path.abspath(__file__), "supervise", path],
+        stdin=subprocess.DEVNULL, stdout=open(os.path.join(path, "log"), "ab"), stderr=subprocess.STDOUT,
+        start_new_session=True, cwd=os.path.expanduser("~"),
+    )  # fmt: skip
+    for _ in range(100):
+        if os.path.exists(os.path.join(path, "pid")):
+            break
+        time.sleep(0.05)
+    return {"name": request["name"]}
+
+
+def supervise(path):
+    """Run the commands of a job one after another until one fails; store the exit code."""
+    write(path, "pid", str(os.getpid()))
+    job, code = read(path, "job.json"), 0
+    folder = os.path.expanduser(os.path.join("~", job["folder"]))
+    os.makedirs(folder, exist_ok=True)
+    environment = {key: text.replace("{job}", path) for key, text in job["environment"].items()}
+    venv = os.path.expanduser("~/.taetpu/venv/bin")
+    own = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=os.path.expanduser("~/.taetpu/src"), **environment)
+    own["PATH"] = venv + os.pathsep + own.get("PATH", "")
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # the command hears it, and this process stores its code
+    try:
+        for variable, secret in job["secrets"].items():
+            words = ["gcloud", "secrets", "versions", "access", "latest", f"--secret={secret}"]
+            own[variable] = subprocess.check_output(words, text=True)
+        for words in job["commands"]:
+            code = subprocess.call(contained(job, words, environment) if job["image"] else words, cwd=folder, env=own)
+            if code:
+                break
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"taetpu: {error}", flush=True)
+        code = 127
+    write(path, "rc", str(code if code >= 0 else 128 - code))
+
+
+def contained(job, words, environment):
+    """A command in the job's container, which sees the TPU and the home folder."""
+    home = os.path.expanduser("~")
+    given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
+    given += [part for key in job["secrets"] for part in ("--env", key)]
+    where = os.path.join(home, job["folder"])
+    flags = ["--rm", "--privileged", "--net=host", f"--name=taetpu-{job['name']}", "-v", f"{home}:{home}", "-w", where]
+    docker = ["docker"] if os.access("/var/run/docker.sock", os.W_OK) else ["sudo", "-n", "--preserve-env", "docker"]
+    return [*docker, "run", *flags, *given, job["image"], *words]
+
+
+def state(request):
+    """All jobs of this host, oldest first, and what else is known of it."""
+    names = sorted(os.listdir(JOBS), key=lambda one: os.path.getmtime(os.path.join(JOBS, one, "job.json")))
+    return {"jobs": [describe(name) for name in names], "chips": len(devices()), "holders": holders(),
+            "free_bytes": shutil.disk_usage(os.path.expanduser("~")).free}  # fmt: skip
+
+
+def stop(request):
+    """End a job: SIGTERM, and SIGKILL after `grace` seconds. Its description afterwards."""
+    path = os.path.join(JOBS, request["name"])
+    pid = leader(path)
+    if pid:
+        for number, patience in ((signal.SIGTERM, request["grace"]), (signal.SIGKILL, 5.0)):
+            try:
+                os.killpg(pid, number)
+            except ProcessLookupError:
+                break
+            end = time.time() + patience
+            while leader(path) and time.time() < end:
+                time.sleep(0.1)
+            if not leader(path):
+                break
+    return describe(request["name"])
+
+
+def clean(request):
+    """Delete the folders of jobs that ended, all or those named; their names."""
+    ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
+    doomed = [name for name in ended if not request["names"] or name in request["names"]]
+    for name in doomed:
+        shutil.rmtree(os.path.join(JOBS, name))
+    return doomed
+
+
+def describe(name):
+    """A job: state (running, ended, or lost where it was killed without an exit code), exit code, commands, log."""
+    path = os.path.join(JOBS, name)
+    job, code, alive = read(path, "job.json"), text(path, "rc"), leader(path)
+    log = os.path.join(path, "log")
+    return {
+        "name": name, "state": "ended" if code else "running" if alive else "lost", "rc": int(code) if code else None,
+        "commands": job.get("commands", []), "folder": job.get("folder", ""), "pid": alive,
+        "bytes": os.path.getsize(log) if os.path.exists(log) else 0,
+    }  # fmt: skip
+
+
+def refuse_if_busy(name):
+    """Refuse where another job runs or a process holds the TPU; delete libtpu's lock file where nobody does."""
+    for one in state({})["jobs"]:
+        if one["state"] == "running" and one["name"] != name:
+            raise Refused(f"the job {one['name']} is running: {shlex.join((one['commands'] or [['?']])[0])}")
+    if holders():
+        pid, command = holders()[0]
+        raise Refused(f"the TPU is held by process {pid} ({command})")
+    try:
+        os.remove("/tmp/libtpu_lockfile")
+    except OSError:
+        pass
+
+
+def devices():
+    """The device files of the TPU chips."""
+    vfio = [f"/dev/vfio/{one}" for one in os.listdir("/dev/vfio") if one.isdigit()] if os.path.isdir("/dev/vfio") else []
+    return vfio + [f"/dev/{one}" for one in os.listdir("/dev") if one.startswith("accel")]
+
+
+def holders():
+    """Process ID and command of the processes of this user that hold a TPU."""
+    chips, found = set(devices()), []
+    for pid in filter(str.isdigit, os.listdir("/proc")) if chips else ():
+        try:
+            opened = {os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")}
+            if chips & opened:
+                found.append((int(pid), open(f"/proc/{pid}/comm").read().strip()))
+        except OSError:
+            continue
+    return found
+
+
+def leader(path):
+    """The process ID of a job's supervisor while it lives, else None."""
+    pid = text(path, "pid")
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            alive = os.fsencode(path) in file.read().split(b"\0")
+    except OSError:
+        return None
+    return int(pid) if pid and alive else None
+
+
+def text(path, name):
+    try:
+        with open(os.path.join(path, name)) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def read(path, name):
+    return json.loads(text(path, name) or "{}")
+
+
+def write(path, name, content):
+    with open(os.path.join(path, name + ".new"), "w") as file:
+        file.write(content)
+    os.replace(os.path.join(path, name + ".new"), os.path.join(path, name))
+
+
+def main(arguments):
+    os.makedirs(JOBS, exist_ok=True)
+    if arguments[0] == "supervise":
+        supervise(arguments[1])
+        return 0
+    try:
+        answer = {"start": start, "state": state, "stop": stop, "clean": clean}[arguments[0]](json.load(sys.stdin))
+    except Refused as refusal:
+        print(refusal, file=sys.stderr)
+        return REFUSED
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+"""Check the account, the project, the network and the machine owner's settings before anything is made."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from taetpu.cloud.gcloud import SIGN_IN, CloudError, command, read
+from taetpu.cloud.machines import TAG, Spec
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.transfer import tracked
+from taetpu.cloud.up import default_account
+from taetpu.core.errors import UserError
+
+Status = Literal["ok", "warning", "fails"]
+
+APIS = ("tpu.googleapis.com", "compute.googleapis.com", "iap.googleapis.com")
+IAP_RANGE = "35.235.240.0/20"
+"""Addresses that Identity-Aware Proxy connects from: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
+KEY_BYTES = 100_000
+"""Larger files are not read in the search for keys: a key file has about 2.4 kB."""
+SHARED = {"root", "ubuntu", "user", "admin", "jovyan", "vscode", "runner", "codespace", "nobody", "unknown"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of a check: what was found and the command or step that mends it."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+def checks(settings: Settings, folder: Path) -> Iterator[Check]:
+    """Run all checks, one after another; those that need Google are skipped without a project."""
+    yield from _local(settings, folder)
+    if not settings.project:
+        return
+    for name, check in (
+        ("account", _account), ("apis", _apis), ("network", _firewall), ("service account", _service_account),
+        ("bucket", _bucket),
+    ):  # fmt: skip
+        yield _caught(name, check, settings)
+
+
+def _caught(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
+    try:
+        return check(settings)
+    except CloudError as error:
+        return Check(name, "fails", error.problem, error.remedy or "")
+
+
+def _local(settings: Settings, folder: Path) -> Iterator[Check]:
+    missing = [name for name in ("gcloud", "ssh", "ssh-keygen", "rsync") if not shutil.which(name)]
+    remedy = "Install gcloud (https://cloud.google.com/sdk/docs/install), OpenSSH and rsync." if missing else ""
+    yield Check("programs", "fails" if missing else "ok", f"missing: {', '.join(missing)}" if missing else "installed", remedy)
+    if settings.project:
+        yield Check("project", "ok", settings.project)
+    else:
+        yield Check("project", "fails", "not set", 'Set `project = "ID"` below [cloud] in taetpu.toml.')
+    shared = settings.owner in SHARED
+    remedy = 'Set `owner = "YOUR-NAME"`: others with this login can delete your machines.' if shared else ""
+    yield Check("owner", "warning" if shared else "ok", settings.owner, remedy)
+    yield key_files(folder)
+
+
+def key_files(folder: Path) -> Check:
+    """Fail where a service-account key lies in the project's files or is named by the environment."""
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
+    found = [named] if named and _is_key(Path(named)) else []
+    found += [name for name in tracked(folder) if _is_key(folder / name)]
+    if not found:
+        return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
+    remedy = (
+        f"Delete it and its key (`gcloud iam service-accounts keys list`), and sign in: {SIGN_IN}. "
+        "`gitleaks git` searches the history."
+    )
+    return Check("keys", "fails", f"{', '.join(found)}: key of a service account", remedy)
+
+
+def _is_key(path: Path) -> bool:
+    try:
+        if not path.is_file() or path.stat().st_size > KEY_BYTES:
+            return False
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    if "PRIVATE KEY" not in text:
+        return False
+    try:
+        return json.loads(text).get("type") == "service_account"
+    except (ValueError, AttributeError):
+        return bool(re.search(r"""["']?type["']?\s*[:=]\s*["']?service_account""", text))
+
+
+def _account(settings: Settings) -> Check:
+    accounts = read(command("auth", "list", filter="status:ACTIVE")) or []
+    if not accounts:
+        return Check("account", "fails", "gcloud is not signed in", SIGN_IN)
+    read(command("projects", "describe", settings.project))
+    return Check("account", "ok", accounts[0]["account"])
+
+
+def _apis(settings: Settings) -> Check:
+    listed = read(command("services", "list", enabled=True)) or []
+    enabled = {one.get("config", {}).get("name") for one in listed}
+    if missing := [api for api in APIS if api not in enabled]:
+        return Check("apis", "fails", f"off: {', '.join(missing)}", command("services", "enable", *missing).shown)
+    return Check("apis", "ok", "enabled")
+
+
+def _firewall(settings: Settings) -> Check:
+    if settings.external_ip:
+        return Check("network", "warning", "machines get external addresses (external_ip)")
+    listed = read(command("compute", "firewall-rules", "list")) or []
+    rules = [
+        rule for rule in listed
+        if rule.get("network", "").endswith(f"/{settings.network}") and rule.get("direction") == "INGRESS"
+        and not rule.get("disabled") and _opens_ssh(rule)
+    ]  # fmt: skip
+    world = [rule["name"] for rule in rules if "0.0.0.0/0" in rule.get("sourceRanges", ())]
+    if world:
+        problem = f"ssh is open to the whole internet: {', '.join(world)}"
+        return Check("network", "warning", problem, command("compute", "firewall-rules", "delete", *world).shown)
+    if any(IAP_RANGE in rule.get("sourceRanges", ()) for rule in rules):
+        return Check("network", "ok", f"ssh from Identity-Aware Proxy to {settings.network}")
+    rule = {"network": settings.network, "allow": "tcp:22", "source_ranges": IAP_RANGE, "target_tags": TAG}
+    line = command("compute", "firewall-rules", "create", "taetpu-iap", **rule)
+    return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
+
+
+def _opens_ssh(rule: dict) -> bool:
+    tags = rule.get("targetTags")
+    ports = [port for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all") for port in one.get("ports", ["22"])]
+    return (not tags or TAG in tags) and any(_holds(port, 22) for port in ports)
+
+
+def _holds(ports: str, port: int) -> bool:
+    low, _, high = ports.partition("-")
+    return int(low) <= port <= int(high or low)
+
+
+def _service_account(settings: Settings) -> Check:
+    from taetpu.cloud.up import check_can_delete_itself
+    from taetpu.core.chips import resolve
+
+    account = settings.service_account or default_account(settings.project)
+    spec = Spec("check", resolve("v5e-8"), "tpu-api", "", 1.0, "", service_account=settings.service_account)
+    try:
+        check_can_delete_itself(spec, settings.project)
+    except UserError as error:
+        return Check("service account", "fails", error.problem, error.remedy or "")
+    return Check("service account", "ok", f"{account} can delete queued resources")
+
+
+def _bucket(settings: Settings) -> Check:
+    from taetpu.cloud import bucket
+
+    if not settings.bucket:
+        return Check("bucket", "warning", "not set: studies on TPUs need one", "taetpu bucket create NAME")
+    found = bucket.describe(settings.bucket)
+    if found is None:
+        return Check("bucket", "fails", f"{settings.bucket} is not in this project", f"taetpu bucket create {settings.bucket}")
+    region = found.get("location", "").lower()
+    apart = sorted({zone for zone in settings.zones if zone.rpartition("-")[0] != region})
+    if apart:
+        problem = f"{settings.bucket} is in {region}, machines may be in {', '.join(apart)}: transfers cost money"
+        return Check("bucket", "warning", problem)
+    return Check("bucket", "ok", f"{settings.bucket} in {region}")

@@ -1,0 +1,160 @@
+"""Run `gcloud`, one command at a time, and read its answer as JSON. Nothing else here talks to Google's APIs.
+
+gcloud does the authentication, the retries of single requests and both TPU APIs. Four families of failure change what
+taetpu does next (`NoCapacity`, `NoQuota`, `NotAllowed`, `OutcomeUnknown`); every other message is Google's own, shown
+whole with the command that got it.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.core.errors import UserError
+
+SIGN_IN = "gcloud auth login && gcloud auth application-default login"
+READ_LIMIT, CHANGE_LIMIT = 120.0, 300.0
+"""Seconds after which a command that reads, or changes, is given up."""
+
+CAPACITY = (
+    r"no more capacity|ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|no available capacity|stockout"
+)
+QUOTA = r"QUOTA_EXCEEDED|quotaExceeded|[Qq]uota limit|[Qq]uota '?\w*'? ?(was )?exceeded|exceeded.{0,40}quota"
+ALLOWED = (
+    r"PERMISSION_DENIED|does not have permission|SERVICE_DISABLED|has not been used in project|API .{0,80}not enabled"
+    r"|Required '[\w.]+' permission|do not currently have an active account|[Rr]eauthentication|FORBIDDEN|HttpError 403"
+)
+UNKNOWN = (
+    r"HTTPError 5\d\d|HttpError 5\d\d|\b50[0234]\b.{0,40}(Bad Gateway|Unavailable|Timeout|Internal)|UNAVAILABLE"
+    r"|DEADLINE_EXCEEDED|ConnectionError|Connection (reset|refused|aborted)|RemoteDisconnected|timed out"
+    r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
+)
+
+
+class CloudError(UserError):
+    """A gcloud command failed, or a machine did not do what it was asked."""
+
+
+class NoCapacity(CloudError):
+    """The zone has no free machine of this type now. Another zone may, or the same zone later."""
+
+    exit_code = 3
+
+
+class NoQuota(CloudError):
+    """The project may not have that many there. Another region has a quota of its own."""
+
+
+class NotAllowed(CloudError):
+    """The account lacks a permission, is signed out, or the API is off."""
+
+
+class OutcomeUnknown(CloudError):
+    """No answer arrived: the change may have been made. Read the state before anything else is changed."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Command:
+    """A gcloud command: its words after `gcloud`."""
+
+    words: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The command as a line that can be pasted into a shell."""
+        return shlex.join(("gcloud", *self.words))
+
+
+def command(*words: str, **flags: Any) -> Command:
+    """Build a command. `zone="a"` becomes `--zone=a`, `spot=True` `--spot`; None, False and "" are left out."""
+    options = []
+    for name, value in flags.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            options.append(option)
+        elif value not in (None, False, ""):
+            options.append(f"{option}={value}")
+    return Command((*words, *options))
+
+
+def read(command: Command) -> Any:
+    """Run a command that changes nothing; its answer as plain data.
+
+    Raises:
+        CloudError: see `run`.
+    """
+    return run(command, READ_LIMIT)
+
+
+def change(command: Command) -> Any:
+    """Run a command that changes something; its answer as plain data.
+
+    Raises:
+        OutcomeUnknown: no answer arrived; the change may have been made.
+        CloudError: see `run`.
+    """
+    return run(command, CHANGE_LIMIT)
+
+
+def run(command: Command, limit: float) -> Any:
+    """Run a command with `--format=json --quiet`.
+
+    Args:
+        limit: seconds.
+
+    Raises:
+        UserError: gcloud is not installed.
+        CloudError: the command failed; the subclass says which family the failure belongs to.
+    """
+    words = [program("gcloud"), *command.words, "--format=json", "--quiet"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env=os.environ | {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never"},
+        start_new_session=True,  # Ctrl-C must not end it between a request and its answer
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise OutcomeUnknown(f"`{command.shown}` did not answer within {limit:g} s") from None
+    if process.returncode:
+        raise failure(command, process.returncode, err)
+    try:
+        return json.loads(out) if out.strip() else None
+    except json.JSONDecodeError:
+        raise CloudError(f"`{command.shown}` printed no JSON: {out[:200]}", remedy="update gcloud") from None
+
+
+def failure(command: Command, code: int, err: str) -> CloudError:
+    """The error for a command that ended with `code` and printed `err`."""
+    message = err.strip() or f"exit code {code}"
+    problem = f"`{command.shown}` failed:\n{message}"
+    if re.search(CAPACITY, message):
+        return NoCapacity(problem, remedy="Try another zone (--zone), --spot, a smaller slice, or the same later.")
+    if re.search(QUOTA, message):
+        return NoQuota(problem, remedy="Use a region with quota, or ask for more: https://cloud.google.com/tpu/docs/quota")
+    if re.search(ALLOWED, message):
+        remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
+        return NotAllowed(problem, remedy=remedy)
+    if code < 0 or re.search(UNKNOWN, message):
+        return OutcomeUnknown(problem)
+    return CloudError(problem)
+
+
+def program(name: str) -> str:
+    """The path of an installed program.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if found := shutil.which(name):
+        return found
+    remedies = {"gcloud": "https://cloud.google.com/sdk/docs/install", "rsync": "apt-get install rsync"}
+    raise UserError(f"{name} is not installed", remedy=remedies.get(name, "Install OpenSSH's client."))

@@ -1,0 +1,65 @@
+"""Container images for jobs: built by Cloud Build from the project's Dockerfile, kept in Artifact Registry.
+
+The tag is a hash of the files that are sent, so that the same content is built once.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from taetpu.cloud.gcloud import Command, command, read
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.transfer import tracked
+from taetpu.core.errors import UserError
+
+REPOSITORY = "taetpu"
+BUILD_MINUTES, BUILD_RATE = 60, 0.006
+"""Limit of a build, and USD per minute of the default machine after the free ones of a month, by a copy of
+https://cloud.google.com/build/pricing of 2025-08-25."""
+
+
+def address(settings: Settings, name: str, tag: str = "") -> str:
+    """The address of an image of the project."""
+    place = f"{settings.default_region}-docker.pkg.dev/{settings.project}/{REPOSITORY}"
+    return f"{place}/{name}{f':{tag}' if tag else ''}"
+
+
+def content_tag(folder: Path) -> str:
+    """A hash of the files of a folder that git does not ignore.
+
+    Raises:
+        UserError: the folder has no Dockerfile.
+    """
+    if not (folder / "Dockerfile").is_file():
+        raise UserError("no Dockerfile", file=folder, remedy="Write one; docs/cloud.md has an example.")
+    whole = hashlib.sha256()
+    for name in tracked(folder):
+        path = folder / name
+        content = path.read_bytes() if path.is_file() else str(path.readlink()).encode()
+        whole.update(f"{name}\0{path.lstat().st_mode:o}\0{len(content)}\0".encode() + content)
+    return whole.hexdigest()[:16]
+
+
+def repository_commands(settings: Settings) -> list[Command]:
+    """The commands that make the repository, where it is missing."""
+    place = {"location": settings.default_region}
+    listed = read(command("artifacts", "repositories", "list", **place)) or []
+    if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):
+        return []
+    return [command("artifacts", "repositories", "create", REPOSITORY, repository_format="docker", **place)]
+
+
+def build_command(settings: Settings, folder: Path, name: str, tag: str) -> Command:
+    """Build a folder's Dockerfile with Cloud Build and push the image."""
+    options = {"tag": address(settings, name, tag), "timeout": f"{BUILD_MINUTES}m", "region": settings.default_region}
+    return command("builds", "submit", str(folder), **options)
+
+
+def list_images(settings: Settings) -> list[dict[str, Any]]:
+    """The images of the repository, with tags and sizes."""
+    return read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True)) or []
+
+
+def delete_command(image: str) -> Command:
+    """Delete an image with its tags."""
+    return command("artifacts", "docker", "images", "delete", image, delete_tags=True)

@@ -1,0 +1,268 @@
+"""TPU machines through either of Google's APIs: the gcloud commands for them, and what gcloud tells of them.
+
+`tpu-api` (v2 to v6e): a queued resource and its node, both with the machine's name. `gce` (v5p, v6e, TPU7x on one
+host): a Compute Engine instance. Compute Engine deletes an instance at the end of `--max-run-duration`; the TPU API has
+no such limit, so a timer on the machine does (see `startup`). `--valid-until-duration` bounds the wait in the queue.
+
+The states are from the API references; sources: https://cloud.google.com/tpu/docs/reference/rest/v2,
+https://cloud.google.com/compute/docs/instances/instance-lifecycle.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from taetpu.cloud import labels
+from taetpu.cloud.gcloud import Command, command, read
+from taetpu.core.chips import Slice
+
+Api = Literal["gce", "tpu-api"]
+State = Literal["queued", "starting", "ready", "stopped", "lost", "deleting", "unknown"]
+
+TAG = "taetpu"
+"""Network tag of every machine, which the firewall rule for ssh names."""
+IMAGE_PROJECT = "ubuntu-os-accelerator-images"
+
+STATES: Mapping[str, State] = {
+    # queued resources
+    "ACCEPTED": "queued", "WAITING_FOR_RESOURCES": "queued", "PROVISIONING": "starting", "FAILED": "lost",
+    "SUSPENDING": "lost", "SUSPENDED": "lost",
+    # nodes and instances
+    "CREATING": "starting", "STAGING": "starting", "STARTING": "starting", "RESTARTING": "starting",
+    "REIMAGING": "starting", "REPAIRING": "starting", "READY": "ready", "RUNNING": "ready", "STOPPING": "stopped",
+    "STOPPED": "stopped", "SUSPENDED_BY_USER": "stopped", "PREEMPTED": "lost", "TERMINATED": "lost",
+    "DELETING": "deleting",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A host of a machine: its internal address, external address ("" without one), and instance name ("" unknown)."""
+
+    internal: str
+    external: str = ""
+    instance: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as the API describes it.
+
+    Attributes:
+        detail: the API's own words for its state, with the reason of a failure.
+        has_request: a queued resource belongs to it, which keeps quota until it is deleted.
+        created: ISO time.
+    """
+
+    name: str
+    zone: str
+    api: Api
+    type: str
+    state: State
+    detail: str
+    labels: Mapping[str, str]
+    workers: tuple[Worker, ...] = ()
+    created: str = ""
+    spot: bool = False
+    has_request: bool = False
+
+    @property
+    def owner(self) -> str:
+        return self.labels.get(labels.OWNER, "")
+
+    @property
+    def study(self) -> str:
+        return self.labels.get(labels.STUDY, "")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What `up` makes.
+
+    Attributes:
+        hours: until it is deleted, counted from its start.
+        reservation: its name; "" for none.
+        runtime: software version (tpu-api) or image family (gce).
+        study: the study that it is made for; "" for none.
+    """
+
+    name: str
+    tpu: Slice
+    api: Api
+    owner: str
+    hours: float
+    runtime: str
+    spot: bool = False
+    reservation: str = ""
+    service_account: str = ""
+    network: str = "default"
+    subnetwork: str = ""
+    external_ip: bool = False
+    disk_gb: int = 200
+    user: str = "taetpu"
+    study: str = ""
+
+    @property
+    def longest(self) -> float:
+        """Hours from the request to the latest end: a queued resource may wait as long as it may run."""
+        return self.hours * (2 if self.api == "tpu-api" else 1)
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything that makes two machines different; hours and study do not."""
+        parts = (self.tpu.name, self.tpu.topology_name, self.api, self.runtime, self.spot, self.reservation)
+        where = (self.service_account, self.network, self.subnetwork, self.external_ip, self.disk_gb)
+        return labels.digest(repr((*parts, *where)))
+
+    def labels(self) -> dict[str, str]:
+        """The labels that the machine is made with."""
+        made = {
+            labels.OWNER: self.owner,
+            labels.EXPIRES: str(int(time.time() + self.longest * 3600)),
+            labels.MINUTES: f"{self.hours * 60:.0f}",
+            labels.SPEC: self.identity,
+        }
+        return made | ({labels.STUDY: self.study} if self.study else {})
+
+
+def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
+    """The command that asks for a machine; `--async`, so that its answer is only that the request was taken.
+
+    Args:
+        startup: file of the startup script.
+        ssh_key: public key, one line.
+    """
+    common = {
+        "zone": zone, "labels": labels.as_flag(spec.labels()), "async": True, "tags": TAG,
+        "metadata": f"enable-oslogin=FALSE,ssh-keys={spec.user}:{ssh_key}",
+        "metadata_from_file": f"startup-script={startup}", "scopes": "cloud-platform",
+        "service_account": spec.service_account, "network": spec.network,
+    }  # fmt: skip
+    if spec.api == "tpu-api":
+        return command(
+            "compute", "tpus", "queued-resources", "create", spec.name, node_id=spec.name,
+            accelerator_type=spec.tpu.name, runtime_version=spec.runtime, spot=spec.spot,
+            reserved=bool(spec.reservation), internal_ips=not spec.external_ip, subnetwork=spec.subnetwork,
+            valid_until_duration=f"{spec.hours * 3600:.0f}s", **common,
+        )  # fmt: skip
+    model = "SPOT" if spec.spot else "RESERVATION_BOUND" if spec.reservation else "STANDARD"
+    return command(
+        "compute", "instances", "create", spec.name, machine_type=spec.tpu.machine_type, image_family=spec.runtime,
+        image_project=IMAGE_PROJECT, boot_disk_size=f"{spec.disk_gb}GB", provisioning_model=model,
+        reservation=spec.reservation, reservation_affinity="specific" if spec.reservation else None,
+        max_run_duration=f"{spec.hours * 3600:.0f}s", instance_termination_action="DELETE",
+        maintenance_policy="TERMINATE", no_address=not spec.external_ip, subnet=spec.subnetwork, **common,
+    )  # fmt: skip
+
+
+def delete_command(machine: Machine) -> Command:
+    """The command that deletes a machine with everything that belongs to it."""
+    if machine.api == "gce":
+        return command("compute", "instances", "delete", machine.name, zone=machine.zone)
+    if machine.has_request:
+        words = ("compute", "tpus", "queued-resources", "delete", machine.name)
+        return command(*words, zone=machine.zone, force=True)
+    return command("compute", "tpus", "tpu-vm", "delete", machine.name, zone=machine.zone)
+
+
+def list_commands(zone: str = "-") -> list[Command]:
+    """The commands that list queued resources, nodes and TPU instances, of one zone or (`-`) of all."""
+    tpus = ("compute", "tpus")
+    instances = command("compute", "instances", "list", filter="machineType~/(ct|tpu)", zones="" if zone == "-" else zone)
+    return [
+        command(*tpus, "queued-resources", "list", zone=zone),
+        command(*tpus, "tpu-vm", "list", zone=zone),
+        instances,
+    ]
+
+
+def list_machines(zone: str = "-") -> list[Machine]:
+    """Every TPU machine of the project, in one zone or in all, whoever made it.
+
+    A request is read before its node: one that becomes active in between is seen with its node.
+
+    Raises:
+        CloudError: an API did not answer; see `gcloud.run`.
+    """
+    requests, nodes, instances = (read(one) or [] for one in list_commands(zone))
+    return sorted([*_joined(requests, nodes), *map(_instance, instances)], key=lambda one: (one.zone, one.name))
+
+
+def find(name: str, zone: str = "-") -> list[Machine]:
+    """Machines of a name, in one zone or in all; several where requests were made twice."""
+    return [machine for machine in list_machines(zone) if machine.name == name]
+
+
+def _joined(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
+    """One machine for each request with its node, each request without one, and each node without a request."""
+    by_place = {_place(one["name"]): one for one in requests}
+    machines = []
+    for node in nodes:
+        place = (_place(node["name"])[0], _last(node.get("queuedResource") or node["name"]))
+        machines.append(_tpu(by_place.pop(place, None), node))
+    return machines + [_tpu(request, None) for request in by_place.values()]
+
+
+def _tpu(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> Machine:
+    spec = (request or {}).get("tpu", {}).get("nodeSpec") or [{}]
+    described: Mapping[str, Any] = node or spec[0].get("node", {})
+    full = (node or request or {})["name"]
+    state, detail = _tpu_state(request, node)
+    return Machine(
+        name=_last(request["name"] if request else full),
+        zone=_place(full)[0],
+        api="tpu-api",
+        type=described.get("acceleratorType", ""),
+        state=state,
+        detail=detail,
+        labels=described.get("labels", {}),
+        workers=tuple(
+            Worker(end.get("ipAddress", ""), end.get("accessConfig", {}).get("externalIp", ""))
+            for end in (node or {}).get("networkEndpoints", ())
+        ),
+        created=(node or request or {}).get("createTime", ""),
+        spot="spot" in (request or {}) or bool((node or {}).get("schedulingConfig", {}).get("spot")),
+        has_request=request is not None,
+    )
+
+
+def _tpu_state(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> tuple[State, str]:
+    """State and the API's words for it. A loss that either the request or the node reports is a loss."""
+    told = (request or {}).get("state", {})
+    name, of_node = told.get("state", ""), (node or {}).get("state", "")
+    if request is None or name == "ACTIVE":
+        if node is None:
+            return "lost", f"{name}, but its node is gone"
+        healthy = node.get("health", "HEALTHY") in ("HEALTHY", "HEALTH_UNSPECIFIED")
+        return STATES.get(of_node, "unknown"), of_node if healthy else f"{of_node}: {node['health']}"
+    state = STATES.get(name, "unknown")
+    reason = told.get("failedData", {}).get("error", {}).get("message", "")
+    if STATES.get(of_node) in ("lost", "deleting") and state not in ("lost", "deleting"):
+        return STATES[of_node], of_node
+    return state, f"{name}: {reason}" if reason else name
+
+
+def _instance(told: Mapping[str, Any]) -> Machine:
+    scheduling = told.get("scheduling", {})
+    interfaces = told.get("networkInterfaces") or [{}]
+    external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
+    kind, status = _last(told["machineType"]), told.get("status", "")
+    # Compute Engine's SUSPENDED means that somebody paused the instance, the TPU API's that the machine was taken away.
+    state = "stopped" if status.startswith("SUSPEND") else STATES.get(status, "unknown")
+    return Machine(
+        name=told["name"], zone=_last(told["zone"]), api="gce", type=kind, state=state, detail=status,
+        labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),
+        workers=(Worker(interfaces[0].get("networkIP", ""), external, told["name"]),),
+        spot=scheduling.get("provisioningModel") == "SPOT",
+    )  # fmt: skip
+
+
+def _place(full: str) -> tuple[str, str]:
+    """Zone and name of `projects/P/locations/ZONE/nodes/NAME`."""
+    return full.split("/locations/")[1].split("/")[0], _last(full)
+
+
+def _last(address: str) -> str:
+    return address.rpartition("/")[2]

@@ -1,0 +1,142 @@
+"""Where TPUs are offered and what they cost: a dated table with sources (`rates.yaml`, and `core/chips.yaml`).
+
+No command asks a price service. Published does not mean obtainable: only a request tells whether a zone has a machine.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, cast
+
+from taetpu.cloud.machines import Api, Spec
+from taetpu.core.chips import Slice
+from taetpu.core.chips import dated as chips_dated
+from taetpu.core.errors import UserError, suggest
+
+
+@dataclass(frozen=True)
+class Rate:
+    """USD per chip-hour; None where the table has none. `elsewhere`: it is the cheapest US region's, not this one's."""
+
+    usd: float | None
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a machine costs in a zone, in USD, without disks, traffic and storage."""
+
+    chips: int
+    hours: float
+    rate: Rate
+
+    @property
+    def hourly(self) -> float | None:
+        return None if self.rate.usd is None else self.rate.usd * self.chips
+
+    @property
+    def most(self) -> float | None:
+        """The cost if the machine runs for all of its hours; None where the zone's rate is unknown."""
+        return None if self.hourly is None or self.rate.elsewhere else self.hourly * self.hours
+
+    def __str__(self) -> str:
+        if self.hourly is None:
+            return "rate unknown"
+        if self.most is None:
+            return f"about ${self.hourly:.2f}/h (rate of another region)"
+        return f"${self.hourly:.2f}/h, at most ${self.most:.2f} in {self.hours:.3g} h"
+
+
+@cache
+def _table() -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(files("taetpu.cloud").joinpath("rates.yaml").read_text(encoding="utf-8"))
+
+
+def dated() -> str:
+    """The date of the rates, ISO."""
+    return min(_table()["dated"].isoformat(), chips_dated())
+
+
+def zones(tpu: Slice) -> list[str]:
+    """Zones in which the table lists a generation, US zones first."""
+    listed = {zone for names in _table()["tpus"][tpu.generation.name]["zones"].values() for zone in names}
+    return sorted(listed, key=lambda zone: (not zone.startswith("us-"), zone))
+
+
+def region(zone: str) -> str:
+    """The region of a zone: `us-east5` of `us-east5-b`."""
+    return zone.rpartition("-")[0]
+
+
+def api_for(tpu: Slice, wanted: str = "") -> Api:
+    """The API that makes a slice: the wanted one, else the usual one of its generation.
+
+    Raises:
+        UserError: the API does not exist, or does not make this slice.
+    """
+    known = _table()["tpus"][tpu.generation.name]["backends"]
+    if wanted and wanted not in ("gce", "tpu-api"):
+        raise UserError(f"unknown API {wanted!r}", path=("--api",), remedy=suggest(wanted, ["gce", "tpu-api"]))
+    if wanted and wanted not in known:
+        problem = f"{wanted} does not offer {tpu.generation.name}"
+        raise UserError(problem, path=("--api",), remedy=f"Use {' or '.join(known)}.")
+    if wanted != "gce" and tpu.hosts > 1 and "tpu-api" in known:
+        return "tpu-api"
+    found = cast(Api, wanted or known[0])
+    if found == "gce" and tpu.hosts > 1:
+        problem = f"{tpu.name} has {tpu.hosts} hosts, and taetpu makes Compute Engine slices of one host only"
+        raise UserError(problem, remedy="Use GKE: `taetpu export kueue STUDY` writes the job.")
+    return found
+
+
+def runtime_for(tpu: Slice, api: Api) -> str:
+    """Software version (tpu-api) or image family (gce) that a slice boots with.
+
+    Raises:
+        UserError: the table has none.
+    """
+    found = _table()["tpus"][tpu.generation.name]["image"] if api == "gce" else tpu.generation.runtime
+    if found is None:
+        what = "image family" if api == "gce" else "runtime version"
+        raise UserError(f"no {what} is known for {tpu.generation.name}", remedy="Name one with --runtime.")
+    return found
+
+
+def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
+    """The rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
+    own = _table()["rates"].get(tpu.generation.name, {}).get(region(zone))
+    return Rate(own[spot]) if own else Rate(tpu.generation.usd_per_chip_hour(spot), elsewhere=True)
+
+
+def cost(spec: Spec, zone: str, hours: float | None = None) -> Cost:
+    """The cost of a machine in a zone, for its own hours or for others."""
+    return Cost(spec.tpu.chips, spec.hours if hours is None else hours, rate(spec.tpu, zone, spec.spot))
+
+
+def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: float = 0.0) -> list[str]:
+    """The zones whose worst case, with what was spent before, stays within `max_usd`; all of them without a limit.
+
+    Raises:
+        UserError: no zone does; the remedy is the number of hours that would.
+    """
+    if max_usd is None:
+        return list(zones)
+    costs = {zone: cost(spec, zone) for zone in zones}
+    fitting = [zone for zone, one in costs.items() if one.most is not None and one.most + spent <= max_usd * (1 + 1e-9)]
+    if fitting:
+        return fitting
+    known = [one for one in costs.values() if one.most is not None]
+    what = f"{spec.tpu.name}{' (spot)' if spec.spot else ''}"
+    if not known:
+        problem = f"no rate is known for {what} in {', '.join(zones)}, so --max-usd cannot be kept"
+        raise UserError(problem, path=("--max-usd",), remedy="Look the price up and leave --max-usd out, or change --zone.")
+    least = min(known, key=lambda one: one.most or math.inf)
+    before = f" beside ${spent:.2f} already spent" if spent else ""
+    hours = math.floor((max_usd - spent) / (least.hourly or 1) * 10) / 10
+    remedy = f"Use --max-hours {hours:g}, or raise --max-usd." if hours > 0 else "Raise --max-usd."
+    problem = f"{what} may cost ${least.most:.2f} in {least.hours:.3g} h{before}, more than --max-usd {max_usd:g}"
+    raise UserError(problem, path=("--max-usd",), remedy=remedy)

@@ -1,0 +1,126 @@
+"""Bring a machine from its first boot to the point where jobs can run on it.
+
+`startup.sh` is what a machine runs as root at each boot: the timer that deletes it, then rsync. `prepare` waits for it
+and installs taetpu with this computer's versions. apt, systemd and uv on a real machine were never seen by its authors.
+"""
+
+import shlex
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.resources import files
+from pathlib import Path
+
+from taetpu.cloud import transfer
+from taetpu.cloud.gcloud import CloudError
+from taetpu.cloud.machines import Spec
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.ssh import Ended, Hosts, Unreachable
+from taetpu.core.errors import UserError
+
+LOOK = 's=/var/lib/taetpu; if [ -f $s/failed ]; then cat $s/failed; exit 3; fi; [ -f $s/ready ] || exit 4'
+FAILED = 3
+PULL = """\
+set -eu
+docker=docker; docker info >/dev/null 2>&1 || docker="sudo -n docker"
+gcloud auth print-access-token | $docker login -u oauth2accesstoken --password-stdin "https://${1%%/*}"
+$docker pull --quiet "$1"
+"""
+
+
+class NotSetUp(CloudError):
+    """A machine runs and cannot be set up."""
+
+    exit_code = 3
+
+
+def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
+    """The startup script of a machine: bash, run as root at every boot."""
+    values = {
+        "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
+        "minutes": f"{spec.hours * 60:.0f}", "idle": str(settings.idle_minutes if spec.tpu.hosts == 1 else 0),
+    }  # fmt: skip
+    lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
+    script = files("taetpu.cloud").joinpath("startup.sh").read_text(encoding="utf-8")
+    return "\n".join(["#!/bin/bash", *lines, script])
+
+
+def prepare(hosts: Hosts, settings: Settings, tell) -> None:
+    """Wait until all hosts accept jobs and install what jobs need. Repeated, it does only what is missing.
+
+    Raises:
+        Unreachable: a host does not answer within `ready_minutes`.
+        NotSetUp: a startup script failed, or is not done in time.
+        CloudError: the environment could not be installed.
+    """
+    _wait(hosts, settings, tell)
+    package = Path(str(files("taetpu")))
+    transfer.mirror(hosts, package, ".taetpu/src/taetpu")
+    hosts.checked(hosts.run_all(["cp", ".taetpu/src/taetpu/cloud/agent.py", ".taetpu/agent.py"]), "copy the job agent")
+    if settings.image:
+        tell(f"pulling {settings.image}")
+        hosts.checked(hosts.run_all(["sh", "-c", PULL, "pull", settings.image]), "pull the image")
+        return
+    tell("installing Python packages")
+    script = files("taetpu.cloud").joinpath("environment.sh").read_text(encoding="utf-8")
+    python, needed = f"{sys.version_info.major}.{sys.version_info.minor}", requirements()
+    ended = hosts.run_all(["sh", "-c", script, "environment", python], given=lambda _: needed)
+    hosts.checked(ended, "install Python packages")
+
+
+def requirements() -> str:
+    """taetpu's requirements on a TPU, an empty line, and the versions of all of them that are installed here.
+
+    Raises:
+        UserError: taetpu is not installed, so its requirements are unknown.
+    """
+    from packaging.requirements import Requirement
+
+    def needed(package: str, extras: tuple[str, ...] = ()) -> list[Requirement]:
+        found = [Requirement(text) for text in requires(package) or []]
+        cases = [{"extra": extra} for extra in ("", *extras)]
+        return [one for one in found if not one.marker or any(one.marker.evaluate(case) for case in cases)]
+
+    try:
+        own, held = needed("taetpu"), dict[str, str]()
+    except PackageNotFoundError:
+        raise UserError("taetpu is not installed", remedy="pip install 'taetpu[gcp]'") from None
+    waiting = [*own, Requirement("google-cloud-storage")]
+    while waiting:
+        one = waiting.pop()
+        if one.name.lower() not in held:
+            try:
+                held[one.name.lower()] = version(one.name)
+            except PackageNotFoundError:  # for another platform
+                continue
+            waiting += needed(one.name, tuple(one.extras))
+    first = [one.name for one in own if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
+    return "\n".join([*sorted(first), "", *(f"{name}=={held[name]}" for name in sorted(held))]) + "\n"
+
+
+def _wait(hosts: Hosts, settings: Settings, tell) -> None:
+    """Wait until every host accepts ssh and its startup script is done."""
+    missing, said, end = list(hosts.all), "", time.monotonic() + settings.ready_minutes * 60
+    while True:
+        ended = hosts.run_all(["sh", "-c", LOOK], limit=30.0, workers=missing)
+        for one in ended:
+            if one.code == FAILED:
+                problem = f"the startup script of {hosts.describe(one.worker)} failed: {one.out.strip()}"
+                remedy = f"Read /var/lib/taetpu/startup.log: `taetpu tpu ssh --tpu {hosts.name}`"
+                raise NotSetUp(problem, remedy=remedy)
+        waiting = [one for one in ended if one.code != 0]
+        if not waiting:
+            return
+        missing = [one.worker for one in waiting]
+        now = ", ".join(f"{hosts.describe(one.worker)}: {_describe(one)}" for one in waiting)
+        if now != said:
+            tell(now)
+            said = now
+        if time.monotonic() > end:
+            error = hosts.failure(waiting[0], "become ready")
+            raise error if isinstance(error, Unreachable) else NotSetUp(f"not ready after {settings.ready_minutes:g} min: {now}")
+        time.sleep(settings.poll_seconds)
+
+
+def _describe(ended: Ended) -> str:
+    return "startup script running" if ended.code == 4 else "no ssh connection yet"

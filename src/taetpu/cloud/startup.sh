@@ -1,0 +1,52 @@
+# Runs as root on each host at every boot, after lines that set name, project, zone, api, minutes, idle and image.
+state="${STATE_DIRECTORY:-/var/lib/taetpu}"
+mkdir -p "$state"
+exec >>"$state/startup.log" 2>&1
+fail() { echo "$1" >"$state/failed"; exit 1; }
+rm -f "$state/ready" "$state/failed"
+[ -s "$state/expires" ] || echo $(($(date +%s) + minutes * 60)) >"$state/expires"
+
+# The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
+case $api in
+  tpu-api) delete="gcloud compute tpus queued-resources delete $name --zone=$zone --project=$project --force --quiet" ;;
+  gce) delete="gcloud compute instances delete $name --zone=$zone --project=$project --quiet" ;;
+esac
+cat >"$state/timer.sh" <<TIMER
+active() { # a running job, or somebody logged in
+  for pid in /home/*/.taetpu/jobs/*/pid; do [ -e "\$pid" ] && kill -0 "\$(cat "\$pid")" 2>/dev/null && return 0; done
+  pgrep -f 'sshd: .*@' >/dev/null
+}
+last=\$(date +%s)
+while :; do
+  now=\$(date +%s)
+  active && last=\$now
+  if [ \$now -ge \$(cat $state/expires) ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
+    $delete
+  fi
+  sleep 20
+done
+TIMER
+cat >/etc/systemd/system/taetpu-timer.service <<UNIT
+[Unit]
+Description=Deletes this machine at the end of its time or when it is idle
+After=network-online.target
+[Service]
+ExecStart=/bin/bash $state/timer.sh
+Restart=always
+RestartSec=10
+[Install]
+WantedBy=multi-user.target
+UNIT
+systemctl daemon-reload && systemctl enable taetpu-timer && systemctl restart taetpu-timer || fail "the timer cannot start"
+[ "$api" = gce ] || command -v gcloud >/dev/null || fail "gcloud is missing: the machine could not delete itself"
+
+packages=()
+command -v rsync >/dev/null || packages+=(rsync)
+[ -z "$image" ] || command -v docker >/dev/null || packages+=(docker.io)
+if [ ${#packages[@]} -gt 0 ]; then # dpkg's lock may be held by the image's own updates
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get -o DPkg::Lock::Timeout=600 -q update &&
+    apt-get -o DPkg::Lock::Timeout=600 -q -y install --no-install-recommends "${packages[@]}" ||
+    fail "cannot install ${packages[*]}: without an external address the network needs Cloud NAT"
+fi
+touch "$state/ready"
