@@ -1,90 +1,245 @@
-"""What every cloud command starts from: the settings that hold here, the project's clients, its machines."""
+"""What all cloud commands share: settings, options, the plan that is confirmed, the hosts that are meant."""
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from taetpu.cli.options import integer, number
+from taetpu.cli.tables import fitting
+
 if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.clients import Clients
-    from taetpu.cloud.project import Cloud
+    from taetpu.cloud.gcloud import Command
+    from taetpu.cloud.machines import Machine, Spec
     from taetpu.cloud.settings import Settings
+    from taetpu.cloud.ssh import Hosts
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands that would run; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The machine; default: `name` of the settings.")]
+Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine; default: `name` of the settings.")]
+Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of several, counted from 0.")]
+Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")]
+Zones = Annotated[list[str] | None, typer.Option("--zone", help="Zones to try in this order; may be repeated.")]
+ApiOption = Annotated[str, typer.Option("--api", help="gce or tpu-api: your quota may be in the other one.")]
+Spot = Annotated[bool, typer.Option("--spot", help="Cheaper; may be taken away at any time.")]
+Reservation = Annotated[str, typer.Option(metavar="NAME", help="Use this reservation.")]
+MaxHours = Annotated[float | None, number(help="Delete the machine after this time; default: the settings', 4.")]
+MaxUsd = Annotated[float | None, number(help="Refuse what may cost more in its whole time.")]
+IdleMinutes = Annotated[int | None, integer(help="Delete the machine when idle for this time; 0: never.")]
+Runtime = Annotated[str, typer.Option(help="Software version (tpu-api) or image family (gce), to pin one.")]
 
-@dataclass(frozen=True)
-class Here:
-    """The settings of this folder, and what they lead to."""
-
-    settings: "Settings"
-
-    @cached_property
-    def clients(self) -> "Clients":
-        from taetpu.cloud.clients import Clients
-
-        return Clients(self.settings.project)
-
-    @cached_property
-    def cloud(self) -> "Cloud":
-        from dataclasses import replace
-
-        from taetpu.cloud.backends.gce import Gce
-        from taetpu.cloud.backends.tpu_api import TpuApi
-        from taetpu.cloud.project import Cloud, Waits
-        from taetpu.cloud.spec import label
-        from taetpu.cloud.state import Records
-
-        backends = (Gce(self.clients), TpuApi(self.clients))
-        waits = replace(Waits.here(), now=self.clients.now)
-        return Cloud(backends, Records(self.settings.project), label(self.settings.owner), tell, waits)
-
-    def stack(self, name: str | None) -> str:
-        """The name of the TPU that is meant: the one given, else the settings', else one after its owner."""
-        from taetpu.cloud.spec import check_stack, label, stack_of
-
-        return check_stack(name or self.settings.stack or stack_of(label(self.settings.owner)))
-
-    def noted(self, plan: str) -> str:
-        """A plan to make or remove something, with a warning where others may do as they like with it."""
-        if not self.settings.shared:
-            return plan
-        return f"{plan}\nwarning: owner {self.settings.shared}; set `owner` in taetpu.toml, or TAETPU_OWNER"
-
-
-def lasting(machine: "Machine", now: float) -> str:
-    """When a machine is deleted at the latest: `in 3:10 h`, `4:00 h after it starts`; "" where it does not say, or is
-    over.
-
-    Args:
-        now: seconds since 1970, by the cloud's clock.
-    """
-    from taetpu.cloud.backends.base import OVER, State
-
-    left = machine.left(now)
-    if left is None or machine.state in OVER:
-        return ""
-    waits = machine.state is State.WAITING and not machine.started
-    return f"{hours(left)} after it starts" if waits else f"in {hours(left)}"
-
-
-def hours(seconds: float) -> str:
-    """A time in hours and minutes: `3:10 h`."""
-    minutes = max(0, round(seconds / 60))
-    return f"{minutes // 60}:{minutes % 60:02d} h"
-
-
-def here() -> Here:
-    """The settings that hold in this folder.
-
-    Raises:
-        UserError: they cannot be read.
-    """
-    from taetpu.cloud.settings import read
-
-    return Here(read())
+LONGEST_HOURS, SHORTEST_HOURS = 168.0, 0.1
 
 
 def tell(line: str) -> None:
-    """A step of what is going on, to the standard error output."""
+    """Print progress on standard error."""
     typer.echo(line, err=True)
+
+
+def read_settings(need_project: bool = True) -> "Settings":
+    """The settings of this folder, with gcloud set to their project.
+
+    Raises:
+        UserError: they are invalid, or name no project.
+    """
+    from taetpu.cloud import settings
+    from taetpu.cloud.gcloud import use_project
+    from taetpu.core.errors import UserError
+
+    found = settings.read_settings()
+    if need_project and not found.project:
+        raise UserError("no project is set", remedy='Set `project = "ID"` below [cloud] in taetpu.toml.')
+    use_project(found.project)
+    return found
+
+
+def machine_name(settings: "Settings", name: str | None) -> str:
+    """The machine that is meant: the one named, else the settings', else `tpu-OWNER`."""
+    from taetpu.cloud.labels import check_name, default_name, label_value
+
+    return check_name(name or settings.name or default_name(label_value(settings.owner)))
+
+
+def build_spec(
+    settings: "Settings", name: str, kind: str | None, *, api: str = "", spot: bool = False, reservation: str = "",
+    max_hours: float | None = None, runtime: str = "", study: str = "",
+) -> "Spec":  # fmt: skip
+    """The machine that the options and settings ask for.
+
+    Raises:
+        UserError: no slice is named, or a value is invalid.
+    """
+    from taetpu.cloud import rates
+    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.machines import Spec
+    from taetpu.core.chips import resolve
+    from taetpu.core.errors import UserError
+
+    if kind is None:
+        raise UserError("missing --type", remedy="Name a slice, such as v6e-8; `taetpu chips` lists them.")
+    if spot and reservation:
+        raise UserError("--spot and --reservation exclude each other", remedy="Give one of them.")
+    hours = settings.max_hours if max_hours is None else max_hours
+    if not SHORTEST_HOURS <= hours <= LONGEST_HOURS:
+        problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
+        raise UserError(problem, path=("--max-hours",), remedy="A machine needs minutes to be ready.")
+    tpu = resolve(kind)
+    chosen = rates.api_for(tpu, api or settings.api)
+    return Spec(
+        name, tpu, chosen, label_value(settings.owner), hours, runtime or rates.runtime_for(tpu, chosen), spot=spot,
+        reservation=reservation, service_account=settings.service_account, network=settings.network,
+        subnetwork=settings.subnetwork, external_ip=settings.external_ip, study=study,
+    )  # fmt: skip
+
+
+def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", max_usd: float | None) -> list[str]:
+    """The zones to try, in order: those named, else the settings', else where the slice is offered, cheapest first.
+
+    Raises:
+        UserError: a zone's name is invalid, or every zone may cost more than allowed.
+    """
+    from taetpu.cloud import rates
+    from taetpu.cloud.settings import check_zone
+
+    named = [check_zone(zone) for zone in zones] or list(settings.zones)
+    limit = settings.max_usd if max_usd is None else max_usd
+    if named:
+        return rates.affordable(spec, named, limit)
+    listed = rates.affordable(spec, rates.zones(spec.tpu), limit)
+    return sorted(listed, key=lambda zone: rates.cost(spec, zone).hourly or float("inf"))
+
+
+def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Command]" = ()) -> str:
+    """What will be made, where, what it costs, and when it ends."""
+    from taetpu.cloud import rates
+
+    way = "spot" if spec.spot else f"reservation {spec.reservation}" if spec.reservation else "on demand"
+    lines = [
+        f"create {spec.name}: {spec.tpu.name}, {spec.tpu.chips} chips, {spec.tpu.hosts} host(s), {way}, {spec.api}"
+    ]
+    for number, zone in enumerate(zones[:6]):
+        lines.append(f"  {'in' if number == 0 else 'or'} {zone}: {rates.cost(spec, zone)}")
+    if len(zones) > 6:
+        lines.append(f"  or {len(zones) - 6} more zones")
+    by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
+    lines.append(
+        f"deleted {spec.hours:.3g} h after its start by {by}; rates of {rates.dated()}, without disks and traffic"
+    )
+    return "\n".join([*lines, *(one.shown for one in commands)])
+
+
+def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = "") -> bool:
+    """Print a plan and ask; False after a dry run. A refusal ends the process with 1, Ctrl-C with 130.
+
+    Args:
+        typed: a name that must be typed instead of a yes, for what cannot be undone.
+
+    Raises:
+        UserError: there is no terminal to ask on.
+    """
+    from taetpu.core.errors import UserError
+
+    tell(fitting(plan))
+    if dry_run:
+        tell("dry run: nothing was changed")
+        return False
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError("confirmation is needed, and there is no terminal", remedy="Give --yes, or --dry-run.")
+    try:
+        if typed:
+            agreed = typer.prompt(f"{question} Type {typed!r} to confirm", err=True) == typed
+        else:
+            agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        tell("\nnothing was changed")
+        sys.exit(130)
+    if not agreed:
+        tell("nothing was changed")
+        sys.exit(1)
+    return True
+
+
+def print_commands(commands: "Sequence[Command]", project: str) -> None:
+    """Print gcloud commands as lines that can be pasted into a shell."""
+    typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(project)}")
+    for one in commands:
+        typer.echo(one.shown)
+
+
+@contextmanager
+def telling_what_runs(words: str) -> Iterator[None]:
+    """On Ctrl-C, SIGTERM or SIGHUP inside the block, print what may still run and cost money, and end with 128 + signal."""
+    received = signal.SIGINT
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal received
+        received = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell(f"\n{words}")
+        sys.exit(128 + received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def find_machine(settings: "Settings", name: str | None) -> "Machine":
+    """A machine by name, the ready one where several exist.
+
+    Raises:
+        CloudError: there is none.
+    """
+    from taetpu.cloud.gcloud import CloudError
+    from taetpu.cloud.machines import find
+
+    wanted = machine_name(settings, name)
+    there = sorted(find(wanted), key=lambda one: one.state != "ready")
+    if not there:
+        raise CloudError(f"no machine {wanted!r}", remedy="`taetpu tpu list` shows all; `taetpu tpu up` makes one.")
+    return there[0]
+
+
+def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
+    """The hosts of a machine: as last seen from here, else asked for.
+
+    Raises:
+        CloudError: there is no such machine, or it is not ready.
+    """
+    from taetpu.cloud.gcloud import CloudError
+    from taetpu.cloud.machines import Spec
+    from taetpu.cloud.ssh import Hosts
+
+    if known := Hosts.remembered(machine_name(settings, name), settings.project):
+        return known
+    machine = find_machine(settings, name)
+    if machine.state != "ready":
+        problem = f"{machine.name} in {machine.zone} is {machine.state} ({machine.detail})"
+        raise CloudError(problem, remedy="`taetpu tpu up` waits for it.")
+    return Hosts.of(machine, Spec.user, settings.project)
+
+
+def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:
+    """The hosts that `--worker` names.
+
+    Raises:
+        UserError: it names none.
+    """
+    from taetpu.core.errors import UserError
+
+    if worker == "all":
+        return list(hosts.all)
+    if not (worker.isascii() and worker.isdecimal()):
+        raise UserError(f"invalid --worker {worker!r}", path=("--worker",), remedy="Use a number from 0, or all.")
+    return [hosts.check(int(worker))]

@@ -23,8 +23,8 @@ def ui(
     import secrets
     import socket
 
-    from taetpu.cloud.storage import address
     from taetpu.core.errors import UserError
+    from taetpu.store.address import address
     from taetpu.store.backend import default_root
 
     try:

@@ -16,7 +16,6 @@ from taetpu.cli import (
     chips,
     dev,
     doctor,
-    fake_cloud,
     image,
     inspect,
     live,
@@ -26,7 +25,6 @@ from taetpu.cli import (
     studies,
     tpu,
     verify,
-    zones,
 )
 
 if TYPE_CHECKING:
@@ -102,10 +100,6 @@ app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(dev.app, name="dev")
-dev.app.command("fake-cloud")(fake_cloud.fake_cloud)
-dev.app.command()(fake_cloud.preempt)
-dev.app.command()(fake_cloud.left)
-tpu.app.command()(zones.zones)
 app.command()(doctor.doctor)
 app.add_typer(image.app, name="image")
 app.add_typer(bucket.app, name="bucket")

@@ -1,119 +1,191 @@
-"""`taetpu run --on tpu`: a study from no machine to its report, and back to none."""
+"""`taetpu run --on tpu`: train a study on Cloud TPUs, from no machine to its report and back to none."""
 
-import hashlib
 import os
-import re
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from taetpu.cli.cloud import Here, here, tell
-from taetpu.cli.consent import agreed
-from taetpu.cli.leaving import telling
-from taetpu.cli.offer import Offer
-from taetpu.cli.study_job import StudyJob, check_paths, finished, sources
-from taetpu.cli.tables import show_json
-from taetpu.cli.wanted import Wanted
+from taetpu.cli.cloud import confirm, describe_plan, print_commands, tell, telling_what_runs
+from taetpu.cli.study_files import check_paths, finished, study_files
 
 if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
-    from taetpu.cloud.cost import Before
-    from taetpu.cloud.spec import Spec
-    from taetpu.cloud.supervise import Budget
+    from taetpu.cloud.machines import Machine, Spec
+    from taetpu.cloud.settings import Settings
+    from taetpu.cloud.ssh import Hosts
     from taetpu.spec.design import Study
     from taetpu.store.backend import Store
 
 FETCHED = ("results.json", "study.yaml", "report/")
-"""What comes back of a study's folder; runs and models stay in the bucket."""
+"""What is copied here from a study's folder; runs and models stay in the bucket."""
+COORDINATOR_PORT = 8476
+"""JAX's own port on Cloud TPU for processes of several hosts."""
 
 
 def run_on_tpu(
-    file: Path, sets: list[str], root: str | None, words: Sequence[str], wanted: Wanted, *,
-    name: str | None, keep: bool, yes: bool, dry_run: bool, as_json: bool,
+    file: Path, sets: list[str], root: str | None, words: Sequence[str], spec: "Spec", zones: Sequence[str],
+    settings: "Settings", *, keep: bool, yes: bool, dry_run: bool,
 ) -> int:  # fmt: skip
-    """Train a study on a Cloud TPU with its folder in the bucket, whatever becomes of machines; its exit code.
+    """Train a study on a machine with its folder in the bucket; its exit code.
+
+    The machine is made again when it is taken away, within its hours. It is deleted at the end unless `keep` is set.
 
     Args:
         words: further options of `taetpu run`.
-        name: of the TPU; None: one after the owner and the study. One of this name that was not made for the study is
-            used and kept.
-        keep: leave the machine when the study has ended.
 
     Raises:
-        UserError: the study, the settings or the bucket are not as they must be; nothing was made.
+        UserError: the study, the settings or the bucket are not usable; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
-    from taetpu.cloud.bucket import region
-    from taetpu.cloud.reconcile import remains
-    from taetpu.cloud.spec import label, stack_of
-    from taetpu.cloud.supervise import Budget, Kept, Lost, before, note, supervise
-    from taetpu.core.errors import UserError
+    from taetpu.cloud import up as making
+    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
 
-    study, place = load_study(file, sets), here()
+    study = load_study(file, sets)
     check_paths(study)
-    address = _root(place, root)
+    address = bucket_address(settings, root)
     store = open_store(address)
-    check_stored(store, study)
-    spec = wanted.spec(place, name or stack_of(label(place.settings.owner), study.name))
-    spec, budget, cloud = replace(spec, study=label(study.name)), Budget(hours=spec.hours), place.cloud
-    if finished(store, study, words) and not _own(cloud.of(spec.stack), spec):
-        tell(f"nothing of {study.name} is left to train: no TPU is made")
-        if not dry_run:
-            note(cloud, spec.stack, None)
-            _fetch(store, study.name, as_json)
-        elif as_json:
-            show_json({"study": study.name, "into": store.where(study.name), "left": False})
+    check_bucket(store, study)
+    spec = replace(spec, study=label_value(study.name))
+    there = making.existing(spec)
+    if finished(store, study, words) and there is None:
+        tell(f"all runs of {study.name} are done: no machine is made")
+        fetch_report(store, study.name)
         return 0
-    used = before(cloud, spec, budget)
-    hours = max(0.0, budget.hours - used.hours)
-    spec = replace(spec, hours=max(budget.shortest, hours))
-    near = region(place.clients, address.removeprefix("gs://").partition("/")[0])
-    offer = Offer.of(place, spec, wanted, again=hours >= budget.shortest, before=used, near=near)
-    *lines, last = _plan(offer, budget, used, f"{study.name} there into {store.where(study.name)}", keep)
-    lines += [*_spent(used, wanted.limits(place.settings).max_usd), *_across(offer, near), last]
-    if not agreed(place.noted("\n".join(lines)), "Go on?", yes=yes, dry_run=dry_run):
-        if as_json:
-            told = {"study": study.name, "into": store.where(study.name), "left": True, "hours": hours}
-            stays = keep or bool(offer.rest and not _ours(offer))
-            show_json(told | {"recoveries": budget.recoveries, "keep": stays} | offer.data())
+    plan = f"train {study.name} into {store.where(study.name)}, then {'keep' if keep else 'delete'} the machine"
+    if dry_run:
+        tell(f"{describe_plan(spec, zones)}\n{plan}")
+        print_commands([making.creation(spec, zone, settings) for zone in zones], settings.project)
         return 0
-    setting = [word for one in sets for word in ("--set", one)]
-    job = StudyJob(place, offer, study, store, file, [*setting, "--root", address, *words])
+    if there is None:
+        confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes, dry_run=False)
+    options = [word for one in sets for word in ("--set", one)]
+    job = StudyJob(settings, spec, study, store, file, [*options, "--root", address, *words])
 
-    def up(hours: float) -> "Machine":
-        job.name = ""  # what ran on the machine before is at its end
-        job.machine = offer.made(hours)
-        return job.machine
+    def make(hours: float) -> "Machine":
+        return making.make(replace(spec, hours=hours), zones, settings, tell)
 
-    def leaving() -> str:
-        return job.detached(store.where(study.name)) if job.name else remains(cloud, spec.stack)
-
-    try:
-        with telling(leaving):
-            code = supervise(cloud, up, job, lambda: kept(store, study.name), budget, spec.stack, spec.study)
-    except UserError as error:
-        if not isinstance(error, Kept | Lost) and (there := remains(cloud, spec.stack)):
-            tell(there)
-        raise
-    with telling(lambda: remains(cloud, spec.stack)):
-        try:
-            _fetch(store, study.name, as_json)
-        finally:
-            leave(place, spec.stack, keep or not job.own)
-    if code:
-        where = store.where(study.name)
-        tell(f"{study.name} ended with exit code {code}, for the reason above; what it has stored stays in {where}")
+    with telling_what_runs(_still_running(spec, study)):
+        code = supervise(make, job, Limits(spec.hours), settings, tell)
+        fetch_report(store, study.name)
+        if keep:
+            tell(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
+        else:
+            making.down(spec.name, spec.owner, settings, tell)
     return code
 
 
-def check_stored(store: "Store", study: "Study") -> None:
-    """Find out what is wrong with the bucket, or with what is stored there, before anything is paid for.
+def _still_running(spec: "Spec", study: "Study") -> str:
+    return (
+        f"{study.name} may be training on {spec.name}, which costs money. The same command picks it up; "
+        f"`taetpu tpu logs -f --tpu {spec.name}` shows its log; `taetpu tpu down {spec.name}` deletes the machine."
+    )
+
+
+class StudyJob:
+    """A study as a job on a machine, see `taetpu.cloud.supervise.Job`.
+
+    Args:
+        words: of `taetpu run`, after the study's file.
+    """
+
+    def __init__(
+        self, settings: "Settings", spec: "Spec", study: "Study", store: "Store", file: Path, words: list[str]
+    ) -> None:  # fmt: skip
+        self.settings, self.spec, self.study, self.store = settings, spec, study, store
+        self.file, self.words = file, words
+        self.hosts: Hosts | None = None
+        self.name, self.offsets = "", dict[int, int]()
+
+    def start(self, machine: "Machine") -> None:
+        from taetpu.cloud import jobs, startup, transfer
+        from taetpu.cloud.ssh import Hosts
+        from taetpu.store.lease import PATIENCE
+
+        with _as_lost():
+            hosts = self.hosts = Hosts.of(machine, self.spec.user, self.settings.project)
+            startup.prepare(hosts, self.settings, tell)
+            files = study_files(self.study, self.file)
+            base = Path(os.path.commonpath([path.parent for path in files]))
+            names = [path.relative_to(base).as_posix() for path in files]
+            transfer.send(hosts, base, names, f"studies/{self.study.name}", hosts.all)
+            remote = self.file.resolve().relative_to(base).as_posix()
+            command = ["python", "-m", "taetpu", "run", remote, *self.words]
+            running = [job for job in jobs.running(hosts) if job["commands"] == [command]]
+            if running:
+                tell(f"{self.study.name} is running there already")
+                self.name, self.offsets = running[0]["name"], {}
+                return
+            # The machine before may have been taken away while it held the study's claim.
+            environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.settings.project, **_coordinator(hosts)}
+            request = jobs.Request(
+                [command], f"studies/{self.study.name}", environment, self.settings.image, self.settings.secret_names
+            )
+            self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
+
+    def follow(self, machine: "Machine") -> int:
+        from taetpu.cloud import jobs
+        from taetpu.cloud.supervise import Lost
+
+        hosts = self.hosts
+        assert hosts is not None
+
+        def write(worker: int, line: str) -> None:
+            tell(f"[{worker}] {line}" if len(hosts.workers) > 1 else line)
+
+        with _as_lost():
+            patience = 6 * self.settings.poll_seconds
+            jobs.follow(hosts, self.name, write, patience=patience, offsets=self.offsets)
+            codes = [one["rc"] for one in jobs.find(hosts, self.name).values()]
+        if None in codes or any(code >= 128 for code in codes):
+            raise Lost("the study was ended by a signal")
+        return max(codes)
+
+    def progress(self) -> str:
+        return stored_digest(self.store, self.study.name)
+
+
+def _coordinator(hosts: "Hosts") -> dict[str, str]:
+    """JAX's variables for processes of several hosts; none for one host."""
+    if len(hosts.workers) == 1:
+        return {}
+    return {
+        "JAX_COORDINATOR_ADDRESS": f"{hosts.workers[0].internal}:{COORDINATOR_PORT}",
+        "JAX_NUM_PROCESSES": str(len(hosts.workers)),
+        "JAX_PROCESS_ID": "{worker}",
+    }
+
+
+@contextmanager
+def _as_lost():
+    """Raise `Lost` for errors that say that a machine does not answer or cannot do its work."""
+    from taetpu.cloud.ssh import RemoteFailed, Unreachable
+    from taetpu.cloud.startup import NotSetUp
+    from taetpu.cloud.supervise import Lost
+
+    try:
+        yield
+    except (NotSetUp, RemoteFailed, Unreachable) as error:
+        raise Lost(error.problem, remedy=error.remedy) from error
+
+
+def stored_digest(store: "Store", name: str) -> str:
+    """A hash over the finished runs and the checkpoints of a study's folder: it changes with progress."""
+    import hashlib
+    import re
+
+    found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
+    return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
+
+
+def check_bucket(store: "Store", study: "Study") -> None:
+    """Find what is wrong with the bucket or the stored study before anything is paid for.
 
     Raises:
-        UserError: it cannot be read, or the study's folder holds another study.
+        UserError: the bucket cannot be read, or the folder holds another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
     from taetpu.spec.design import check_frozen, frozen
@@ -123,95 +195,14 @@ def check_stored(store: "Store", study: "Study") -> None:
     store.list(study.name)
     folder = StudyFolder(store, study.name)
     if folder.exists() and not study.match:
-        # The texts that come with Python may be those of another version there.
-        docs = PYTHON_DOCS in sources(study)
-        check_frozen(read_study(folder) | ({"data": frozen(study)["data"]} if docs else {}), study)
+        # The help texts of Python differ between its versions.
+        sources = {getattr(run.config.task, "source", None) for run in study.runs()}
+        data = {"data": frozen(study)["data"]} if PYTHON_DOCS in sources else {}
+        check_frozen(read_study(folder) | data, study)
 
 
-def kept(store: "Store", name: str) -> str:
-    """What of a study's folder the next machine goes on from: a sum over the runs that are done, and the states of
-    packs that are not.
-    """
-    found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
-    return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
-
-
-def _own(machines: "Sequence[Machine]", spec: "Spec") -> bool:
-    """Whether one of them was made for the study of a spec."""
-    return any(machine.study == spec.study for machine in machines)
-
-
-def _across(offer: Offer, near: str) -> list[str]:
-    """A warning where machines may be outside the bucket's region."""
-    from taetpu.cloud.bucket import apart
-
-    zones = (*offer.prices, *([offer.there.zone] if offer.there and offer.rest else []))
-    warning = apart(near, zones)
-    return [f"warning: {warning}"] if warning else []
-
-
-def _spent(used: "Before", most: float | None) -> list[str]:
-    """What of the limit on dollars is spent."""
-    if most is None or not used.usd:
-        return []
-    return [f"max_usd {most:g} is for all of these machines together: ${used.usd:.2f} of it spent already"]
-
-
-def _ours(offer: Offer) -> bool:
-    """Whether the machine that is there was made for the study, or one would be."""
-    return offer.there is None or _own([offer.there], offer.spec)
-
-
-def _plan(offer: Offer, budget: "Budget", used: "Before", what: str, keep: bool) -> list[str]:
-    """What will happen, in lines.
-
-    Args:
-        used: of the budget.
-        what: is trained where.
-
-    Raises:
-        Conflict: a machine of this name is stopped that was not made for the study.
-    """
-    from taetpu.cloud.backends.base import State
-    from taetpu.cloud.errors import Conflict
-
-    there, stack = offer.there, offer.spec.stack
-    lines, own = [offer.plan()], _ours(offer)
-    if there and not own and there.state is State.STOPPED:
-        problem = f"{stack} in {there.zone} is stopped, and was not made for this study"
-        raise Conflict(problem, remedy=f"start it, or `taetpu tpu down {stack}`; or leave --tpu out")
-    if used.hours:
-        lines.append(f"of the {budget.hours:g} h that its machines may take together {used.hours:.3g} are used")
-    if (hours := budget.hours - used.hours) >= budget.shortest:
-        lines.append(f"made again where it is lost, at most {budget.recoveries} times and for {hours:.3g} h together")
-    else:
-        lines.append("not made again should it be lost: too little is left of its hours")
-    if own or not offer.rest:
-        return [*lines, f"train {what}, then {'keep' if keep else 'delete'} the TPU"]
-    lines.append(f"{stack} was not made for this study: it is made again only if it is gone for good")
-    return [*lines, f"train {what}, then keep the TPU"]
-
-
-def leave(place: Here, stack: str, keep: bool) -> None:
-    """Remove the machine of a study that has ended, unless it is kept, or another command is at it: one that followed
-    the study as well, and does the same.
-    """
-    from taetpu.cloud import ssh
-    from taetpu.cloud.reconcile import down
-    from taetpu.cloud.state import Held
-
-    if keep:
-        tell(f"{stack} is kept for the rest of its time: `taetpu tpu down {stack}` removes it")
-        return
-    try:
-        down(place.cloud, stack)
-        ssh.forget(stack)
-    except Held as other:
-        tell(f"{other.problem}: its deletion is left to that one, `taetpu tpu list` shows what is there")
-
-
-def _root(place: Here, root: str | None) -> str:
-    """The address of the study root in the bucket: `--root`, the environment's if that is one, else the settings'.
+def bucket_address(settings: "Settings", root: str | None) -> str:
+    """The address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
 
     Raises:
         UserError: there is none.
@@ -222,25 +213,20 @@ def _root(place: Here, root: str | None) -> str:
     if named.startswith("gs://"):
         return named
     if root:
-        problem = f"a machine that goes cannot keep results at {root!r}"
-        raise UserError(problem, path=("--root",), remedy="--root gs://BUCKET/FOLDER, or `bucket` in taetpu.toml")
-    if not place.settings.bucket:
-        problem = "no bucket is named, and results cannot stay on a machine that goes"
-        raise UserError(problem, remedy="`taetpu bucket create NAME --write`, or --root gs://BUCKET/FOLDER")
-    return f"gs://{place.settings.bucket}/studies"
+        problem = f"--root must be a gs:// address with --on tpu, got {root!r}"
+        raise UserError(problem, path=("--root",), remedy="Use gs://BUCKET/FOLDER, or set `bucket` in taetpu.toml.")
+    if not settings.bucket:
+        raise UserError("no bucket is set", remedy="`taetpu bucket create` makes one; or --root gs://BUCKET/FOLDER.")
+    return f"gs://{settings.bucket}/studies"
 
 
-def _fetch(store: "Store", name: str, as_json: bool) -> None:
-    """Bring a study's results and report here; what they say has been in its log."""
+def fetch_report(store: "Store", name: str) -> None:
+    """Copy a study's results and report into `cloud/` here."""
     from taetpu.store.backend import open_store
-    from taetpu.store.study import StudyFolder
 
-    local = open_store("cloud")
+    local: Any = open_store("cloud")
     for key in store.list(name):
-        below = key.removeprefix(f"{name}/")
-        if below.startswith(FETCHED):
+        if key.removeprefix(f"{name}/").startswith(FETCHED):
             local.write(key, store.read(key), replace=True)
     if local.exists(f"{name}/report/index.html"):
-        tell(f"report, here: {local.where(f'{name}/report/index.html')}")
-    if as_json and (results := StudyFolder(store, name).read_results()):
-        show_json(results)
+        tell(f"report: {local.where(f'{name}/report/index.html')}")

@@ -1,246 +1,290 @@
-"""`taetpu tpu ssh`, `sync`, `run`, `logs`, `stop`, `clean` and `status`: what happens on a TPU's hosts."""
+"""`taetpu tpu ssh | sync | run | logs | stop | clean | status`: what happens on a machine's hosts."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.cloud import here, lasting, tell
-from taetpu.cli.consent import DryRun
-from taetpu.cli.hosts import (
-    Beside,
-    Debug,
-    On,
-    Stack,
-    asking,
-    begin,
-    bring,
-    ended,
-    enter_host,
-    fetch,
-    finish,
-    hosts_of,
-    machine_of,
-    read,
-    slice_of,
-    synced,
-    workers,
-    would_run,
-)  # fmt: skip
+from taetpu.cli.cloud import DryRun, Name, Tpu, Workers, chosen_workers, find_hosts, find_machine, read_settings, tell
 from taetpu.cli.options import AsJson, integer, number
 from taetpu.cli.tables import show_json, show_table
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest.")]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taetpu.cloud.settings import Settings
+    from taetpu.cloud.ssh import Hosts
+
+# The words after the options are a command with options of its own.
+COMMAND = {"allow_extra_args": True, "allow_interspersed_args": False}
+DEBUG = {
+    "TF_CPP_MIN_LOG_LEVEL": "0", "TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0", "TPU_LOG_DIR": "{job}",
+    "XLA_FLAGS": "--xla_dump_to={job}/xla --xla_dump_hlo_as_text", "JAX_TRACEBACK_FILTERING": "off",
+}  # fmt: skip
+"""Variables of a job with --debug; `{job}` is its folder on the host."""
+FETCHED = "taetpu-debug"
+
+Beside = Annotated[bool, typer.Option("--beside", help="Start it although another job runs; it must not use the TPU.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Verbose XLA and TPU logs and dumps, fetched when it ends.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for its end.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job; default: the newest.")]
 
 
-def ssh(
-    context: typer.Context,
-    tpu: Stack = None,
-    worker: Annotated[int, integer(help="One host of several, by its number from 0.")] = 0,
-    forward: Annotated[
-        list[str] | None, typer.Option("-L", metavar="PORT:HOST:PORT", help="Bring a port of the host here.")
-    ] = None,
-) -> None:
-    """Log into a host, or run a command there. Of ssh's own options it takes -L.
+def ssh(context: typer.Context, tpu: Tpu = None, worker: Annotated[int, integer(help="The host, from 0.")] = 0) -> None:
+    """Open a shell on a host, or run a command there.
 
-    Example: taetpu tpu ssh --worker 1 -L 6006:localhost:6006
+    Example: taetpu tpu ssh --worker 1 nproc
     """
-    options = [word for one in forward or [] for word in ("-L", one)]
-    place = here()
-    enter_host(place, slice_of(place, tpu), worker, options, _words(context))
+    sys.exit(find_hosts(read_settings(), tpu).enter(worker, command_words(context)))
 
 
-@asking
-def sync(tpu: Stack = None, worker: On = "all", dry_run: DryRun = False) -> None:
-    """Bring this project to the hosts, without what git ignores. What was sent and is gone here is removed there.
+def sync(tpu: Tpu = None, worker: Workers = "all", dry_run: DryRun = False) -> None:
+    """Copy this project to the hosts, without what git ignores. Files that are gone here are deleted there.
 
-    Whatever jobs wrote stays, except where a file of the project has its name. While a job runs nothing is removed.
+    Files that jobs wrote are kept. While a job runs nothing is deleted.
 
-    Example: taetpu tpu sync --dry-run
+    Example: taetpu tpu sync
     """
-    slice = slice_of(here(), tpu)
-    synced(slice, workers(slice, worker), dry_run=dry_run)
+    hosts = find_hosts(read_settings(), tpu)
+    for line in bring(hosts, chosen_workers(hosts, worker), dry_run=dry_run):
+        typer.echo(line)
 
 
-@asking
 def run(
     context: typer.Context,
-    tpu: Stack = None,
-    worker: On = "all",
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it.")] = False,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove the job's folder once it has ended well.")] = False,
+    tpu: Tpu = None,
+    worker: Workers = "all",
+    detach: Detach = False,
     debug: Debug = False,
     beside: Beside = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Sync this project and run a command in it on every host. It goes on when the connection is lost, or at Ctrl-C.
-
-    Where a job runs or the TPU is in use nothing is sent.
+    """Sync this project and run a command in it on every host, as a job that survives lost connections and Ctrl-C.
 
     Example: taetpu tpu run --detach python train.py --lr 3e-4
     """
-    from taetpu.cloud import jobs
     from taetpu.core.errors import UserError
 
-    words = _words(context)
+    words = command_words(context)
     if not words:
-        raise UserError("what shall be run is not said", remedy="taetpu tpu run python train.py --lr 3e-4")
-    place = here()
-    slice = slice_of(place, tpu)
-    chosen = workers(slice, worker)
+        raise UserError("missing COMMAND", remedy="taetpu tpu run python train.py --lr 3e-4")
+    settings = read_settings()
+    hosts = find_hosts(settings, tpu)
+    chosen = chosen_workers(hosts, worker)
+    if not dry_run:
+        refuse_running(hosts, chosen, beside)
+    for line in bring(hosts, chosen, dry_run=dry_run):
+        typer.echo(line)
     if dry_run:
-        would_run(slice, bring(slice, chosen, dry_run=True)[0], [words], chosen)
+        tell(f"would run `{shlex.join(words)}` on {len(chosen)} host(s) of {hosts.name}")
         return
-    if not beside:
-        jobs.check(slice, chosen)  # before a file of a job that runs is touched
-    bring(slice, chosen)
-    name = begin(place, slice, [words], chosen, debug=debug, beside=beside)
-    if not detach:
-        finish(slice, name, chosen, clean=clean, debug=debug)
+    run_job(settings, hosts, [words], chosen, detach=detach, debug=debug, beside=beside)
 
 
-@asking
 def logs(
     job: Job = "",
-    tpu: Stack = None,
-    worker: On = "all",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Then fetch its folder, with XLA's dumps.")] = False,
+    tpu: Tpu = None,
+    worker: Workers = "all",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Read until the job ends.")] = False,
 ) -> None:
-    """What a job has written, on each host. A lost connection is made again, and no line comes twice.
+    """Print a job's log, of several hosts with their numbers.
 
     Example: taetpu tpu logs -f
     """
     from taetpu.cloud import jobs
 
-    slice = slice_of(here(), tpu)
-    found = jobs.job(slice, job, workers(slice, worker))
-    name = next(iter(found.values()))["name"]
-    read(slice, name, sorted(found), follow)
-    if debug:
-        fetch(slice, name, sorted(found))
+    hosts = find_hosts(read_settings(), tpu)
+    found = jobs.find(hosts, job, chosen_workers(hosts, worker))
+    print_log(hosts, next(iter(found.values()))["name"], sorted(found), to_end=follow)
 
 
-@asking
 def stop(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job; else the newest that runs.")] = "",
-    tpu: Stack = None,
-    worker: On = "all",
-    grace: Annotated[float, number(help="Seconds that it has to end by itself.")] = 30.0,
+    job: Job = "",
+    tpu: Tpu = None,
+    worker: Workers = "all",
+    grace: Annotated[float, number(help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
-    """End a job. SIGTERM lets it write a checkpoint; SIGKILL comes after a while. None that runs is fine.
+    """End a job: SIGTERM lets it store a checkpoint, SIGKILL follows.
 
     Example: taetpu tpu stop
     """
     from taetpu.cloud import jobs
 
-    slice = slice_of(here(), tpu)
-    name, codes = jobs.stop(slice, job, grace=grace, workers=workers(slice, worker), dry_run=dry_run)
-    if as_json:
-        show_json({"job": name or None, "codes": codes})
-    elif not name:
-        tell(f"no job runs on {slice.stack}")
-    elif dry_run and None in codes.values():
-        hosts = ", ".join(slice.place(worker) for worker, code in codes.items() if code is None)
-        tell(f"would end {name} on {hosts}: SIGTERM, and SIGKILL after {grace:g} s; dry run: nothing was changed")
+    hosts = find_hosts(read_settings(), tpu)
+    chosen = chosen_workers(hosts, worker)
+    running = [one["name"] for one in jobs.running(hosts, chosen)]
+    if not (name := job or (running[-1] if running else "")):
+        tell(f"no job runs on {hosts.name}")
+    elif dry_run:
+        tell(f"would end {name} on {hosts.name}")
     else:
-        tell(f"{name} has ended: {_codes(codes)}")
+        ended = jobs.stop(hosts, name, chosen, grace=grace)
+        tell(f"{name}: {', '.join(f'worker {number} {describe(one)}' for number, one in ended.items())}")
 
 
-@asking
 def clean(
-    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs; else all that ended.")] = None,
-    tpu: Stack = None,
-    worker: On = "all",
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Jobs; default: all that ended.")] = None,
+    tpu: Tpu = None,
+    worker: Workers = "all",
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Remove the folders of jobs that have ended, with their logs. What they wrote elsewhere stays.
+    """Delete the folders of jobs that ended, with their logs.
 
     Example: taetpu tpu clean
     """
     from taetpu.cloud import jobs
 
-    slice = slice_of(here(), tpu)
-    gone = jobs.clean(slice, job or [], workers(slice, worker), dry_run=dry_run)
-    if as_json:
-        show_json({"would remove" if dry_run else "removed": gone})
+    hosts = find_hosts(read_settings(), tpu)
+    chosen = chosen_workers(hosts, worker)
+    if dry_run:
+        told = jobs.state(hosts, chosen).values()
+        gone = sorted({one["name"] for host in told for one in host["jobs"] if one["state"] != "running"})
+        gone = [name for name in gone if not job or name in job]
     else:
-        does = "dry run: would remove" if dry_run else "removed"
-        tell(f"{does} {', '.join(gone)}" if gone else "no job has ended that could be removed")
+        gone = jobs.clean(hosts, job or [], chosen)
+    tell(f"{'would delete' if dry_run else 'deleted'} {', '.join(gone)}" if gone else "no job has ended")
 
 
-def status(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else the settings'.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A TPU, its hosts, their jobs, and how its chips are used. Of chips, what libtpu tells.
+def status(name: Name = None, as_json: AsJson = False) -> None:
+    """Show a machine, its hosts and their jobs.
 
     Example: taetpu tpu status
     """
-    from taetpu.cloud import jobs
-    from taetpu.cloud.backends.base import State
-    from taetpu.cloud.errors import CloudError
+    from dataclasses import asdict
 
-    place = here()
-    machine = machine_of(place, name)
-    found = jobs.status(hosts_of(place, machine)) if machine.state is State.READY else {}
+    from taetpu.cli.tpu import show_machines
+    from taetpu.cloud import jobs
+    from taetpu.cloud.machines import Spec
+    from taetpu.cloud.ssh import Hosts
+
+    settings = read_settings()
+    machine = find_machine(settings, name)
+    told: dict[int, Any] = {}
+    if machine.state == "ready":
+        told = jobs.state(Hosts.of(machine, Spec.user, settings.project))
     if as_json:
-        hosts = [{"error": one.problem} if isinstance(one, CloudError) else one for one in found.values()]
-        told = {"tpu": machine.name, "type": machine.type, "zone": machine.zone, "state": str(machine.state)}
-        show_json(told | {"detail": machine.detail, "hosts": hosts})
+        show_json(asdict(machine) | {"hosts": told})
         return
-    detail = f" ({machine.detail})" if machine.detail else ""
-    end = lasting(machine, place.cloud.waits.now())
-    typer.echo(f"{machine.name}: {machine.type} in {machine.zone}, {machine.state}{detail}")
-    if end:
-        typer.echo(f"deleted {end}")
-    if not found:
-        return
-    rows = [_host(worker, one) for worker, one in found.items()]
-    show_table(rows)
-    listed = [
-        {"worker": worker, "job": job["name"], "state": ended(job), "command": _command(job)}
-        for worker, one in found.items()
-        if not isinstance(one, CloudError)
-        for job in one["jobs"]
+    show_machines([machine])
+    rows = [
+        {
+            "worker": worker,
+            "job": job["name"],
+            "state": describe(job),
+            "command": shlex.join((job["commands"] or [[""]])[0]),
+        }
+        for worker, host in told.items()
+        for job in host["jobs"]
     ]
     typer.echo("")
-    show_table(listed) if listed else typer.echo("no job has been begun")
+    show_table(rows) if rows else typer.echo("no jobs")
 
 
-def _words(context: typer.Context) -> list[str]:
-    """The command that stands behind the options, with or without `--`."""
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command(context_settings=COMMAND)(ssh)
+    app.command(context_settings=COMMAND)(run)
+    for command in (sync, logs, stop, clean, status):
+        app.command()(command)
+
+
+# --- shared with `taetpu dev` ---------------------------------------------------------------------------------------
+
+
+def command_words(context: typer.Context) -> list[str]:
+    """The words after the options, with or without `--`."""
     return context.args[1:] if context.args[:1] == ["--"] else list(context.args)
 
 
-def _host(worker: int, told: Any) -> dict[str, Any]:
-    from taetpu.cloud.errors import CloudError
+def refuse_running(hosts: "Hosts", workers: "Sequence[int]", beside: bool) -> None:
+    """Raise `Refused` where a job runs, before any of its files is touched."""
+    from taetpu.cloud import jobs
 
-    row: dict[str, Any] = {"worker": worker, "chips": None}
-    row |= dict.fromkeys(("in use by", "memory", "busy", "disk", "guard"), "")
-    if isinstance(told, CloudError):
-        return row | {"guard": told.problem}
-    usage = told["usage"]
-    if usage:
-        used, whole = (sum(one[key] for one in usage) / 2**30 for key in ("memory_usage", "total_memory"))
-        row |= {"memory": f"{used:.1f} of {whole:.0f} GiB"}
-        row |= {"busy": f"{sum(one['duty_cycle_pct'] for one in usage) / len(usage):.0f} %"}
-    else:
-        row |= {"memory": "not known", "busy": "not known"}
-    held = told["holders"]
-    by = "not known" if held is None else ", ".join(sorted({f"{name} ({pid})" for pid, name, _ in held})) or "nobody"
-    row |= {"chips": told["chips"], "in use by": by, "disk": f"{told['free'] / 1e9:.0f} GB"}
-    return row | {"guard": told["guard"]}
+    if not beside and (running := jobs.running(hosts, workers)):
+        remedy = f"`taetpu tpu stop {running[0]['name']}` ends it; --beside starts one that uses no TPU."
+        raise jobs.Refused(f"{hosts.name} runs the job {running[0]['name']}", remedy=remedy)
 
 
-def _command(job: Mapping[str, Any]) -> str:
-    import shlex
+def bring(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) -> list[str]:
+    """Sync the project of this folder; the changed paths, or all that would be compared."""
+    from taetpu.cloud import jobs, transfer
 
-    return "; ".join(shlex.join(command) for command in job["commands"])
+    root = transfer.project_folder(Path.cwd())
+    if dry_run:
+        return transfer.tracked(root)
+    keep = bool(jobs.running(hosts, workers))
+    return transfer.sync(hosts, root, transfer.remote_folder(root), workers, keep=keep)
 
 
-def _codes(codes: Mapping[int, int | None]) -> str:
-    return ", ".join(f"worker {worker} with {code}" for worker, code in codes.items())
+def job_folder() -> str:
+    """The folder on the hosts that stands for this one."""
+    from taetpu.cloud import transfer
+
+    root = transfer.project_folder(Path.cwd())
+    return f"{transfer.remote_folder(root)}/{Path.cwd().resolve().relative_to(root).as_posix()}".removesuffix("/.")
+
+
+def run_job(
+    settings: "Settings", hosts: "Hosts", commands: "list[list[str]]", workers: "Sequence[int]", *,
+    detach: bool, debug: bool, beside: bool,
+) -> None:  # fmt: skip
+    """Start a job and, unless detached, print its log to its end.
+
+    Raises:
+        Failed: it ended with an error on a host.
+    """
+    from taetpu.cloud import jobs
+
+    environment = DEBUG if debug else {}
+    request = jobs.Request(commands, job_folder(), environment, settings.image, settings.secret_names)
+    name = jobs.start(hosts, request, workers, beside=beside)
+    tell(
+        f"started job {name} on {hosts.name}; `taetpu tpu logs -f {name}` follows it, `taetpu tpu stop {name}` ends it"
+    )
+    if not detach:
+        finish(hosts, name, workers, debug=debug)
+
+
+def finish(hosts: "Hosts", name: str, workers: "Sequence[int]", *, debug: bool = False) -> None:
+    """Print a job's log to its end. Ctrl-C leaves the job running and ends this process.
+
+    Raises:
+        Failed: it ended with an error on a host.
+    """
+    from taetpu.cloud import jobs, transfer
+    from taetpu.core.errors import Failed
+
+    try:
+        print_log(hosts, name, workers, to_end=True)
+    except KeyboardInterrupt:
+        tell(f"\njob {name} is still running: `taetpu tpu logs -f {name}` follows it, `taetpu tpu stop {name}` ends it")
+        sys.exit(128 + signal.SIGINT)
+    ended = jobs.find(hosts, name, workers)
+    if debug:
+        for worker in workers:
+            transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", Path(FETCHED) / name / f"worker-{worker}")
+        tell(f"logs and dumps: {Path(FETCHED) / name}")
+    if any(one["rc"] != 0 for one in ended.values()):
+        states = "; ".join(f"worker {worker} {describe(one)}" for worker, one in ended.items())
+        raise Failed(f"job {name} failed: {states}")
+
+
+def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bool) -> None:
+    """Print a job's log; with several hosts each line begins with the host's number."""
+    from taetpu.cloud import jobs
+
+    def write(worker: int, line: str) -> None:
+        typer.echo(line if len(workers) == 1 else f"[{worker}] {line}")
+
+    jobs.follow(hosts, name, write, workers, to_end=to_end)
+
+
+def describe(job: "dict[str, Any]") -> str:
+    """The state of a job in words."""
+    return (
+        f"ended with {job['rc']}" if job["state"] == "ended" else "was killed" if job["state"] == "lost" else "running"
+    )

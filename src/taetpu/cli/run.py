@@ -5,26 +5,24 @@ from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.consent import DryRun, Yes
-from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
-from taetpu.cli.options import AsJson, Root, integer
-from taetpu.cli.results import show
-from taetpu.cli.studies import Pack, Sets, StudyFile
-from taetpu.cli.tables import show_json
-from taetpu.cli.wanted import (
-    BackendOption,
-    FlexStart,
+from taetpu.cli.cloud import (
+    ApiOption,
+    DryRun,
     IdleMinutes,
     MaxHours,
-    MaxRate,
     MaxUsd,
     Reservation,
     Runtime,
     Spot,
     Type,
-    Wanted,
+    Yes,
     Zones,
-)
+)  # fmt: skip
+from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
+from taetpu.cli.options import AsJson, Root, integer
+from taetpu.cli.results import show
+from taetpu.cli.studies import Pack, Sets, StudyFile
+from taetpu.cli.tables import show_json
 
 AUDIT = 0.05
 """The share of reused runs that is trained again, unless the command says another."""
@@ -82,13 +80,11 @@ def run(
     tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None,
     kind: Type = None,
     zone: Zones = None,
-    backend: BackendOption = None,
+    api: ApiOption = "",
     spot: Spot = False,
-    flex_start: FlexStart = False,
     reservation: Reservation = "",
     max_hours: MaxHours = None,
     max_usd: MaxUsd = None,
-    max_rate: MaxRate = None,
     idle_minutes: IdleMinutes = None,
     runtime: Runtime = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the TPU when the study has ended.")] = False,
@@ -103,10 +99,9 @@ def run(
     from taetpu.core.errors import UserError
 
     machine = {
-        "--type": kind, "--tpu": tpu, "--zone": zone, "--backend": backend, "--spot": spot, "--flex-start": flex_start,
-        "--reservation": reservation, "--max-hours": max_hours, "--max-usd": max_usd,
-        "--max-usd-per-chip-hour": max_rate, "--idle-minutes": idle_minutes,
-        "--runtime": runtime, "--keep": keep, "--dry-run": dry_run,
+        "--type": kind, "--tpu": tpu, "--zone": zone, "--api": api, "--spot": spot, "--reservation": reservation,
+        "--max-hours": max_hours, "--max-usd": max_usd, "--idle-minutes": idle_minutes, "--runtime": runtime,
+        "--keep": keep, "--dry-run": dry_run,
     }  # fmt: skip
     if audit is not None and not reuse:
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
@@ -115,14 +110,16 @@ def run(
         if (coordinator, processes, process) != (None, None, None):
             remedy = "leave it out, and JAX_COORDINATOR_ADDRESS unset: the hosts of a TPU are told where they meet"
             raise UserError("processes of this machine do not meet on a TPU", path=("--coordinator",), remedy=remedy)
-        wanted = Wanted(
-            kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
-        )  # fmt: skip
         words = _words(pack, until_resolved, reuse, audit, profile, xla_flags, libtpu_args, dump)
         words += ["--retrain-damaged"] if retrain_damaged else []
-        told = {"name": tpu, "keep": keep, "yes": yes, "dry_run": dry_run, "as_json": as_json}
         _check_elsewhere(on, reuse or [], pack, audit, profile, xla_flags, libtpu_args)
-        raise typer.Exit(_elsewhere(study, sets or [], root, words, wanted, **told))
+        asked = {
+            "kind": kind, "api": api, "spot": spot, "reservation": reservation, "max_hours": max_hours,
+            "runtime": runtime,
+        }  # fmt: skip
+        where = {"zones": zone or [], "max_usd": max_usd, "idle_minutes": idle_minutes}
+        how = {"keep": keep, "yes": yes, "dry_run": dry_run}
+        raise typer.Exit(_elsewhere(study, sets or [], root, words, tpu, asked, where, how))
     if given := [name for name, value in machine.items() if value]:
         remedy = "--on tpu; what would be trained here `taetpu plan` says"
         raise UserError("it is for a TPU that is made, and --on tpu is not said", path=(given[0],), remedy=remedy)
@@ -190,11 +187,23 @@ def _check_elsewhere(
     parse_profile(profile)
 
 
-def _elsewhere(*asked: Any, **options: Any) -> int:
-    """Train on a machine that is made for it; the exit code."""
+def _elsewhere(
+    file: Path, sets: list[str], root: str | None, words: list[str], name: str | None, asked: dict[str, Any],
+    where: dict[str, Any], how: dict[str, Any],
+) -> int:  # fmt: skip
+    """Train on a machine that is made for the study; the exit code."""
+    from taetpu.cli.cloud import build_spec, candidate_zones, read_settings
     from taetpu.cli.on_tpu import run_on_tpu
+    from taetpu.cloud.labels import default_name, label_value
+    from taetpu.store.documents import from_yaml
 
-    return run_on_tpu(*asked, **options)
+    settings = read_settings()
+    if where["idle_minutes"] is not None:
+        settings = settings.model_copy(update={"idle_minutes": where["idle_minutes"]})
+    study = str(from_yaml(file.read_bytes(), str(file)).get("study", file.stem))
+    spec = build_spec(settings, name or default_name(label_value(settings.owner), label_value(study)), **asked)
+    zones = candidate_zones(spec, where["zones"], settings, where["max_usd"])
+    return run_on_tpu(file, sets, root, words, spec, zones, settings, **how)
 
 
 def demo(root: Root = None) -> None:

@@ -1,41 +1,99 @@
-"""`taetpu tpu`: machines made, found and removed; what happens on them is in `remote`."""
+"""`taetpu tpu`: machines made, listed and deleted. What happens on them is in `remote`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli import machine_costs, remote
-from taetpu.cli.cloud import Here, here, hours, lasting, tell
-from taetpu.cli.consent import DryRun, Yes, agreed
-from taetpu.cli.hosts import COMMAND
-from taetpu.cli.leaving import telling
-from taetpu.cli.offer import Offer
-from taetpu.cli.options import AsJson
-from taetpu.cli.tables import filled, say, show_json, show_table
-from taetpu.cli.wanted import (
-    BackendOption,
-    FlexStart,
+from taetpu.cli import remote
+from taetpu.cli.cloud import (
+    ApiOption,
+    DryRun,
     IdleMinutes,
     MaxHours,
-    MaxRate,
     MaxUsd,
+    Name,
     Reservation,
     Runtime,
     Spot,
     Type,
-    Wanted,
+    Yes,
     Zones,
+    build_spec,
+    candidate_zones,
+    confirm,
+    describe_plan,
+    machine_name,
+    print_commands,
+    read_settings,
+    tell,
+    telling_what_runs,
 )  # fmt: skip
+from taetpu.cli.options import AsJson
+from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
-    from taetpu.cloud.backends.base import Machine
+    from taetpu.cloud.machines import Machine, Spec
+    from taetpu.cloud.settings import Settings
 
-app = typer.Typer(
-    help="Cloud TPUs: from zones to teardown.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True
-)
+app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True)
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The TPU; else `stack` of the settings.")]
+
+@app.command()
+def zones(
+    kind: Annotated[str, typer.Option("--type", help="The slice, such as v6e-8 or v5e:2x4.")],
+    spot: Spot = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask each zone whether it lists the slice; slow.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List zones that offer a slice, with rates. Only `up` tells whether a zone has one free.
+
+    Example: taetpu tpu zones --type v6e-8 --spot
+    """
+    from taetpu.cloud import rates
+    from taetpu.core.chips import resolve
+
+    tpu = resolve(kind)
+    settings = read_settings(need_project=ask)
+    rows = []
+    for zone in rates.zones(tpu):
+        rate = rates.rate(tpu, zone, spot)
+        cost = rates.Cost(tpu.chips, settings.max_hours, rate)
+        row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
+        row |= {"other_region": rate.elsewhere} | ({"listed": _listed(tpu, zone)} if ask else {})
+        rows.append(row)
+    if as_json:
+        show_json({"type": tpu.name, "spot": spot, "dated": rates.dated(), "zones": rows})
+        return
+    show_table([_zone_cells(row) for row in rows])
+    say(f"Rates of {rates.dated()}; ~ is the rate of another region. Listed zones may have no machine free.")
+
+
+def _listed(tpu: Any, zone: str) -> bool:
+    """Whether an API lists the slice in a zone."""
+    from taetpu.cloud.gcloud import CloudError, command, read
+
+    lines = [command("compute", "tpus", "accelerator-types", "describe", tpu.name, zone=zone)]
+    if tpu.machine_type:
+        lines.append(command("compute", "machine-types", "describe", tpu.machine_type, zone=zone))
+    for line in lines:
+        try:
+            read(line)
+        except CloudError:
+            continue
+        return True
+    return False
+
+
+def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
+    about = "~" if row["other_region"] else ""
+    usd = {
+        name: "unknown" if row[name] is None else f"{about}{row[name]:.2f}"
+        for name in ("usd_per_chip_hour", "usd_per_hour")
+    }
+    cells = {"zone": row["zone"], "USD/chip-hour": usd["usd_per_chip_hour"], "USD/hour": usd["usd_per_hour"]}
+    return cells | ({"listed": "yes" if row["listed"] else "no"} if "listed" in row else {})
 
 
 @app.command()
@@ -43,176 +101,192 @@ def up(
     name: Name = None,
     kind: Type = None,
     zone: Zones = None,
-    backend: BackendOption = None,
+    api: ApiOption = "",
     spot: Spot = False,
-    flex_start: FlexStart = False,
     reservation: Reservation = "",
     max_hours: MaxHours = None,
     max_usd: MaxUsd = None,
-    max_rate: MaxRate = None,
     idle_minutes: IdleMinutes = None,
     runtime: Runtime = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a TPU, or find the one that is there. The same command again changes nothing.
+    """Make a machine, or wait for the one that exists. Repeating the command changes nothing.
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
-    from taetpu.cloud import reconcile
-
-    place = here()
-    wanted = Wanted(
-        kind, zone, backend, spot, flex_start, reservation, max_hours, max_usd, max_rate, idle_minutes, runtime
+    settings = read_settings()
+    if idle_minutes is not None:
+        settings = settings.model_copy(update={"idle_minutes": idle_minutes})
+    spec = build_spec(
+        settings, machine_name(settings, name), kind, api=api, spot=spot, reservation=reservation,
+        max_hours=max_hours, runtime=runtime,
     )  # fmt: skip
-    offer = Offer.of(place, wanted.spec(place, name), wanted)
-    if not agreed(place.noted(offer.plan()), "Make it?", yes=yes or offer.only_finds, dry_run=dry_run):
-        if as_json:
-            show_json(offer.data())
+    zones = candidate_zones(spec, zone or [], settings, max_usd)
+    machine = make_ready(settings, spec, zones, yes=yes, dry_run=dry_run)
+    if machine is None:
         return
-    with telling(lambda: reconcile.remains(place.cloud, offer.spec.stack)):
-        machine = offer.set_up(offer.made())
-    show_json(_machine(machine)) if as_json else _show(place, [machine])
-    _show_orphans(place, machine)
+    show_json(asdict(machine)) if as_json else show_machines([machine])
+
+
+def make_ready(
+    settings: "Settings", spec: "Spec", zones: Sequence[str], *, yes: bool, dry_run: bool
+) -> "Machine | None":
+    """Confirm, make and prepare a machine; None after a dry run."""
+    from taetpu.cloud import startup
+    from taetpu.cloud import up as making
+    from taetpu.cloud.ssh import Hosts
+
+    if dry_run:
+        tell(describe_plan(spec, zones))
+        print_commands([making.creation(spec, zone, settings) for zone in zones], settings.project)
+        tell("dry run: nothing was changed")
+        return None
+    if not (there := making.existing(spec)):
+        confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
+    elif there.state != "ready":
+        tell(f"{spec.name} exists in {there.zone}: {there.detail}")
+    left = f"{spec.name} may exist, or appear later, and cost money: `taetpu tpu up` continues, `taetpu tpu down {spec.name}` deletes it"
+    with telling_what_runs(left):
+        machine = making.make(spec, zones, settings, tell)
+        startup.prepare(Hosts.of(machine, spec.user, settings.project), settings, tell)
+    return machine
 
 
 @app.command()
 def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove a TPU and all that was made with it. Results in buckets stay. Nothing there is fine.
+    """Delete a machine with its queued resource, in all zones. Buckets are kept.
 
     Example: taetpu tpu down my-tpu --yes
     """
-    from taetpu.cloud import reconcile, ssh
+    from taetpu.cloud import up as making
+    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.machines import delete_command, find
 
-    place = here()
-    stack = place.stack(name)
-    there = place.cloud.of(stack)
+    settings = read_settings()
+    wanted = machine_name(settings, name)
+    there = find(wanted)
+    removed: list[Machine] = []
     if not there:
-        tell(f"nothing is there of {stack!r}")
-    lines = [f"delete {m.name}: {m.type} in {m.zone}, {m.detail or m.state}" for m in there]
-    gone: list[Machine] = []
-    if (not there or agreed(place.noted("\n".join(lines)), "Delete it?", yes=yes, dry_run=dry_run)) and not dry_run:
-        places = sorted({*(m.zone for m in there), *place.cloud.records.read(stack).zones})
-        left = f"{stack} may still be there{', in ' if places else ''}{' or '.join(places)}, and cost money"
-        with telling(lambda: f"{left}: the same command goes on, `taetpu tpu list` shows what is there"):
-            gone = reconcile.down(place.cloud, stack)
-            ssh.forget(stack)
+        tell(f"no machine {wanted!r}")
+    if dry_run:
+        print_commands([delete_command(one) for one in there], settings.project)
+    elif there and confirm(_doomed(there), "Delete it?", yes=yes, dry_run=False):
+        with telling_what_runs(f"{wanted} may still exist and cost money: repeat the command"):
+            removed = making.down(wanted, label_value(settings.owner), settings, tell)
     if as_json:
-        show_json({"found": [_machine(m) for m in there], "removed": [_machine(m) for m in gone]})
+        show_json({"found": [asdict(one) for one in there], "deleted": [asdict(one) for one in removed]})
 
 
 @app.command("list")
 def list_machines(as_json: AsJson = False) -> None:
-    """Every TPU machine of the project, yours or not, in all zones.
+    """List all TPU machines of the project, in all zones and of all owners.
 
     Example: taetpu tpu list
     """
-    from taetpu.cloud.backends.base import State
+    from taetpu.cloud.machines import list_machines
 
-    place = here()
-    cloud = place.cloud
-    machines, unseen = cloud.machines(), cloud.unseen()
+    read_settings()
+    machines = list_machines()
     if as_json:
-        show_json({"machines": [_machine(m) for m in machines], "unseen": unseen})
-        return
-    left = [machine for machine in machines if machine.state is State.LOST and not machine.workers]
-    whole = [machine for machine in machines if machine not in left]
-    _show(place, whole) if whole else typer.echo("no TPU machine is there")
-    for machine in whole:
-        if machine.state is not State.READY:
-            say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
-    for machine in left:
-        remedy = f" (`taetpu tpu down {machine.stack}` removes it)" if machine.owner == cloud.owner else ""
-        say(f"left over: {machine.name} in {machine.zone}: {machine.detail}{remedy}", hanging=2)
-    _show_unseen(unseen)
+        show_json([asdict(one) for one in machines])
+    elif machines:
+        show_machines(machines)
+        for machine in machines:
+            if machine.state not in ("ready", "deleting"):
+                say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
+    else:
+        typer.echo("no TPU machines")
 
 
 @app.command()
 def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove your machines that should be gone by their label. What is not yours is never touched.
+    """Delete your machines whose time is over. Machines of others are never touched.
 
     Example: taetpu tpu gc --dry-run
     """
-    from taetpu.cloud import reconcile
+    from taetpu.cloud import up as making
+    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.machines import delete_command
 
-    place = here()
-    machines = place.cloud.machines()
-    _show_unseen(place.cloud.unseen())
-    now = place.cloud.waits.now()
-    doomed = reconcile.expired(machines, place.cloud.owner, now)
-    for machine in machines:
-        if not machine.owner:
-            tell(f"left alone: {machine.name} in {machine.zone} has no owner that taetpu knows")
-    gone: list[Machine] = []
-    lines = [f"delete {m.name}: {m.type} in {m.zone}, expired {hours(now - (m.expires or now))} ago" for m in doomed]
+    settings = read_settings()
+    doomed = making.expired(label_value(settings.owner))
     if not doomed:
-        tell("nothing of yours has expired")
-    elif agreed(place.noted("\n".join(lines)), "Delete them?", yes=yes, dry_run=dry_run):
-        gone = reconcile.collect(place.cloud, doomed)
+        tell("none of your machines has expired")
+    if dry_run:
+        print_commands([delete_command(one) for one in doomed], settings.project)
+    elif doomed and confirm(_doomed(doomed), "Delete them?", yes=yes, dry_run=False):
+        for machine in doomed:
+            making.delete(machine, settings, tell)
     if as_json:
-        show_json({"found": [_machine(m) for m in doomed], "removed": [_machine(m) for m in gone]})
+        show_json([asdict(one) for one in doomed])
 
 
 @app.command()
 def cost(as_json: AsJson = False) -> None:
-    """What your machines cost an hour, have cost, and may cost yet.
+    """Show what your machines cost per hour, and at most until their end.
 
     Example: taetpu tpu cost
     """
-    rows, warnings = machine_costs.rows(here())
-    for warning in warnings:
-        tell(filled(f"warning: {warning}", 0, 2))
-    if as_json:
-        show_json([row.data() for row in rows])
-    elif rows:
-        show_table([row.cells() for row in rows])
-        say(machine_costs.LINE)
-    else:
-        typer.echo("nothing has been made yet")
+    from taetpu.cloud import rates
+    from taetpu.cloud.labels import hours_left, label_value
+    from taetpu.cloud.machines import list_machines
 
-
-def _machine(machine: "Machine") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(machine) | {"labels": dict(machine.labels), "state": str(machine.state)}
-
-
-def _show(place: Here, machines: list["Machine"]) -> None:
-    now = place.cloud.waits.now()
-    show_table(
-        [
+    settings = read_settings()
+    rows = []
+    for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
+        hourly, left = rates.hourly_of(machine), hours_left(machine.labels)
+        most = None if hourly is None or left is None else hourly * max(0.0, left)
+        rows.append(
             {
-                "tpu": m.name,
-                "type": m.type,
-                "zone": m.zone,
-                "state": str(m.state),
-                "hosts": len(m.workers) or None,
-                "owner": m.owner or "none known",
-                "deleted": lasting(m, now),
+                "name": machine.name,
+                "state": machine.state,
+                "usd_per_hour": hourly,
+                "hours_left": left,
+                "usd_at_most": most,
             }
-            for m in machines
-        ]
+        )
+    if as_json:
+        show_json(rows)
+    elif rows:
+        show_table(
+            [
+                {
+                    key: "unknown" if value is None else f"{value:.2f}" if isinstance(value, float) else value
+                    for key, value in row.items()
+                }
+                for row in rows
+            ]
+        )
+        say(f"Rates of {rates.dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
+    else:
+        typer.echo("you have no machines")
+
+
+def _doomed(machines: "Sequence[Machine]") -> str:
+    return "\n".join(
+        f"delete {one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}" for one in machines
     )
 
 
-def _show_unseen(unseen: Mapping[str, Sequence[str]]) -> None:
-    """Where nobody could look: what is there is not known."""
-    for backend, zones in unseen.items():
-        tell(filled(f"not seen: {backend} did not answer for {', '.join(zones)}; what is there is not known", 0, 2))
+def show_machines(machines: "Sequence[Machine]") -> None:
+    """Print a table of machines."""
+    from taetpu.cloud.labels import hours_left
+
+    def ends(machine: "Machine") -> str:
+        left = hours_left(machine.labels)
+        return "unknown" if left is None else f"in {max(0.0, left):.1f} h"
+
+    show_table(
+        [
+            {
+                "name": one.name, "type": one.type, "zone": one.zone, "state": one.state,
+                "hosts": len(one.workers) or None, "owner": one.owner or "unknown", "ends": ends(one),
+            }
+            for one in machines
+        ]
+    )  # fmt: skip
 
 
-def _show_orphans(place: Here, machine: "Machine") -> None:
-    """What else of yours is running: it costs money."""
-    others = [m for m in place.cloud.machines() if m.owner == machine.owner and m.stack != machine.stack]
-    for other in others:
-        tell(f"also running: {other.name} ({other.type}) in {other.zone}, {other.detail or other.state}")
-
-
-app.command(context_settings=COMMAND)(remote.ssh)
-app.command()(remote.sync)
-app.command(context_settings=COMMAND)(remote.run)
-app.command()(remote.logs)
-app.command()(remote.stop)
-app.command()(remote.clean)
-app.command()(remote.status)
+remote.add_to(app)

@@ -144,7 +144,9 @@ def refuse_if_busy(name):
 
 def devices():
     """The device files of the TPU chips."""
-    vfio = [f"/dev/vfio/{one}" for one in os.listdir("/dev/vfio") if one.isdigit()] if os.path.isdir("/dev/vfio") else []
+    vfio = (
+        [f"/dev/vfio/{one}" for one in os.listdir("/dev/vfio") if one.isdigit()] if os.path.isdir("/dev/vfio") else []
+    )
     return vfio + [f"/dev/{one}" for one in os.listdir("/dev") if one.startswith("accel")]
 
 

@@ -12,7 +12,7 @@ STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
 """USD per GB and month of the standard class in most US regions, by a copy of https://cloud.google.com/storage/pricing."""
 
 
-def create_command(name: str, region: str, owner: str) -> Command:
+def create_command(name: str, region: str) -> Command:
     """Create a bucket: no public access, no per-object rights, standard class."""
     return command(
         "storage", "buckets", "create", f"gs://{name}", location=region, uniform_bucket_level_access=True,

@@ -58,7 +58,9 @@ def _caught(name: str, check: Callable[[Settings], Check], settings: Settings) -
 def _local(settings: Settings, folder: Path) -> Iterator[Check]:
     missing = [name for name in ("gcloud", "ssh", "ssh-keygen", "rsync") if not shutil.which(name)]
     remedy = "Install gcloud (https://cloud.google.com/sdk/docs/install), OpenSSH and rsync." if missing else ""
-    yield Check("programs", "fails" if missing else "ok", f"missing: {', '.join(missing)}" if missing else "installed", remedy)
+    yield Check(
+        "programs", "fails" if missing else "ok", f"missing: {', '.join(missing)}" if missing else "installed", remedy
+    )
     if settings.project:
         yield Check("project", "ok", settings.project)
     else:
@@ -136,7 +138,12 @@ def _firewall(settings: Settings) -> Check:
 
 def _opens_ssh(rule: dict) -> bool:
     tags = rule.get("targetTags")
-    ports = [port for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all") for port in one.get("ports", ["22"])]
+    ports = [
+        port
+        for one in rule.get("allowed", ())
+        if one.get("IPProtocol") in ("tcp", "all")
+        for port in one.get("ports", ["22"])
+    ]
     return (not tags or TAG in tags) and any(_holds(port, 22) for port in ports)
 
 
@@ -165,7 +172,9 @@ def _bucket(settings: Settings) -> Check:
         return Check("bucket", "warning", "not set: studies on TPUs need one", "taetpu bucket create NAME")
     found = bucket.describe(settings.bucket)
     if found is None:
-        return Check("bucket", "fails", f"{settings.bucket} is not in this project", f"taetpu bucket create {settings.bucket}")
+        return Check(
+            "bucket", "fails", f"{settings.bucket} is not in this project", f"taetpu bucket create {settings.bucket}"
+        )
     region = found.get("location", "").lower()
     apart = sorted({zone for zone in settings.zones if zone.rpartition("-")[0] != region})
     if apart:

@@ -83,6 +83,11 @@ def command(*words: str, **flags: Any) -> Command:
     return Command((*words, *options))
 
 
+def use_project(project: str) -> None:
+    """Make all commands of this process use a project, through gcloud's own environment variable."""
+    os.environ["CLOUDSDK_CORE_PROJECT"] = project
+
+
 def read(command: Command) -> Any:
     """Run a command that changes nothing; its answer as plain data.
 
@@ -139,7 +144,9 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(CAPACITY, message):
         return NoCapacity(problem, remedy="Try another zone (--zone), --spot, a smaller slice, or the same later.")
     if re.search(QUOTA, message):
-        return NoQuota(problem, remedy="Use a region with quota, or ask for more: https://cloud.google.com/tpu/docs/quota")
+        return NoQuota(
+            problem, remedy="Use a region with quota, or ask for more: https://cloud.google.com/tpu/docs/quota"
+        )
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
         return NotAllowed(problem, remedy=remedy)

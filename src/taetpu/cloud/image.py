@@ -57,7 +57,10 @@ def build_command(settings: Settings, folder: Path, name: str, tag: str) -> Comm
 
 def list_images(settings: Settings) -> list[dict[str, Any]]:
     """The images of the repository, with tags and sizes."""
-    return read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True)) or []
+    return (
+        read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True))
+        or []
+    )
 
 
 def delete_command(image: str) -> Command:

@@ -247,5 +247,3 @@ def _answers(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[Any]:
             problem = f"{hosts.describe(one.worker)}: {one.err.strip()}"
             raise Refused(problem, remedy="`taetpu tpu stop` ends a job; --beside starts one that uses no TPU.")
     return [json.loads(out) for out in hosts.checked(ended, doing)]
-
-

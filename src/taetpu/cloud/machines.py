@@ -170,7 +170,9 @@ def delete_command(machine: Machine) -> Command:
 def list_commands(zone: str = "-") -> list[Command]:
     """The commands that list queued resources, nodes and TPU instances, of one zone or (`-`) of all."""
     tpus = ("compute", "tpus")
-    instances = command("compute", "instances", "list", filter="machineType~/(ct|tpu)", zones="" if zone == "-" else zone)
+    instances = command(
+        "compute", "instances", "list", filter="machineType~/(ct|tpu)", zones="" if zone == "-" else zone
+    )
     return [
         command(*tpus, "queued-resources", "list", zone=zone),
         command(*tpus, "tpu-vm", "list", zone=zone),

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
-from taetpu.cloud.machines import Api, Spec
-from taetpu.core.chips import Slice
+from taetpu.cloud.machines import Api, Machine, Spec
+from taetpu.core.chips import Slice, generations
 from taetpu.core.chips import dated as chips_dated
 from taetpu.core.errors import UserError, suggest
 
@@ -117,6 +117,14 @@ def cost(spec: Spec, zone: str, hours: float | None = None) -> Cost:
     return Cost(spec.tpu.chips, spec.hours if hours is None else hours, rate(spec.tpu, zone, spec.spot))
 
 
+def hourly_of(machine: Machine) -> float | None:
+    """USD per hour of a machine that exists; None where its type or its rate is unknown."""
+    for tpu in (one for chip in generations() for one in chip.slices()):
+        if machine.type in (tpu.name, tpu.machine_type):
+            return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
+    return None
+
+
 def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: float = 0.0) -> list[str]:
     """The zones whose worst case, with what was spent before, stays within `max_usd`; all of them without a limit.
 
@@ -133,7 +141,9 @@ def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: f
     what = f"{spec.tpu.name}{' (spot)' if spec.spot else ''}"
     if not known:
         problem = f"no rate is known for {what} in {', '.join(zones)}, so --max-usd cannot be kept"
-        raise UserError(problem, path=("--max-usd",), remedy="Look the price up and leave --max-usd out, or change --zone.")
+        raise UserError(
+            problem, path=("--max-usd",), remedy="Look the price up and leave --max-usd out, or change --zone."
+        )
     least = min(known, key=lambda one: one.most or math.inf)
     before = f" beside ${spent:.2f} already spent" if spent else ""
     hours = math.floor((max_usd - spent) / (least.hourly or 1) * 10) / 10

@@ -192,7 +192,9 @@ class Hosts:
             return Unreachable(f"{host} did not {doing} in time", remedy="`taetpu tpu status` shows its state.")
         if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in said:
             problem = f"{host} has another host key than before"
-            return CloudError(problem, remedy="If the machine was made again, run `taetpu tpu up`; else do not connect.")
+            return CloudError(
+                problem, remedy="If the machine was made again, run `taetpu tpu up`; else do not connect."
+            )
         if ended.code == NO_CONNECTION and "Permission denied" in said:
             remedy = "Use the computer that made it, or run `taetpu tpu down` and `up`."
             return CloudError(f"{host} rejects the key {_key()}", remedy=remedy)

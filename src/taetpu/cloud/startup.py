@@ -18,7 +18,7 @@ from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Ended, Hosts, Unreachable
 from taetpu.core.errors import UserError
 
-LOOK = 's=/var/lib/taetpu; if [ -f $s/failed ]; then cat $s/failed; exit 3; fi; [ -f $s/ready ] || exit 4'
+LOOK = "s=/var/lib/taetpu; if [ -f $s/failed ]; then cat $s/failed; exit 3; fi; [ -f $s/ready ] || exit 4"
 FAILED = 3
 PULL = """\
 set -eu
@@ -118,7 +118,11 @@ def _wait(hosts: Hosts, settings: Settings, tell) -> None:
             said = now
         if time.monotonic() > end:
             error = hosts.failure(waiting[0], "become ready")
-            raise error if isinstance(error, Unreachable) else NotSetUp(f"not ready after {settings.ready_minutes:g} min: {now}")
+            raise (
+                error
+                if isinstance(error, Unreachable)
+                else NotSetUp(f"not ready after {settings.ready_minutes:g} min: {now}")
+            )
         time.sleep(settings.poll_seconds)
 
 

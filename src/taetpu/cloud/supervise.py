@@ -130,5 +130,3 @@ def _check(limits: Limits, used: float, losses: int, idle: int, reason: str) -> 
         raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or do without --spot.")
     if limits.hours - used < limits.shortest:
         raise Lost(f"gave up: the limit of {limits.hours:g} h is used up; the last loss: {reason}", remedy=again)
-
-

@@ -119,7 +119,9 @@ def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[in
     """
     for path in paths:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise UserError(f"{path!r} is outside of the project", remedy="Name paths relative to the project's folder.")
+            raise UserError(
+                f"{path!r} is outside of the project", remedy="Name paths relative to the project's folder."
+            )
     names = [f"{target}/{path}" for path in paths] or [target, f".taetpu/sent/{target}"]
     hosts.checked(hosts.run_all(["rm", "-rf", "--", *names], workers=workers), "delete files")
 

@@ -9,7 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from taetpu.cloud import labels
-from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, NotAllowed, OutcomeUnknown, change, command, failure, read
+from taetpu.cloud.gcloud import (
+    CloudError,
+    NoCapacity,
+    NoQuota,
+    NotAllowed,
+    OutcomeUnknown,
+    change,
+    command,
+    failure,
+    read,
+)
 from taetpu.cloud.machines import Machine, Spec, create_command, delete_command, find, list_machines
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget, public_key, state_folder
@@ -208,11 +218,11 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         filter=f"bindings.members=serviceAccount:{account}",
     )  # fmt: skip
     roles = [row["bindings"]["role"] for row in read(line) or []]
-    if any(role in DELETERS for role in roles) or any("tpu.queuedResources.delete" in permissions(role) for role in roles):
+    if any(role in DELETERS for role in roles) or any(
+        "tpu.queuedResources.delete" in permissions(role) for role in roles
+    ):
         return
-    grant = command(
-        "projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0]
-    )
+    grant = command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
     raise NotAllowed(problem, remedy=f"Grant it the role: `{grant.shown}`")
 
@@ -253,5 +263,3 @@ def _patiently(call: Callable[[], list[Machine]], settings: Settings) -> list[Ma
 
 def _last_line(error: CloudError) -> str:
     return error.problem.strip().splitlines()[-1]
-
-

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from taetpu.cloud.storage import address
 from taetpu.core import disk
 from taetpu.core.errors import UserError
+from taetpu.store.address import address
 from taetpu.store.keys import NotStored, check_name, this_process
 
 

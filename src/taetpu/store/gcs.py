@@ -15,11 +15,10 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.cloud.clients import FAKE, Clients, imported
-from taetpu.cloud.storage import READER, Address, explained, patience
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import scratch
+from taetpu.store.address import READER, Address, client, explained, imported, patience
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
 from taetpu.store.keys import NotStored, check_name, this_process
@@ -36,7 +35,7 @@ THREADS = 8
 
 def open_bucket(address: Address) -> "GcsStore":
     """The store at an address; one for all who ask in this process, so that they share what they know of it."""
-    return _opened(address, os.environ.get(FAKE, ""))
+    return _opened(address, os.environ.get("STORAGE_EMULATOR_HOST", ""))
 
 
 @lru_cache(maxsize=16)
@@ -47,7 +46,7 @@ def _opened(address: Address, cloud: str) -> "GcsStore":
 class GcsStore:
     """`Store` below an address. Safe with several processes at once, and with threads.
 
-    Every failure is a `CloudError` that names the address; the library has repeated by then what can be repeated.
+    Every failure is a `BucketError` that names the address; the library has repeated by then what can be repeated.
     """
 
     def __init__(self, root: Address):
@@ -58,10 +57,7 @@ class GcsStore:
 
     @cached_property
     def bucket(self) -> "Bucket":
-        from taetpu.cloud.settings import read
-
-        # Objects belong to a bucket, whatever project it is in; the client wants some name.
-        return Clients(read().project or "none").storage.bucket(self.root.bucket)
+        return client().bucket(self.root.bucket)
 
     @cached_property
     def retry(self) -> Any:

@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from taetpu.cloud.storage import address
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.runtime import cache_folder
+from taetpu.store.address import address
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.keys import NotStored
 from taetpu.store.study import StudyFolder

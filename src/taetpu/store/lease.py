@@ -16,10 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.cloud.clients import imported
-from taetpu.cloud.storage import LASTS, Address, explained
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import dead, lock_file, sweep
+from taetpu.store.address import LASTS, Address, explained, imported
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from taetpu.cloud.storage import address
 from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load
 from taetpu.spec.document import Form, read
 from taetpu.stats.claims import Finding, check, parse
 from taetpu.stats.verify import examined
+from taetpu.store.address import address
 from taetpu.store.index import one_study
 from taetpu.store.study import StudyFolder
 

@@ -13,7 +13,6 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from taetpu.cloud.storage import address
 from taetpu.core.config import components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.html import folded, paragraph, table
@@ -23,6 +22,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.data.tokenizers import Tokenizer, from_json
 from taetpu.nn.lm import LM, LMConfig, build, named_constants, named_parameters, with_constants, with_parameters
+from taetpu.store.address import address
 from taetpu.store.backend import open_store
 from taetpu.store.settings import settings
 
