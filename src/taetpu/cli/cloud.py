@@ -93,7 +93,7 @@ def build_spec(
     return Spec(
         name, tpu, chosen, label_value(settings.owner), hours, runtime or rates.runtime_for(tpu, chosen), spot=spot,
         reservation=reservation, service_account=settings.service_account, network=settings.network,
-        subnetwork=settings.subnetwork, external_ip=settings.external_ip, study=study,
+        subnetwork=settings.subnetwork, external_ip=settings.external_ip, user=settings.user, study=study,
     )  # fmt: skip
 
 
@@ -218,7 +218,6 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
         CloudError: there is no such machine, or it is not ready.
     """
     from taetpu.cloud.gcloud import CloudError
-    from taetpu.cloud.machines import Spec
     from taetpu.cloud.ssh import Hosts
 
     if known := Hosts.remembered(machine_name(settings, name), settings.project):
@@ -227,7 +226,7 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
     if machine.state != "ready":
         problem = f"{machine.name} in {machine.zone} is {machine.state} ({machine.detail})"
         raise CloudError(problem, remedy="`taetpu tpu up` waits for it.")
-    return Hosts.of(machine, Spec.user, settings.project)
+    return Hosts.of(machine, settings.user, settings.project)
 
 
 def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:

@@ -158,14 +158,13 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
 
     from taetpu.cli.tpu import show_machines
     from taetpu.cloud import jobs
-    from taetpu.cloud.machines import Spec
     from taetpu.cloud.ssh import Hosts
 
     settings = read_settings()
     machine = find_machine(settings, name)
     told: dict[int, Any] = {}
     if machine.state == "ready":
-        told = jobs.state(Hosts.of(machine, Spec.user, settings.project))
+        told = jobs.state(Hosts.of(machine, settings.user, settings.project))
     if as_json:
         show_json(asdict(machine) | {"hosts": told})
         return

@@ -10,7 +10,7 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle.
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,6 +195,26 @@ def list_machines(zone: str = "-") -> list[Machine]:
 def find(name: str, zone: str = "-") -> list[Machine]:
     """Machines of a name, in one zone or in all; several where requests were made twice."""
     return [machine for machine in list_machines(zone) if machine.name == name]
+
+
+def with_instances(machine: Machine) -> Machine:
+    """A TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
+
+    They are in the guest attribute `hostname`, where `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` looks.
+    """
+    if machine.api != "tpu-api" or all(worker.external or worker.instance for worker in machine.workers):
+        return machine
+    line = command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
+    names = [
+        item["value"]
+        for worker in read(line) or []
+        for item in worker.get("queryValue", {}).get("items", ())
+        if item["key"] == "hostname"
+    ]
+    if len(names) != len(machine.workers):
+        return machine
+    workers = (replace(worker, instance=name) for worker, name in zip(machine.workers, names, strict=True))
+    return replace(machine, workers=tuple(workers))
 
 
 def _joined(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:

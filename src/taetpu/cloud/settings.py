@@ -24,6 +24,7 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "project": (PROJECT, "a project's ID, not its name or number; `gcloud projects list` shows it"),
     "region": (r"[a-z]+-[a-z]+\d+", "a region, such as us-east5"),
     "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
+    "user": (r"[a-z_][a-z0-9_-]{0,31}", "a login of Linux"),
     "service_account": (r"[^@\s/]+@[^@\s/]+", "an e-mail address, NAME@PROJECT.iam.gserviceaccount.com"),
     "zones": (ZONE, "a list of zones, such as us-east5-b"),
     "secrets": (r"[A-Za-z_]\w*(=[\w-]{1,255})?", "names of secrets, as in WANDB_API_KEY or WANDB_API_KEY=my-secret"),
@@ -45,6 +46,7 @@ class Settings(Config):
         bucket: where studies are stored.
         region: of new buckets and images, where `zones` does not say.
         service_account: the account that machines act as; empty: the project's default one.
+        user: login on machines.
         network, subnetwork: names.
         external_ip: give machines an external address instead of ssh through IAP.
         max_hours: a machine is deleted after this time.
@@ -65,6 +67,7 @@ class Settings(Config):
     bucket: str = ""
     region: str = ""
     service_account: str = ""
+    user: str = "taetpu"
     network: str = "default"
     subnetwork: str = ""
     external_ip: bool = False

@@ -18,7 +18,11 @@ from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Ended, Hosts, Unreachable
 from taetpu.core.errors import UserError
 
-LOOK = "s=/var/lib/taetpu; if [ -f $s/failed ]; then cat $s/failed; exit 3; fi; [ -f $s/ready ] || exit 4"
+LOOK = """\
+state="${STATE_DIRECTORY:-/var/lib/taetpu}"
+if [ -f "$state/failed" ]; then cat "$state/failed"; exit 3; fi
+[ -f "$state/ready" ] || exit 4
+"""
 FAILED = 3
 PULL = """\
 set -eu

@@ -13,8 +13,7 @@ case $api in
 esac
 cat >"$state/timer.sh" <<TIMER
 active() { # a running job, or somebody logged in
-  for pid in /home/*/.taetpu/jobs/*/pid; do [ -e "\$pid" ] && kill -0 "\$(cat "\$pid")" 2>/dev/null && return 0; done
-  pgrep -f 'sshd: .*@' >/dev/null
+  pgrep -f 'agent.py supervise' >/dev/null || pgrep -f 'sshd: .*@' >/dev/null
 }
 last=\$(date +%s)
 while :; do
@@ -26,18 +25,9 @@ while :; do
   sleep 20
 done
 TIMER
-cat >/etc/systemd/system/taetpu-timer.service <<UNIT
-[Unit]
-Description=Deletes this machine at the end of its time or when it is idle
-After=network-online.target
-[Service]
-ExecStart=/bin/bash $state/timer.sh
-Restart=always
-RestartSec=10
-[Install]
-WantedBy=multi-user.target
-UNIT
-systemctl daemon-reload && systemctl enable taetpu-timer && systemctl restart taetpu-timer || fail "the timer cannot start"
+systemctl is-active --quiet taetpu-timer ||
+  systemd-run --quiet --unit=taetpu-timer --property=Restart=always --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
+  fail "the timer cannot start"
 [ "$api" = gce ] || command -v gcloud >/dev/null || fail "gcloud is missing: the machine could not delete itself"
 
 packages=()
