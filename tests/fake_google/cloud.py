@@ -61,7 +61,9 @@ class FakeGoogle:
 
     def environment(self) -> dict[str, str]:
         """Variables that direct this process, gcloud and machines to the fake."""
-        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{self.server.address}/{path}" for api, path in PATHS.items()}
+        overrides = {
+            f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{self.server.address}/{path}" for api, path in PATHS.items()
+        }
         return overrides | {
             "CLOUDSDK_CONFIG": str(self.bin.parent / "gcloud"),
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",

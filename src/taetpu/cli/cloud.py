@@ -119,11 +119,9 @@ def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Comman
     from taetpu.cloud import rates
 
     way = "spot" if spec.spot else f"reservation {spec.reservation}" if spec.reservation else "on demand"
-    lines = [
-        f"create {spec.name}: {spec.tpu.name}, {spec.tpu.chips} chips, {spec.tpu.hosts} host(s), {way}, {spec.api}"
-    ]
-    for number, zone in enumerate(zones[:6]):
-        lines.append(f"  {'in' if number == 0 else 'or'} {zone}: {rates.cost(spec, zone)}")
+    size = f"{spec.tpu.chips} chips, {spec.tpu.hosts} host(s)"
+    lines = [f"create {spec.name}: {spec.tpu.name}, {size}, {way}, {spec.api}"]
+    lines += [f"  {'or' if zone != zones[0] else 'in'} {zone}: {rates.cost(spec, zone)}" for zone in zones[:6]]
     if len(zones) > 6:
         lines.append(f"  or {len(zones) - 6} more zones")
     by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
@@ -175,7 +173,7 @@ def print_commands(commands: "Sequence[Command]", project: str) -> None:
 
 @contextmanager
 def telling_what_runs(words: str) -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or SIGHUP inside the block, print what may still run and cost money, and end with 128 + signal."""
+    """On Ctrl-C, SIGTERM or SIGHUP, print what may still run and cost money, and end with 128 + the signal."""
     received = signal.SIGINT
 
     def stop(number: int, frame: object) -> None:

@@ -284,6 +284,8 @@ def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bo
 
 def describe(job: "dict[str, Any]") -> str:
     """The state of a job in words."""
-    return (
-        f"ended with {job['rc']}" if job["state"] == "ended" else "was killed" if job["state"] == "lost" else "running"
-    )
+    return {"ended": f"ended with {job['rc']}", "lost": "was killed", "running": "running"}[job["state"]]
+
+
+def _command(job: "dict[str, Any]") -> str:
+    return "; ".join(map(shlex.join, job["commands"]))

@@ -87,12 +87,10 @@ def _listed(tpu: Any, zone: str) -> bool:
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
-    about = "~" if row["other_region"] else ""
-    usd = {
-        name: "unknown" if row[name] is None else f"{about}{row[name]:.2f}"
-        for name in ("usd_per_chip_hour", "usd_per_hour")
-    }
-    cells = {"zone": row["zone"], "USD/chip-hour": usd["usd_per_chip_hour"], "USD/hour": usd["usd_per_hour"]}
+    def usd(value: float | None) -> str:
+        return "unknown" if value is None else f"{'~' if row['other_region'] else ''}{value:.2f}"
+
+    cells = {"zone": row["zone"], "USD/chip-hour": usd(row["usd_per_chip_hour"]), "USD/hour": usd(row["usd_per_hour"])}
     return cells | ({"listed": "yes" if row["listed"] else "no"} if "listed" in row else {})
 
 
@@ -147,7 +145,10 @@ def make_ready(
         confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
     elif there.state != "ready":
         tell(f"{spec.name} exists in {there.zone}: {there.detail}")
-    left = f"{spec.name} may exist, or appear later, and cost money: `taetpu tpu up` continues, `taetpu tpu down {spec.name}` deletes it"
+    left = (
+        f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
+        f"`taetpu tpu down {spec.name}` deletes it"
+    )
     with telling_what_runs(left):
         machine = making.make(spec, zones, settings, tell)
         startup.prepare(Hosts.of(machine, spec.user, settings.project), settings, tell)
@@ -250,24 +251,21 @@ def cost(as_json: AsJson = False) -> None:
     if as_json:
         show_json(rows)
     elif rows:
-        show_table(
-            [
-                {
-                    key: "unknown" if value is None else f"{value:.2f}" if isinstance(value, float) else value
-                    for key, value in row.items()
-                }
-                for row in rows
-            ]
-        )
+        show_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
         say(f"Rates of {rates.dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
     else:
         typer.echo("you have no machines")
 
 
+def _rounded(value: Any) -> Any:
+    return "unknown" if value is None else f"{value:.2f}" if isinstance(value, float) else value
+
+
 def _doomed(machines: "Sequence[Machine]") -> str:
-    return "\n".join(
-        f"delete {one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}" for one in machines
-    )
+    def line(one: "Machine") -> str:
+        return f"delete {one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}"
+
+    return "\n".join(map(line, machines))
 
 
 def show_machines(machines: "Sequence[Machine]") -> None:

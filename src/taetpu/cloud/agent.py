@@ -5,6 +5,7 @@ A job is a folder `~/.taetpu/jobs/NAME`: `job.json` (the request), `pid` (leader
 which prints JSON; exit code 4 means that the request was refused, with the reason on standard error.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -34,11 +35,11 @@ def start(request):
             raise Refused(f"a job {request['name']} exists") from None
         return {"name": request["name"]}  # the same request again, after a lost answer
     write(path, "job.json", json.dumps(request))
-    subprocess.Popen(
-        [sys.executable, os.path.abspath(__file__), "supervise", path],
-        stdin=subprocess.DEVNULL, stdout=open(os.path.join(path, "log"), "ab"), stderr=subprocess.STDOUT,
-        start_new_session=True, cwd=os.path.expanduser("~"),
-    )  # fmt: skip
+    with open(os.path.join(path, "log"), "ab") as log:
+        subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), "supervise", path],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
     for _ in range(100):
         if os.path.exists(os.path.join(path, "pid")):
             break
@@ -136,10 +137,8 @@ def refuse_if_busy(name):
     if holders():
         pid, command = holders()[0]
         raise Refused(f"the TPU is held by process {pid} ({command})")
-    try:
+    with contextlib.suppress(OSError):
         os.remove("/tmp/libtpu_lockfile")
-    except OSError:
-        pass
 
 
 def devices():
@@ -157,7 +156,7 @@ def holders():
         try:
             opened = {os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")}
             if chips & opened:
-                found.append((int(pid), open(f"/proc/{pid}/comm").read().strip()))
+                found.append((int(pid), text(f"/proc/{pid}", "comm").strip()))
         except OSError:
             continue
     return found

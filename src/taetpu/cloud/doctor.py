@@ -138,12 +138,8 @@ def _firewall(settings: Settings) -> Check:
 
 def _opens_ssh(rule: dict) -> bool:
     tags = rule.get("targetTags")
-    ports = [
-        port
-        for one in rule.get("allowed", ())
-        if one.get("IPProtocol") in ("tcp", "all")
-        for port in one.get("ports", ["22"])
-    ]
+    allowed = [one for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all")]
+    ports = [port for one in allowed for port in one.get("ports", ["22"])]
     return (not tags or TAG in tags) and any(_holds(port, 22) for port in ports)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from taetpu.cloud.gcloud import CloudError, command, program
 from taetpu.cloud.machines import Machine, Worker
@@ -96,7 +97,7 @@ class Hosts:
             problem = f"{machine.name} in {machine.zone} has no hosts yet ({machine.detail})"
             raise CloudError(problem, remedy="`taetpu tpu list` shows its state.")
         folder = _folder(project, machine.name)
-        known = {"name": machine.name, "zone": machine.zone, "created": machine.created}
+        known: dict[str, Any] = {"name": machine.name, "zone": machine.zone, "created": machine.created}
         known["workers"] = [asdict(worker) for worker in machine.workers]
         if _remembered(folder) not in (None, known):
             forget(machine.name, project)

@@ -144,7 +144,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
             said = machine.detail
         time.sleep(settings.poll_seconds)
-        there = _patiently(lambda: find(machine.name, machine.zone), settings)
+        there = _find_patiently(machine, settings)
         if not there:
             if machine.api == "gce":  # Compute Engine removes an instance that it could not make
                 raise NoCapacity(f"{machine.name} disappeared from {machine.zone} before it was ready")
@@ -218,9 +218,8 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         filter=f"bindings.members=serviceAccount:{account}",
     )  # fmt: skip
     roles = [row["bindings"]["role"] for row in read(line) or []]
-    if any(role in DELETERS for role in roles) or any(
-        "tpu.queuedResources.delete" in permissions(role) for role in roles
-    ):
+    own = any("tpu.queuedResources.delete" in permissions(role) for role in roles)
+    if own or any(role in DELETERS for role in roles):
         return
     grant = command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
@@ -250,15 +249,15 @@ def polling(settings: Settings, minutes: float) -> Iterator[float]:
         time.sleep(settings.poll_seconds)
 
 
-def _patiently(call: Callable[[], list[Machine]], settings: Settings) -> list[Machine]:
-    """The result of a read, repeated for `unknown_minutes` while no answer arrives."""
+def _find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
+    """Read a machine again, for `unknown_minutes` while no answer arrives."""
     for passed in polling(settings, settings.unknown_minutes):
         try:
-            return call()
+            return find(machine.name, machine.zone)
         except OutcomeUnknown:
             if passed + settings.poll_seconds >= settings.unknown_minutes * 60:
                 raise
-    return call()
+    return find(machine.name, machine.zone)
 
 
 def _last_line(error: CloudError) -> str:

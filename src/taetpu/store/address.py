@@ -15,7 +15,7 @@ SIGN_IN = "gcloud auth application-default login"
 WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
 """The least roles that read and write objects, or read them:
 https://cloud.google.com/storage/docs/access-control/iam-roles."""
-PATIENCE = float(os.environ.get("TAETPU_STORAGE_PATIENCE", 120.0))
+PATIENCE = float(os.environ.get("TAETPU_STORAGE_PATIENCE", "120"))
 """Seconds for which a request that fails with 429, 5xx or a broken connection is repeated."""
 LASTS = 60
 """Seconds after which a study's claim (its object `lock`) that was not renewed is free, by the server's clock."""
@@ -166,7 +166,8 @@ def _explanation(doing: str, place: Address, role: str, error: Exception) -> Buc
 
 def _grant(place: Address, role: str) -> str:
     member = "--member=user:YOU@EXAMPLE.COM (of a machine: serviceAccount:ADDRESS)"
-    return f"its owner grants it: `gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role} {member}`"
+    grant = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role}"
+    return f"its owner grants it: `{grant} {member}`"
 
 
 def message(error: Exception) -> str:
