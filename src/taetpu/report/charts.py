@@ -77,7 +77,7 @@ def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
     y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y)]
+    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, words.mean_places(results))]
     layers += _elsewhere([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
     return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
@@ -135,9 +135,10 @@ def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y:
     return [found, head]
 
 
-def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:
+def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
-    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", "difference:Q"])
+    difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
+    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", difference])
 
 
 def by_verdict() -> alt.Color:
