@@ -18,6 +18,7 @@ from taetpu.report.exports import markdown, table_text
 from taetpu.report.latex import latex
 from taetpu.report.parts import parts
 from taetpu.report.sections import Table
+from taetpu.stats import numbers
 from taetpu.stats.analyse import analyse
 
 DIFFERENCES = ("effect", "interval", "95 %", "difference", "minus", "worst case", "without a seed", "sum of", "excess")
@@ -66,7 +67,7 @@ def test_no_effect_has_fewer_decimals_than_the_means_and_none_but_zero_reads_as_
             assert decimals(row.mean) == [places]
             for shown in (row.effect, row.interval):
                 assert shown == "-" or min(decimals(shown)) >= places
-            assert row.effect != "0" or arm["effect"] == 0
+            assert row.effect != "0" or numbers.is_zero(arm["effect"])
             assert row.noise_sd == "-" or decimals(row.noise_sd) == [1]
         tables = [table for part in parts(results, {}) for table in part.tables]
         tables += [detail.runs for detail in arms.details(folder, results)]
