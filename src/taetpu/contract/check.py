@@ -83,6 +83,7 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
     """
     contract, mistakes = Contract(study), Mistakes()
     with _without_collections(), unchanged():
+        told(0, len(study.arms))
         contract.refuse_blind()
         contract.admit(study.arms[0])
         for number, arm in enumerate(study.arms[1:], start=1):

@@ -22,7 +22,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
-from taetpu.study.prepare import proved
+from taetpu.study.prepare import proved, refuse_too_large
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.timing import in_equal_time
 from taetpu.study.together import Together
@@ -167,6 +167,7 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
         agreed(lambda root=root: bool(studies_at(root)))  # a misspelt one is told before anything is stored
     agreed(lambda: refuse_another(study, folder))  # before arms are proved, which may take long
     study, _ = proved(study)
+    agreed(lambda: refuse_too_large(study, folder))
     own, folder = folder, shared(study, folder)
     with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
