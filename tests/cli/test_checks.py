@@ -109,8 +109,8 @@ def test_a_study_that_lost_a_part_is_refused(taetpu, study, what, command):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "a run's result is a mapping, and this is a list"),
-        ("{}", "outcome None is none of finished, diverged"),
+        ("[]", "this is not the result of a run"),
+        ("{}", "this is not the result of a run"),
         (
             '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
             "metric 'val/loss' is 'low', which is not a number",
@@ -127,7 +127,7 @@ def refused(taetpu, study, command, problem, file):
     given = {"verify": ("report", study, "--verify"), "status": ("status", study)}
     done = taetpu(*given.get(command, ("run", "s.yaml", "--root", study.parent)))
     assert done.code == 2
-    assert f"error: {problem}" in done.err
+    assert problem in done.err
     assert str(file) in done.err
     assert "remedy: " in done.err
 

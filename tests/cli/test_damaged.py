@@ -128,6 +128,17 @@ def test_a_damaged_run_is_trained_again_when_asked(taetpu, study, contents):
     assert (study / "results.json").read_bytes() == results
 
 
+@pytest.mark.parametrize("damage", [flip, lambda file: file.write_bytes(b"")], ids=["a flipped bit", "cut"])
+def test_a_damaged_plan_is_told_where_no_number_depends_on_it(taetpu, study, damage):
+    damage(study / "plan.json")
+    for given in (("status", study), ("report", study), ("report", study, "--verify"), ("status", study, "--json")):
+        done = taetpu(*given)
+        assert (done.code, "warning" in done.out) == (0, False)
+        (line,) = done.err.splitlines()
+        assert line.startswith(f"warning: {study / 'plan.json'}: ")
+        assert "delete it" in line
+
+
 def test_a_study_without_digests_opens(taetpu, study, contents):
     unsealed(study)
     for file in (study / "plan.json", study / "times.json"):

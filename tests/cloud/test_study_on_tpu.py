@@ -102,6 +102,11 @@ def stored(fake: FakeCloud, pattern: str) -> Callable[[], object]:
     return lambda: any(re.fullmatch(pattern, name) for name in names(fake))
 
 
+def packs(fake: FakeCloud) -> set[str]:
+    """The packs with a checkpoint of step 80."""
+    return {name.split("/")[1] for name in names(fake) if re.fullmatch(r"packs/[^/]+/80/\.files\.json", name)}
+
+
 def same(local: Path, fake: FakeCloud, place: Path) -> None:
     """The results, here and in the bucket, are those of the study that was trained here; nothing runs any more."""
     there = fake.world.table("storage.objects")[f"{BUCKET}/studies/quickstart/results.json"].data
@@ -126,8 +131,10 @@ def test_preempted_three_times_it_ends_as_it_does_here(fake: FakeCloud, place: P
     run.until(stored(fake, r"runs/baseline/0-\w+/metrics/0-40\.json"))  # between two checkpoints, at once
     run.until(stored(fake, r"packs/[^/]+/40/\.files\.json"))
     fake.preempt("tpu-me-quickstart")
-    run.until(stored(fake, r"runs/baseline/0-\w+/result\.json"))  # in a later pack, with notice
-    run.until(stored(fake, r"packs/[^/]+/80/\.files\.json"))
+    run.until(stored(fake, r"runs/baseline/0-\w+/result\.json"))
+    first = packs(fake)
+    run.until(lambda: packs(fake) - first)
+    time.sleep(0.3)  # in a later pack, some steps behind its checkpoint, with notice
     fake.preempt("tpu-me-quickstart", notice=30)
     assert run.end() == 0, run.said
     said = run.said

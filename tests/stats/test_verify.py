@@ -326,8 +326,8 @@ def test_a_study_without_one_of_its_parts_is_refused(folder, act, part: str) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "a run's result is a mapping, and this is a list"),
-        ("{}", "outcome None is none of finished, diverged"),
+        ("[]", "this is not the result of a run"),
+        ("{}", "this is not the result of a run"),
         ('{"outcome": "finished", "steps": 10}', "the result has no metrics"),
         ('{"outcome": "finished", "metrics": {}}', "steps None is not a number"),
         (
@@ -342,5 +342,6 @@ def test_a_result_that_is_none_is_refused(folder, act, text: str, problem: str) 
     file.write_text(text)
     with pytest.raises(UserError) as error:
         act(folder)
-    assert (error.value.problem, error.value.file) == (problem, str(file))
+    assert problem in error.value.problem
+    assert str(file) in str(error.value)
     assert "restore it from a copy" in str(error.value.remedy)

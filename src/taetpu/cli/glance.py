@@ -190,10 +190,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _line(text: str, style: str = "") -> Text:
-    line = Text(text, style)
-    if cell_len(text) > WIDTH:
-        line = Text(set_cell_size(text, WIDTH - 3) + "...", style)
-    return line
+    return Text(shortened(text, WIDTH), style)
 
 
 def _filled(text: str, style: str = "") -> list[Text]:

@@ -67,6 +67,8 @@ def status(
         _watch(place, every, as_json)
         return
     found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
+    for study in studies:
+        _warn_of_plan(study)
     if as_json:
         show_json(found)
     elif not found:
@@ -76,6 +78,16 @@ def status(
         _show_status(found[study.name])
         if "problem" not in found[study.name][0]:
             notice(_departures(study))
+
+
+def _warn_of_plan(study: "StudyFolder") -> None:
+    """Print a warning on stderr where the plan of the packs is damaged: no result depends on it, but `run` needs it."""
+    from taetpu.core.errors import UserError
+
+    try:
+        study.read_plan()
+    except UserError as error:
+        typer.echo(f"warning: {error.file}: {error.problem}; `taetpu run` needs it: {error.remedy}", err=True)
 
 
 def _watch(place: str, every: float, as_json: bool) -> None:
@@ -200,6 +212,7 @@ def report(
     from taetpu.store.index import one_study
 
     study = one_study(folder)
+    _warn_of_plan(study)
     if verify:
         from taetpu.cli.checks import verify_study
 

@@ -170,7 +170,14 @@ def _show_training(found: dict[str, Any]) -> None:
         show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
         typer.echo("")
     typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
-    if found["packs"]:
+    for one in found["memory"]:
+        needed, there = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
+        say(
+            f"does not fit into memory: {', '.join(one['arms'])}: training a run keeps {needed} (parameters, gradients "
+            f"and the optimizer's moments), and {one['where']} has {there}; `taetpu run` refuses to train it",
+            hanging=2,
+        )
+    if found["packs"] and not found["memory"]:
         say(f"time: {_time(found['time'])}", hanging=2)
         if sampled := _sampled(found["evaluation"]):
             say(f"evaluation: {sampled}", hanging=2)

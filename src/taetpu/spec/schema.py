@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, mode
 
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import UserError, Where
-from taetpu.core.loading import load
+from taetpu.core.loading import load, plain
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
@@ -161,6 +161,11 @@ class StudySpec(Config):
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return value if isinstance(value, list | tuple) else (value,)
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _whole_seeds(cls, value: Any) -> Any:
+        return plain(value, integers=True)
 
     @field_validator(
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"

@@ -2,6 +2,8 @@
 
 import json
 import math
+from copy import deepcopy
+from functools import lru_cache
 from io import StringIO
 from typing import Any
 
@@ -65,7 +67,7 @@ def from_yaml(data: bytes, file: str) -> dict[str, Any]:
         UserError: `file` is damaged, with the line where it is known.
     """
     try:
-        document = _yaml().load(data.decode())
+        document = deepcopy(_parsed(data))
     except UnicodeDecodeError as error:
         raise UserError("not valid UTF-8", file=file, remedy=DAMAGED) from error
     except MarkedYAMLError as error:
@@ -76,6 +78,12 @@ def from_yaml(data: bytes, file: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UserError(f"expected a mapping, found {type(document).__name__}", file=file, remedy=DAMAGED)
     return document
+
+
+@lru_cache(maxsize=8)
+def _parsed(data: bytes) -> Any:
+    """Commands read a study again and again, and a parser in Python takes a tenth of a second."""
+    return _yaml().load(data.decode())
 
 
 def _yaml() -> YAML:

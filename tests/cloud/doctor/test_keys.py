@@ -307,8 +307,9 @@ def test_a_history_that_was_not_looked_at_whole_is_told(tmp_path, key, repositor
     past = history.Past(tmp_path, 2, keys.LARGEST)
     assert len(list(past.files())) == 1
     assert past.left == "only 1 of 2 files were, for lack of time"
-    past = history.Past(tmp_path, 0, keys.LARGEST)
-    assert (list(past.files()), past.left) == ([], "git did not list it in time")
+    past = history.Past(tmp_path, 0, keys.LARGEST)  # git may answer within the millisecond that is left
+    assert list(past.files()) == []
+    assert past.left in ("git did not list it in time", "only 0 of 2 files were, for lack of time")
 
 
 @GIT
