@@ -180,7 +180,7 @@ def test_every_field_is_documented_in_80_columns(taetpu, path):
 
 def test_a_field_is_documented_as_the_schema_has_it(taetpu):
     out = taetpu("catalog", "train.optimizer.lr").out
-    assert out.startswith("train.optimizer.lr (adamw): float >= 0 = 0.001 (traced)\n    Peak learning rate")
+    assert out.startswith("train.optimizer.lr (adamw): float > 0 = 0.001 (traced)\n    Peak learning rate")
     assert "e.g. tune: {train.optimizer.lr: [1e-3, 3e-3]}" in taetpu("catalog", "tune").out
     assert "taetpu catalog schedule" in taetpu("catalog", "train.schedule").out
     entry = taetpu("catalog", "train", "--json").json()["train"][0]
