@@ -79,6 +79,34 @@ def test_a_change_when_a_kind_is_first_built(taetpu, study, here, where):
     assert SHARED in refused(taetpu, here)
 
 
+LATER_BY_THREAD = """
+import threading, time
+
+def later():
+    end = time.monotonic() + 60
+    while not os.path.exists("runs") and time.monotonic() < end:
+        time.sleep(0.01)
+    jax.nn.silu = jax.nn.relu
+
+threading.Thread(target=later, daemon=True).start()
+"""
+
+
+def test_a_change_that_a_thread_makes_while_runs_are_trained(taetpu, study, here):
+    """No run gets a result, and no checkpoint is left that other plug-ins' runs could be resumed from."""
+    before = Snapshot()
+    study(ffn() + LATER_BY_THREAD)
+    code, out, err = taetpu("run", "own.yaml")
+    assert (code, out) == (2, "")
+    assert "replaces jax.nn.silu" in err
+    assert f"where:  {here / 'own.py'}" in err
+    assert [str(change) for change in before.changes() if not change.cache] == []
+    left = [path.name for path in (here / "runs").rglob("*")]
+    assert "plan.json" in left
+    assert not {"result.json", "model"} & set(left)
+    assert not [name for name in left if name.isdigit()]  # checkpoints are named by their step
+
+
 def test_what_a_plug_in_may_do(taetpu, study):
     """Other environment variables, taetpu's classes as bases, modules loaded late, names of its own."""
     study(f"import taetpu.interop\nos_before = 1\n{ffn()}\n\nos.environ['TOKENIZERS_PARALLELISM'] = 'false'\n")

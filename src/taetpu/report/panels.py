@@ -6,14 +6,17 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import factors, words
-from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, shape_by_verdict, spec
+from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, named_axis, shape_by_verdict, spec
 from taetpu.report.designs import curve_path, interactions_of
 from taetpu.report.frontier import frontiers
+from taetpu.report.names import fitted
 from taetpu.report.terms import Costs, Results
 from taetpu.stats import numbers
 from taetpu.stats.planned import tuned_by
 
 HEIGHT, TALL = 150, 230
+FACTOR, POINT = 17, 22
+"""Characters of a factor beside the heatmap, and of an arm at its point."""
 CELL = 48
 """Height of a row of the heatmap."""
 WIDE = 10
@@ -55,7 +58,7 @@ def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0)
     colours = alt.Scale(
         domain=[-most, 0, most], range=[COLOURS[least], "#f4f5f6", COLOURS[greatest]], interpolate="rgb"
     )
-    axis = alt.Axis(ticks=False, domain=False, labelAngle=0, labelLimit=120)
+    axis = named_axis(names, FACTOR, labelAngle=0)
     base = chart(cells).encode(
         x=alt.X("one:N", sort=names, title=None, axis=axis), y=alt.Y("other:N", sort=names, title=None, axis=axis)
     )
@@ -72,7 +75,8 @@ def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int 
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
     y = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
-    base = chart(points).encode(x=x, y=y)
+    labels = fitted([point["arm"] for point in points], POINT)
+    base = chart([{**point, "label": label} for point, label in zip(points, labels, strict=True)]).encode(x=x, y=y)
     best = base.transform_filter("datum.front")
     mean = alt.Tooltip("mean:Q", format=f".{places}f")
     tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N"]
@@ -80,7 +84,7 @@ def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int 
     layers = [
         best.mark_line(interpolate="step-after", style="front"),
         dots.encode(color=by_verdict(), shape=shape_by_verdict(), tooltip=tip),
-        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note", limit=150).encode(text="arm:N"),
+        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note").encode(text="label:N"),
     ]
     return spec(alt.layer(*layers).properties(height=TALL))
 

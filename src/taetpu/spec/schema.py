@@ -255,8 +255,8 @@ def check_name(name: str, what: str, path: Where) -> str:
     """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
     if NAME.fullmatch(name):
         return name
-    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("-.")
-    hint = f", e.g. {safe}" if NAME.fullmatch(safe) else ""
+    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-")
+    hint = f", e.g. {safe if NAME.fullmatch(safe) else f'my-{what}'}"
     raise UserError(
         f"{what} name {name!r} cannot be a folder's name",
         path=path,
