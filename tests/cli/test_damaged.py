@@ -111,6 +111,17 @@ def test_run_and_verify_read_every_byte(taetpu, study, contents, name):
     assert contents(study / "runs") == before
 
 
+def test_a_run_that_lost_its_result_is_not_trained_again_unasked(taetpu, study, contents):
+    """It had ended: it was evaluated, and nothing is left of its pack."""
+    lose(a_run(study) / "result.json")
+    before = contents(study / "runs")
+    done = taetpu("run", "s.yaml", "--root", study.parent)
+    assert done.code == 2
+    assert f"{a_run(study)}: this run had ended" in done.err
+    assert "--retrain-damaged" in done.err
+    assert contents(study / "runs") == before
+
+
 @pytest.mark.slow
 def test_a_damaged_run_is_trained_again_when_asked(taetpu, study, contents):
     before = contents(study / "runs")

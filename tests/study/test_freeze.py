@@ -10,6 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.design import check_frozen
 from taetpu.spec.loading import load_study
 from taetpu.stats.plan import read_plan
+from taetpu.stats.planned import departures
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
@@ -52,6 +53,20 @@ def test_where_no_verdict_could_be_read_more_seeds_cost_nothing(froze, seeds, do
     froze(seeds, done, arms)
     rate, folder = froze(5, done=5, arms=arms)
     assert (rate, folder.read_study()["judged_at"]) == (0.05, [])
+
+
+def test_a_plan_that_is_written_again_behind_runs_says_so(froze):
+    """Who deletes study.yaml could choose another metric by what the runs came to."""
+    _, folder = froze(2, 2)
+    assert "planned_after" not in folder.read_study()
+    folder.store.delete(f"{folder.name}/study.yaml")
+    _, folder = froze(2, 2)
+    stored = folder.read_study()
+    assert stored["planned_after"] == 4
+    (departure,) = departures(stored, read_plan(stored, folder.where))
+    assert "written after 4 runs had ended" in departure
+    _, folder = froze(3, 3)
+    assert folder.read_study()["planned_after"] == 4
 
 
 def test_of_a_folder_without_the_record_the_worst_is_assumed(froze):

@@ -248,7 +248,7 @@ def reading(results: Results) -> Section:
 
 
 def plan(results: Results) -> Section:
-    """What was decided before the first run."""
+    """The analysis plan."""
     frozen, alpha = results["plan"], results["alpha"]
     looks = words.joined([str(number) for number in frozen["looks"]])
     better = "less" if results["direction"] == "min" else "more"
@@ -268,4 +268,5 @@ def plan(results: Results) -> Section:
         said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
     said += [text for text in (words.on_test(results),) if text]
     said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
-    return Section("What was decided before the first run", notes=said)
+    written_late = "written_after" in frozen
+    return Section(f"What was decided {'after runs had ended' if written_late else 'before the first run'}", notes=said)

@@ -93,6 +93,9 @@ def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
+        if (folder / name).exists() and not (folder / name).is_file():
+            problem = f"{name!r} is a folder, a pipe or a device"
+            raise UserError(problem, path=("plugins", i), remedy="name a Python file")
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
             remedy = f"did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
