@@ -52,7 +52,7 @@ def test_a_folder_is_no_study(folder: Path) -> None:
 
 def test_a_pipe_is_no_study_and_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "pipe.yaml")
-    assert message(folder / "pipe.yaml").startswith("this is a pipe or a device, not a study file\n")
+    assert message(folder / "pipe.yaml").startswith("this is a pipe, not a study file\n")
 
 
 @pytest.mark.parametrize("key", NOT_YET)

@@ -167,10 +167,10 @@ class _Bounded(Composer):
 
 def _text(file: Path, form: Form) -> str:
     try:
-        if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
-            problem = f"this is a pipe or a device, not a {form.name} file"
+        if file.is_fifo() and file.parts[1:3] != ("dev", "fd"):  # as the `<(command)` of a shell is
+            problem = f"this is a pipe, not a {form.name} file"
             raise UserError(problem, file=file, remedy="name a regular file")
-        with file.open("rb") as opened:
+        with file.open("rb") as opened:  # a device such as /dev/zero has no end
             content = opened.read(LONGEST_TEXT + 1)
         if len(content) > LONGEST_TEXT:
             problem = f"a {form.name} file of more than {LONGEST_TEXT} bytes"
