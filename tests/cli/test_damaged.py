@@ -111,6 +111,17 @@ def test_run_and_verify_read_every_byte(taetpu, study, contents, name):
     assert contents(study / "runs") == before
 
 
+def test_a_run_that_lost_its_result_is_not_trained_again_unasked(taetpu, study, contents):
+    """It had ended: it was evaluated, and nothing is left of its pack."""
+    lose(a_run(study) / "result.json")
+    before = contents(study / "runs")
+    done = taetpu("run", "s.yaml", "--root", study.parent)
+    assert done.code == 2
+    assert f"{a_run(study)}: this run had ended" in done.err
+    assert "--retrain-damaged" in done.err
+    assert contents(study / "runs") == before
+
+
 @pytest.mark.slow
 def test_a_damaged_run_is_trained_again_when_asked(taetpu, study, contents):
     before = contents(study / "runs")
@@ -126,6 +137,17 @@ def test_a_damaged_run_is_trained_again_when_asked(taetpu, study, contents):
     after = contents(study / "runs")
     assert {name for name in before if before[name] != after[name]} <= {n for n in before if "/times/" in n}
     assert (study / "results.json").read_bytes() == results
+
+
+@pytest.mark.parametrize("damage", [flip, lambda file: file.write_bytes(b"")], ids=["a flipped bit", "cut"])
+def test_a_damaged_plan_is_told_where_no_number_depends_on_it(taetpu, study, damage):
+    damage(study / "plan.json")
+    for given in (("status", study), ("report", study), ("report", study, "--verify"), ("status", study, "--json")):
+        done = taetpu(*given)
+        assert (done.code, "warning" in done.out) == (0, False)
+        (line,) = done.err.splitlines()
+        assert line.startswith(f"warning: {study / 'plan.json'}: ")
+        assert "delete it" in line
 
 
 def test_a_study_without_digests_opens(taetpu, study, contents):

@@ -128,3 +128,27 @@ def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
     assert "no arm has a site 'residul'" in err
     assert "at base.train.metrics.stream" in err
     assert "did you mean 'residual'" in err
+
+
+def test_a_model_that_does_not_fit_into_memory(taetpu, here):
+    """`plan` says so, and `run` refuses it before anything is stored."""
+    from taetpu.train.memory import device_bytes_limit
+
+    large = ("s.yaml", "--set", "model.dim=131072")
+    (short,) = taetpu("plan", *large, "--json").json()["memory"]
+    assert short["arms"] == ["baseline", "low-lr"]
+    assert short["available"] == device_bytes_limit() < 3 * 10**12 < short["needed"]
+    shown = " ".join(taetpu("plan", *large).out.split())
+    assert "does not fit into memory: baseline, low-lr" in shown
+    assert f"{short['needed'] / 2**30:,.1f} GiB" in shown
+    assert "time:" not in shown
+    done = taetpu("run", *large)
+    assert (done.code, list(here.iterdir())) == (2, [here / "s.yaml"])
+    for part in (
+        f"{short['needed']:,}",
+        f"{short['available']:,}",
+        "--set model.dim=131072",
+        "remedy: a model of at most",
+    ):
+        assert part in done.err
+    assert taetpu("plan", "s.yaml", "--json").json()["memory"] == []

@@ -1,5 +1,8 @@
 """Ordinary mistakes in a plug-in: `plan` and `run` name each with its place and remedy, exit with 2, store nothing."""
 
+import io
+import sys
+
 import pytest
 from tests.cli.mistakes import EXITS, FFN, MISTAKES, STUDY, ffn
 
@@ -35,9 +38,10 @@ def test_a_mistake_is_named_with_its_place_and_remedy(taetpu, written, here, nam
     assert not (here / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), [*((name, "plan") for name in EXITS), ("at import", "run"), ("in a call", "run")]
-)
+RUN = ("at import", "in a call", "the process's at import", "the process's in a call")
+
+
+@pytest.mark.parametrize(("name", "command"), [*((name, "plan") for name in EXITS), *((name, "run") for name in RUN)])
 def test_an_exit_in_a_plug_in_never_ends_a_study_as_if_it_were_done(taetpu, written, here, name, command):
     source, arm, problem = EXITS[name]
     written(source, arm)
@@ -65,9 +69,33 @@ def test_the_plug_in_s_own_check_says_the_same(written, here, capsys, monkeypatc
     assert f"own.py:{line}" in err
 
 
-def test_ctrl_c_while_a_plug_in_is_loaded_is_an_interruption(taetpu, written):
-    written(f"import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n{ffn()}", FFN)
-    assert taetpu("plan", "own.yaml").code == 130
+WAITS = "os.kill(os.getpid(), signal.SIGINT); signal.pause()"
+
+
+@pytest.mark.parametrize("source", [f"import os, signal; {WAITS}\n{ffn()}", ffn(WAITS)], ids=["at import", "in a call"])
+def test_ctrl_c_while_a_plug_in_runs_names_its_line(taetpu, written, here, source):
+    written(source, FFN)
+    code, out, err = taetpu("plan", "own.yaml")
+    assert (code, out) == (130, "")
+    line = next(number for number, line in enumerate(source.splitlines(), start=1) if WAITS in line)
+    assert f"{here / 'own.py'}:{line}" in err
+    assert "error" not in err
+
+
+def test_a_plug_in_that_is_long_in_loading_is_named(taetpu, written, here, monkeypatch):
+    """While it is being loaded: the plug-in goes on once its name is on stderr."""
+    monkeypatch.setattr("taetpu.core.plugin_code.PATIENCE", 0.05)
+    waits = "import sys, time\nend = time.monotonic() + 60\nwhile 'own.py' not in sys.stderr.getvalue():\n"
+    waits += f"    assert time.monotonic() < end\n{ffn()}"
+    written(waits, FFN)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert taetpu("plan", "own.yaml").code == 0
+
+
+def test_a_process_that_a_plug_in_forks_ends_by_itself(process, written):
+    fork = "import os\nif not (child := os.fork()):\n    os._exit(7)\nassert os.waitpid(child, 0)[1] >> 8 == 7"
+    written(f"{fork}\n{ffn()}", FFN)
+    assert process("plan", "own.yaml").code == 0
 
 
 def test_a_plug_in_without_a_mistake_is_admitted(taetpu, written):

@@ -37,6 +37,33 @@ def test_a_new_study_hides_no_module(taetpu, here, contents, name):
     assert taetpu("new", f"{module}-study").code == 0
 
 
+@pytest.mark.parametrize("name", ["conftest", "Conftest", "tests", "setup", "noxfile", "test_idea", "idea_test"])
+def test_a_new_study_is_no_file_that_tools_run(taetpu, here, contents, name):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    assert (code, out) == (2, "")
+    assert f"{name}.py" in err
+    assert "where:  the argument NAME" in err
+    instead = f"study-{name.replace('_', '-')}"
+    assert f"e.g. {instead}\n" in err
+    assert contents(here) == before
+    assert taetpu("new", instead).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("", "my-study"), (".", "my-study"), ("..", "my-study"), ("*", "my-study"), ("__init__", "init"), ("a/b", "a-b")],
+)
+def test_what_is_no_name_is_said_with_one_that_is(taetpu, here, contents, name, instead):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    assert (code, out) == (2, "")
+    assert f"name {name!r}" in err
+    assert "where:  the argument NAME" in err
+    assert f"e.g. {instead}\n" in err
+    assert contents(here) == before
+
+
 def test_a_new_study_may_be_called_as_a_folder_beside_it(taetpu, here):
     (here / "ideas").mkdir()
     (here / "ideas" / "__init__.py").touch()

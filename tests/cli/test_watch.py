@@ -17,7 +17,6 @@ from taetpu.cli import watch as module
 from taetpu.cli.glance import block, screen, shared, shortened, sparkline
 from taetpu.cli.watched import ArmView, PackView, StudyView, Watched
 from taetpu.report import words
-from taetpu.stats import numbers
 from taetpu.store.backend import LocalStore
 
 
@@ -91,10 +90,10 @@ def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under
     watched = Watched(str(root))
     watched.look()
     text = "\n".join(line.plain for line in screen(list(watched.views.values())))
-    arm = json.loads((root / "small/results.json").read_text())["arms"][1]
+    results = json.loads((root / "small/results.json").read_text())
     assert "4/6 runs" in text
     assert "95 % interval" in text
-    assert numbers.interval(arm["ci95"]) in text
+    assert words.interval(results["arms"][1]["ci95"], results) in text
     assert not [verdict for verdict in ("better", "worse", "inconclusive", "equivalent") if verdict in text]
     assert not watched.ended
 

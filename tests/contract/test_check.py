@@ -12,7 +12,7 @@ from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
 from taetpu.core.registry import kinds
-from taetpu.nn.block import SLOTS
+from taetpu.nn.block import SLOTS, LayerConfig
 from taetpu.nn.lm import named_parameters
 from taetpu.spec.loading import load_study
 from taetpu.train.step import init_state
@@ -283,3 +283,23 @@ def test_on_a_task_that_shows_its_question_whole_it_may(study):
         update={"task": component("task", {"kind": "sort", "form": "encoder", "seq_len": 12})}
     )
     assert not sees_later_tokens(shown, loaded.source(arm))
+
+
+def test_what_is_wrong_with_several_arms_comes_together(study):
+    loaded = study("x: {model.ffn: copied}\n  ok: {model.bias: true}\n  y: {model.ffn: meddling}")
+    with pytest.raises(UserError) as caught:
+        check(loaded)
+    assert [error.path[:2] for error in caught.value.each] == [("arms", "x"), ("arms", "y")]
+
+
+def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
+    """However many there are: the time of `plan` does not grow with them."""
+    calls, init = [], LayerConfig.init
+
+    def counted(self, *args, **kwargs):
+        calls.append(self)
+        return init(self, *args, **kwargs)
+
+    monkeypatch.setattr(LayerConfig, "init", counted)
+    check(study("deep: {model.num_layers: 40}"))
+    assert len(calls) < 20

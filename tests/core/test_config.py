@@ -43,16 +43,16 @@ REFUSED = {
         "'3' is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",
     ),
     "a float for an integer": (
-        {"path": "a", "inner": {"size": 3.0}},
-        "3.0 is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",
+        {"path": "a", "inner": {"size": 3.5}},
+        "3.5 is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",
     ),
     "out of range": (
         {"path": "a", "inner": {"rate": 1.5}},
-        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate\n  remedy: e.g. 0.0, the default",
+        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate\n  remedy: below 1, e.g. 0.0, the default",
     ),
     "negative": (
         {"path": "a", "inner": {"size": -1}},
-        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size\n  remedy: e.g. 3, the default",
+        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size\n  remedy: above 0, e.g. 3, the default",
     ),
     "not a mapping": (
         {"path": "a", "inner": 3},

@@ -48,6 +48,7 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     study = load_study(root / "study.yaml")
     study = beside(study, matched(study))
     folder = StudyFolder(open_store(root), study.name)
+    freeze(study, folder)
     _fill(folder, study.runs(), loss)
     found = {}
     if study.tune is not None:

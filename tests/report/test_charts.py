@@ -1,6 +1,7 @@
 """Learning curves as data, and specs that Vega-Lite accepts."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import vl_convert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.report import charts, lines
+from taetpu.report import charts, lines, panels
 from taetpu.report.curves import (
     POINTS,
     SEED_POINTS,
@@ -111,3 +112,31 @@ def test_one_huge_effect_does_not_flatten_the_rest(store_study) -> None:
 def test_comparable_effects_stay_linear(store_study) -> None:
     arms = {"baseline": ({}, 0.0), "small": ({}, 0.02), "other": ({}, 0.05)}
     assert "symlog" not in json.dumps(charts.forest(store_study(arms).read_results()))
+
+
+LONG = [f"mixer.kind=attention,num_heads=8,position=rope,optimizer.lr={lr}" for lr in ("1e-3", "3e-3")]
+
+
+def drawn_names(spec) -> list[str]:
+    """The texts of a chart that stand for one of the long names."""
+    svg = vl_convert.vegalite_to_svg({**spec, "width": 520, "config": charts.THEMES["light"]})
+    return [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg) if text.startswith("mixer")]
+
+
+def test_long_names_that_differ_at_their_end_differ_in_every_chart(store_study) -> None:
+    """Vega would cut their ends."""
+    folder = store_study({"baseline": ({}, 0.0), LONG[0]: ({}, 0.02), LONG[1]: ({}, 0.05)})
+    points = [
+        {"arm": name, "cost": i + 1, "mean": 2.0 - i, "verdict": "better", "front": True} for i, name in enumerate(LONG)
+    ]
+    effects = [{"factors": [name], "effect": 0.1, "ci95": [0.0, 0.2]} for name in LONG]
+    effects.append({"factors": LONG, "effect": 0.1, "ci95": [0.0, 0.2]})
+    for spec, times in (
+        (charts.forest(folder.read_results()), 1),
+        (panels.tradeoff(points, "cost", "val/loss"), 1),
+        (panels.interactions(effects, "min"), 2),
+    ):
+        names = drawn_names(spec)
+        assert len(names) == 2 * times
+        assert len(set(names)) == 2
+        assert {name[-4:] for name in names} == {"1e-3", "3e-3"}

@@ -80,7 +80,7 @@ def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     assert told["without-ffn"][-1] == "holds"
     arms = {arm["name"]: arm for arm in results["arms"]}
     small = arms["without-ffn@dim=8"]
-    assert told["without-ffn"][1] == f"{words.numbers.effect(small['effect'], small['ci95'])} worse"
+    assert told["without-ffn"][1] == f"{words.effect(small, results)} worse"
     assert {row[5] for row in trends.rows} == {"128k params"}
     assert any(note.startswith("An effect holds where") and "Unclear means" in note for note in part.notes)
     assert any("neither is corrected" in note and "same seeds" in note for note in part.notes)

@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 
 from taetpu.report import words
 from taetpu.report.background import Background
-from taetpu.report.exports import markdown, table_text
+from taetpu.report.exports import markdown, prose, table_text
 from taetpu.report.parts import parts
 
 
@@ -53,3 +53,8 @@ def test_text_table_fits_a_terminal(store_study) -> None:
 
 def test_text_is_plain(store_study) -> None:
     assert table_text(store_study().read_results()).isascii()
+
+
+def test_code_in_a_sentence_stays_code_and_all_else_is_shown_as_it_is() -> None:
+    assert prose("as it *is* (`match: params`)") == r"as it \*is\* (`match: params`)"
+    assert prose("an odd ` alone") == r"an odd \` alone"

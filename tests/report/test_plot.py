@@ -1,11 +1,13 @@
 """Any metric of any runs: the right points on the right axis, and mistakes told."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import vl_convert
 
 from taetpu.core.errors import UserError
 from taetpu.report.files import save
@@ -126,3 +128,10 @@ def test_too_many_lines_and_a_name_without_a_format(made: Made, tmp_path: Path) 
         plot([study], "val/loss")
     with pytest.raises(UserError, match=r"'\.doc' is no format|\.doc is no format"):
         save(plot([study], "val/loss", by="study"), tmp_path / "loss.doc")
+
+
+def test_long_names_of_lines_differ_in_the_legend(made: Made) -> None:
+    names = [f"mixer.kind=attention,num_heads=8,position=rope,optimizer.lr={lr}" for lr in ("1e-3", "3e-3")]
+    drawn = plot([made({name: [1.0, 2.0] for name in names})], "val/loss")
+    texts = re.findall(r"<text[^>]*>(mixer[^<]*)</text>", vl_convert.vegalite_to_svg(drawn.to_dict()))
+    assert {text[-4:] for text in texts} == {"1e-3", "3e-3"}

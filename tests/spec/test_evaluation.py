@@ -44,11 +44,18 @@ def test_a_long_study_evaluates_the_whole_split():
     assert sample(steps=100_000).windows == WINDOWS
 
 
-@pytest.mark.parametrize(("asked", "windows"), [("all", WINDOWS), (7, 7), (1000, WINDOWS)])
+@pytest.mark.parametrize(("asked", "windows"), [("all", WINDOWS), (7, 7), (WINDOWS, WINDOWS)])
 def test_a_setting_says_otherwise(asked, windows: int):
     found = sample(eval_windows=asked)
     assert (found.asked, found.windows) == (asked, windows)
     assert Sample.stored(found.frozen) == found
+
+
+def test_more_windows_than_the_split_has_are_refused_with_their_number():
+    with pytest.raises(UserError, match="99999999999") as caught:
+        sample(eval_windows=99999999999)
+    assert caught.value.path == ("eval_windows",)
+    assert str(caught.value.remedy) == f"at most {WINDOWS}, or all"
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "some"])
@@ -56,6 +63,7 @@ def test_what_is_no_number_of_windows_is_refused(value):
     with pytest.raises(UserError, match="must be auto, all or a positive number of windows") as caught:
         load(TrainConfig, {"steps": 1, "eval_windows": value})
     assert caught.value.path == ("eval_windows",)
+    assert "from 1 on" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(("total", "windows"), [(100, 20), (50, 10), (2, 1), (200, 40)])

@@ -65,7 +65,7 @@ def test_another_sample_is_refused(study, stored):
     text = refused(stored, study(PARTS, (), ("steps: 10", "steps: 10, eval_windows: 3")))
     assert "eval_windows was auto when this study was first run, and is 3 now" in text
     assert "5 at base.train.eval_windows" in text
-    assert "eval_windows: auto, or give the study another name" in text
+    assert "--set train.eval_windows=auto; or give the study another name" in text
 
 
 def test_a_folder_without_a_sample_gets_one(study, stored):
@@ -96,7 +96,8 @@ OTHER = "give the study another name, or another --root"
 def test_a_changed_baseline_is_refused(old, new, change, line, study, stored):
     text = refused(stored, study(PARTS, (), (old, new)))
     place = f"  where:  s.yaml:{line} at {change.split()[0]}\n"
-    assert text == f"the baseline is not that of study 's' in this folder: {change}\n{place}  remedy: {OTHER}"
+    assert text.startswith(f"the baseline is not that of study 's' in this folder: {change}\n{place}  remedy: ")
+    assert text.endswith(OTHER)
 
 
 def test_a_baseline_changed_on_the_command_line_is_refused_there(study, stored):

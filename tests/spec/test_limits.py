@@ -42,7 +42,12 @@ ADDED = [
 
 SETS = [
     ("model.num_layers=1000000", "1024"), (f"model.dim={'9' * 27}", "131072"), (f"model.dim={'9' * 5000}", "999"),
-    ("train.batch_size=100000000000", "1048576"), ("task.seq_len=1000000000000", "1048576"),
+    ("train.batch_size=100000000000", "at most 1048576"), ("task.seq_len=1000000000000", "at most 1048576"),
+    ("train.steps=1e18", "at most 2147483647"), ("train.batch_size=1e12", "at most 1048576"),
+    ("train.eval_windows=99999999999", "or all"), ("train.optimizer.lr=0", "above 0"),
+    ("train.optimizer.lr=.inf", "a finite number"), ("train.checkpoint=0", "from 1 on"),
+    ("train.eval_windows=0", "from 1 on"), ("train.compute.loss_chunk=0", "from 1 on"),
+    ("model.layers.0:1000000000.ffn=none", "0:4"),
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
     ("model.dim=&a [*a]", "write it out"), ("model.dim=" + "[" * 5000, "levels"),
     ("model.dim=" + "[" * 5000 + "]" * 5000, "levels"),
@@ -79,6 +84,22 @@ def test_epochs_beyond_what_steps_can_count(epochs: str, study) -> None:
     error = refused(study, "", (f"train.epochs={epochs}", "train.steps=none"))
     assert error.path == (f"--set train.epochs={epochs}",)
     assert "2147483647" in str(error.remedy)
+
+
+WHOLE = [
+    ("train.steps", "1e3", "1000"), ("model.num_layers", "2.0", "2"), ("train.checkpoint", "1e2", "100"),
+    ("train.eval_windows", "5e0", "5"), ("train.eval_every", "5.0", "5"), ("model.dim", "3.2e1", "32"),
+    ("model.mixer.drop_heads", "[1.0]", "[1]"), ("model.layers.0:2.ffn", "none", "none"),
+]  # fmt: skip
+
+
+def test_a_whole_number_written_as_a_float_is_that_number_in_every_field(study) -> None:
+    one = study("seeds: [1e1, 2.0]\nmeasure: {looks: [2.0, 4e0]}\n", tuple(f"{path}={a}" for path, a, _ in WHOLE))
+    two = study("seeds: [10, 2]\nmeasure: {looks: [2, 4]}\n", tuple(f"{path}={b}" for path, _, b in WHOLE))
+    assert (one.baseline, one.seeds, one.measure) == (two.baseline, two.seeds, two.measure)
+    assert [run.id for run in one.runs()] == [run.id for run in two.runs()]
+    with pytest.raises(UserError, match=r"2\.5 is not allowed"):
+        study("", ("train.steps=2.5",))
 
 
 def test_a_model_of_many_layers_in_many_arms(study) -> None:

@@ -50,6 +50,11 @@ def test_a_folder_is_no_study(folder: Path) -> None:
     assert message(folder).startswith("this is a folder, not a study file\n")
 
 
+def test_a_pipe_is_no_study_and_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.yaml")
+    assert message(folder / "pipe.yaml").startswith("this is a pipe, not a study file\n")
+
+
 @pytest.mark.parametrize("key", NOT_YET)
 def test_keys_of_later_versions_are_refused_by_name(key: str, study) -> None:
     with pytest.raises(UserError, match=f"'{key}' is not there yet in this version"):

@@ -58,10 +58,42 @@ def test_what_only_follows_from_a_mistake_is_not_told(folder) -> None:
     sections = "task: {kind: copy, seq_len: 8}\n  model: {dim: x, num_layers: 1}\n  train: {steps: x, epochs: 2}\n"
     text = f"study: s\nbase:\n  {sections}"
     assert places(mistakes(folder, text)) == [("base.model.dim", 4), ("base.train.steps", 5)]
+    misspelt = text.replace("seq_len: 8", "seq_lem: 8").replace("dim: x", "dim: 8").replace("steps: x, ", "")
+    assert places(mistakes(folder, misspelt)) == [("base.task.seq_lem", 3)]
+
+
+def test_a_missing_field_beside_unknown_ones(folder) -> None:
+    sections = "task: {kind: copy, colour: red}\n  model: {wide: 8, num_layers: 1}\n  train: {steps: 2}\n"
+    text = f"study: s\nbase:\n  {sections}"
+    found = mistakes(folder, text)
+    assert places(found) == [
+        ("base.task.colour", 3), ("base.task", 3), ("base.model.wide", 4), ("base.model", 4)
+    ]  # fmt: skip
+    assert [str(error.remedy) for error in found[1::2]] == ["add seq_len: ...", "add dim: ..."]
+
+
+def test_the_file_and_every_set(folder) -> None:
+    """A path of `--set` that matches nothing hides neither the others nor what is wrong in the file."""
+    sets = ("model.mixr=3", "train.stps=2", "model.layers.9.ffn=none", "model.layers.8.ffn=none", "nothing")
+    sections = "task: {kind: copy, seq_len: 8}\n  model: {dim: 8, num_layers: 2}\n  train: {steps: 2, batch_size: 0}\n"
+    text = f"study: s\nbase:\n  {sections}"
+    assert sorted(places(mistakes(folder, text, sets))) == [
+        ("--set model.layers.8.ffn=none", None), ("--set model.layers.9.ffn=none", None),
+        ("--set model.mixr=3", None), ("--set nothing", None), ("--set train.stps=2", None),
+        ("base.train.batch_size", 5),
+    ]  # fmt: skip
+
+
+def test_every_arm_that_cannot_be_compared(study) -> None:
+    bpe = "{kind: bpe, vocab_size: 270}"
+    text = f"arms:\n  b: {{task.tokenizer: byte}}\n  ok: {{model.bias: true}}\n  c: {{task.tokenizer: {bpe}}}\n"
+    with pytest.raises(UserError) as caught:
+        study(text).runs()
+    assert places(caught.value.each) == [("arms.b.task.tokenizer", 7), ("arms.c.task.tokenizer", 9)]
 
 
 def test_of_very_many_the_first_are_shown_and_the_others_counted(folder) -> None:
-    (first, *others) = mistakes(folder, "study: s\n" + "".join(f"wrong{i}: 1\n" for i in range(30)))
+    (first, *others) = mistakes(folder, "study: s\nbase: {}\n" + "".join(f"wrong{i}: 1\n" for i in range(30)))
     assert len(others) >= 29
     assert str(first).count("unknown field") == MOST
     assert str(first).endswith(f"and {1 + len(others) - MOST} more")

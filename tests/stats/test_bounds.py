@@ -69,7 +69,7 @@ def test_a_report_says_that_an_interval_is_cut_and_names_no_impossible_effect(ac
     assert "no effect on val/accuracy is found" in noise
     assert "0.82" in noise  # 1 less the baseline's mean
     row = words.rows(accuracy)[1]
-    assert row.interval == "-1.0 to +1.0"
+    assert row.interval == "-1.00 to +1.00"
     assert (row.mean, row.effect) == ("0.24", "+0.06")  # as many decimals as its means
 
 

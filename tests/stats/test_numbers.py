@@ -16,7 +16,7 @@ from taetpu.stats import numbers
         (None, None, "-"),
         (0.0, None, "0"),
         (-1e-16, None, "0"),
-        (0.0, (-0.02, 0.02), "0"),
+        (0.0, (-0.02, 0.02), "0.000"),
     ],
 )
 def test_effect_is_cut_where_it_becomes_uncertain(value, interval, text: str) -> None:

@@ -1,13 +1,20 @@
-"""What a study's folder records when seeds are added: whether verdicts could be read before."""
+"""What a study's folder records of its study, and how another study in it is refused."""
+
+import re
+import shlex
 
 import pytest
 from tests.small import TINY
 
+from taetpu.core.errors import UserError
+from taetpu.spec.design import check_frozen
 from taetpu.spec.loading import load_study
 from taetpu.stats.plan import read_plan
+from taetpu.stats.planned import departures
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
+from taetpu.study.run import run
 
 ARMS = "arms:\n  momentum: {train.optimizer.b1: 0.5}\n"
 
@@ -48,9 +55,66 @@ def test_where_no_verdict_could_be_read_more_seeds_cost_nothing(froze, seeds, do
     assert (rate, folder.read_study()["judged_at"]) == (0.05, [])
 
 
+def test_a_plan_that_is_written_again_behind_runs_says_so(froze):
+    """Who deletes study.yaml could choose another metric by what the runs came to."""
+    _, folder = froze(2, 2)
+    assert "planned_after" not in folder.read_study()
+    folder.store.delete(f"{folder.name}/study.yaml")
+    _, folder = froze(2, 2)
+    stored = folder.read_study()
+    assert stored["planned_after"] == 4
+    (departure,) = departures(stored, read_plan(stored, folder.where))
+    assert "written after 4 runs had ended" in departure
+    _, folder = froze(3, 3)
+    assert folder.read_study()["planned_after"] == 4
+
+
 def test_of_a_folder_without_the_record_the_worst_is_assumed(froze):
     _, folder = froze(3, done=2)
     stored = folder.read_study()
     del stored["judged_at"]
     folder.write_study(stored, replace=True)
     assert froze(5, done=5)[0] > 0.05
+
+
+INERT = f"{TINY}arms:\n  inert: {{model.layers.0.mixer.head_dim: 4}}\n"
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("train.steps=8",),
+        ("model.norm.kind=layer", "task.symbols=5", "train.optimizer.lr=2e-3"),
+        ("train.eval_windows=3",),
+        ("train.steps=8", "train.eval_windows=all"),
+        (),
+    ],
+    ids=str,
+)
+def test_another_study_in_the_folder_is_refused_with_the_options_that_it_was_made_with(tmp_path, sets):
+    """Before arms are proved: the inert arm would be refused there."""
+    file = tmp_path / "s.yaml"
+    file.write_text(INERT)
+    study = load_study(file, sets)
+    folder = StudyFolder(open_store(tmp_path), study.name)
+    freeze(study, folder)
+    now = () if sets else ("train.steps=9",)
+    with pytest.raises(UserError) as caught:
+        run(file, now, root=str(tmp_path))
+    assert "inert" not in str(caught.value)
+    remedy = str(caught.value.remedy)
+    assert ("without --set" in remedy) == (not sets)
+    options = re.search(r"--set .*?(?=; or )", remedy) if sets else None
+    named = shlex.split(options[0])[1::2] if options else []
+    check_frozen(folder.read_study(), load_study(file, named))
+
+
+def test_the_same_sample_written_otherwise_is_the_same_study(tmp_path):
+    """A folder of an earlier version may have asked for more windows than there are."""
+    (tmp_path / "s.yaml").write_text(TINY)
+    study = load_study(tmp_path / "s.yaml", ("train.eval_windows=all",))
+    folder = StudyFolder(open_store(tmp_path), study.name)
+    freeze(study, folder)
+    stored = folder.read_study()
+    stored["evaluation"]["asked"] = 1000
+    check_frozen(stored, study)

@@ -1,5 +1,6 @@
 """A screen of studies as `taetpu status --watch` shows it: at most 80 columns, and no more lines than there are."""
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ from rich.text import Text
 from taetpu.cli.tables import WIDTH, filled
 from taetpu.cli.watched import ArmView, PackView, StudyView
 from taetpu.report.names import fitted
+from taetpu.stats import numbers
 
 BAR = 16
 LEAST = 3
@@ -128,7 +130,7 @@ def table(view: StudyView, arms: Sequence[ArmView], signs: bool) -> list[Text]:
     columns = {
         "done": [f"{arm.done}/{arm.seeds}" for arm in arms],
         "step": [f"{arm.step:,}" if arm.step else "" for arm in arms],
-        **{name: [_value(arm.values.get(name)) for arm in arms] for name in view.metrics},
+        **{name: [_value(arm.values.get(name), view.places) for arm in arms] for name in view.metrics},
         "effect": [arm.effect for arm in arms],
         last: [arm.said for arm in arms],
     }
@@ -162,10 +164,8 @@ def _row(name: str, width: int, cells: dict[str, tuple[str, list[str]]], style: 
     return line
 
 
-def _value(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
+def _value(value: float | None, places: int) -> str:
+    return "" if value is None else numbers.number(value, places) if math.isfinite(value) else str(value)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -89,6 +89,8 @@ def dumps_of(file: Path, root: str | None) -> Dumps | None:
     from taetpu.store.documents import from_yaml
     from taetpu.store.study import StudyFolder
 
+    if not file.is_file():
+        return None
     try:
         data = from_yaml(file.read_bytes(), str(file))
         folder = StudyFolder(open_store(default_root(root)), str(data["study"]))

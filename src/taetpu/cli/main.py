@@ -39,9 +39,14 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BaseException:
+        except BaseException as error:
             if (plugins := sys.modules.get("taetpu.core.plugins")) is None:
                 raise
+            from taetpu.core.interrupt import pressed
+            from taetpu.core.plugin_code import place
+
+            if pressed(error) and (where := place(error)):
+                sys.stderr.write(f"\nstopped in a plug-in, at {where}")
             with plugins.attributed():
                 raise
 

@@ -1,5 +1,6 @@
 """`taetpu status`, `list` and `report`: what is stored, without touching it."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,6 +67,8 @@ def status(
         _watch(place, every, as_json)
         return
     found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
+    for study in studies:
+        _warn_of_plan(study)
     if as_json:
         show_json(found)
     elif not found:
@@ -75,6 +78,16 @@ def status(
         _show_status(found[study.name])
         if "problem" not in found[study.name][0]:
             notice(_departures(study))
+
+
+def _warn_of_plan(study: "StudyFolder") -> None:
+    """Print a warning on stderr where the plan of the packs is damaged: no result depends on it, but `run` needs it."""
+    from taetpu.core.errors import UserError
+
+    try:
+        study.read_plan()
+    except UserError as error:
+        typer.echo(f"warning: {error.file}: {error.problem}; `taetpu run` needs it: {error.remedy}", err=True)
 
 
 def _watch(place: str, every: float, as_json: bool) -> None:
@@ -127,7 +140,7 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
                 "effect": judged[arm]["effect"],
                 "ci95": judged[arm]["ci95"],
                 "standing": standing(judged[arm]),
-                "places": mean_places(found, arm),
+                "places": mean_places(found),
             }
         )
     return rows
@@ -149,7 +162,7 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
         typer.echo(f"  {rows[0]['problem']}")
         return
     apart = ("effect", "ci95", "standing", "places")
-    show_table([{key: value for key, value in row.items() if key not in apart} for row in rows])
+    show_table([{key: _figure(value, row["places"]) for key, value in row.items() if key not in apart} for row in rows])
     effects = [row for row in rows if row["effect"] is not None]
     if not effects:
         return
@@ -160,7 +173,7 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
             {
                 "arm": row["arm"],
                 "effect": numbers.effect(row["effect"], row["ci95"], row["places"]),
-                "95 % interval": numbers.interval(row["ci95"]),
+                "95 % interval": numbers.interval(row["ci95"], row["places"]),
                 "verdict": "" if interim else row["standing"],
             }
             for row in effects
@@ -168,9 +181,16 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
     )
 
 
+def _figure(value: Any, places: int) -> Any:
+    """A mean as text, with the decimals that effects have at least; anything else as it is."""
+    from taetpu.stats import numbers
+
+    return numbers.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
+
+
 def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
     values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
-    return round(sum(values) / len(values), 4) if values else None
+    return sum(values) / len(values) if values else None
 
 
 def report(
@@ -192,6 +212,7 @@ def report(
     from taetpu.store.index import one_study
 
     study = one_study(folder)
+    _warn_of_plan(study)
     if verify:
         from taetpu.cli.checks import verify_study
 

@@ -41,6 +41,8 @@ Pack = Annotated[
     ),
 ]
 
+ARGUMENT = ("the argument NAME",)
+
 
 def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
     """Write a commented study and a plug-in to start from. An existing file is never overwritten.
@@ -50,15 +52,18 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     from importlib.resources import files
 
     from taetpu.core.errors import UserError
-    from taetpu.core.modules import shadowed
+    from taetpu.core.modules import run_by_tools, shadowed
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")
-    check_name(name, "study", ())
+    check_name(name, "study", ARGUMENT)
     if module := shadowed(name):
         problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
-        raise UserError(problem, path=("NAME",), remedy=f"use another name, e.g. {name}-study")
+        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. {name}-study")
+    if run_by_tools(name):
+        problem = f"{name}.py would be taken for a file of tests or packaging by pytest, pip or nox"
+        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. study-{name.replace('_', '-')}")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")
@@ -170,7 +175,14 @@ def _show_training(found: dict[str, Any]) -> None:
         show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
         typer.echo("")
     typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
-    if found["packs"]:
+    for one in found["memory"]:
+        needed, there = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
+        say(
+            f"does not fit into memory: {', '.join(one['arms'])}: training a run keeps {needed} (parameters, gradients "
+            f"and the optimizer's moments), and {one['where']} has {there}; `taetpu run` refuses to train it",
+            hanging=2,
+        )
+    if found["packs"] and not found["memory"]:
         say(f"time: {_time(found['time'])}", hanging=2)
         if sampled := _sampled(found["evaluation"]):
             say(f"evaluation: {sampled}", hanging=2)

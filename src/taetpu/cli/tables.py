@@ -65,11 +65,10 @@ def show_table(rows: list[dict[str, Any]]) -> None:
     for name in names:
         cells = [_cell(row[name]) for row in rows]
         figures = [cell for cell in cells if FIGURE.fullmatch(cell)]
-        text = any(isinstance(row[name], str) for row in rows)
         whole = len(figures) == len([cell for cell in cells if cell])
         words = [len(word) for cell in (name, *cells) for word in cell.split()]
         least = max(len(name if whole else ""), *map(len, figures), min(SHORT, max(words)))
-        justify = "left" if text else "right"
+        justify = "right" if whole else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=whole, min_width=least)
         needed += least + 2 * (name != names[-1])
     for row in rows:

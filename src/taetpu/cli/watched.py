@@ -58,8 +58,8 @@ class PackView:
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study at one moment. `metrics` are the series in its arms' `values`; `tried` is the number of runs beside its
-    own, which tuning made.
+    """A study at one moment. `metrics` are the series in its arms' `values`, shown with `places` decimals; `tried` is
+    the number of runs beside its own, which tuning made.
     """
 
     name: str
@@ -68,6 +68,7 @@ class StudyView:
     headline: str = ""
     interim: bool = True
     metrics: Sequence[str] = ()
+    places: int = 4
     tried: int = 0
     departures: Sequence[str] = ()
     problem: str = ""
@@ -140,6 +141,7 @@ def _view(feed: Feed) -> StudyView:
         packs=_packs(feed),
         headline=feed.effects.get("headline", ""),
         metrics=metrics,
+        places=feed.effects.get("places", StudyView.places),
         interim=any(row["verdict"] == "interim" for row in rows.values()),
         tried=len(feed.runs) - len(own),
         departures=_departures(feed.folder),

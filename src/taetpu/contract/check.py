@@ -14,11 +14,12 @@ from taetpu.contract.declared import declared, folded
 from taetpu.contract.inert import reason
 from taetpu.contract.outputs import refuse_other_outputs
 from taetpu.core.config import components
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import Mistakes, UserError, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import attributed, unchanged
 from taetpu.core.traced import active
 from taetpu.spec.design import Arm, Study
+from taetpu.spec.origins import one_of_each_list
 from taetpu.spec.overrides import apply
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token
@@ -78,14 +79,19 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
 
     Raises:
         UserError: an arm, or one of its overrides, changes nothing; two arms are the same; an arm changes more than it
-            says; a model cannot be built, or a plug-in raises.
+            says; a model cannot be built, or a plug-in raises. What is wrong with several arms comes together.
     """
-    contract = Contract(study)
+    contract, mistakes = Contract(study), Mistakes()
     with _without_collections(), unchanged():
+        told(0, len(study.arms))
         contract.refuse_blind()
-        for number, arm in enumerate(study.arms, start=1):
-            contract.admit(arm)
+        contract.admit(study.arms[0])
+        for number, arm in enumerate(study.arms[1:], start=1):
             told(number, len(study.arms))
+            with mistakes.collected():
+                contract.admit(arm)
+        told(len(study.arms), len(study.arms))
+    one_of_each_list(mistakes).raised()
     return contract.known
 
 

@@ -6,7 +6,7 @@ program, which is about all results at once, and sees what a jaxpr's text hides:
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,9 +17,21 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def lineage(traced: ClosedJaxpr, inputs: Sequence[bytes]) -> list[bytes]:
+Known = dict[int, Any]
+"""What does not depend on inputs, by the `id` of its part of the traced function: a deep model calls one part often."""
+
+
+def lineage(traced: ClosedJaxpr, inputs: Sequence[bytes], parts: Known | None = None) -> list[bytes]:
     """A digest for each result of a traced function, given one for each of its inputs."""
-    return _results(traced.jaxpr, [of_value(const) for const in traced.consts], inputs)
+    parts = {} if parts is None else parts
+    consts = _once(parts, traced, lambda: [of_value(const) for const in traced.consts])
+    return _results(traced.jaxpr, consts, inputs, parts)
+
+
+def _once(parts: Known, of: Any, compute: Callable[[], Any]) -> Any:
+    if id(of) not in parts:
+        parts[id(of)] = compute()
+    return parts[id(of)]
 
 
 def of_value(value: Any, dtype: Any = None) -> bytes:
@@ -30,36 +42,37 @@ def of_value(value: Any, dtype: Any = None) -> bytes:
     return _digest(array.dtype.str, array.shape, array.tobytes())
 
 
-def _results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[bytes]) -> list[bytes]:
+def _results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[bytes], parts: Known) -> list[bytes]:
     known: dict[Any, bytes] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
 
     def of(atom: Any) -> bytes:
         if isinstance(atom, Literal):
             aval: Any = atom.aval
-            return of_value(atom.val, aval.dtype)
+            return _once(parts, atom, lambda: of_value(atom.val, aval.dtype))
         return known[atom]
 
     for eqn in jaxpr.eqns:
         operands = [of(atom) for atom in eqn.invars]
         if eqn.primitive.name == "jit":  # is what it does: neither its name nor where it was cut matters
-            results = lineage(eqn.params["jaxpr"], operands)
+            results = lineage(eqn.params["jaxpr"], operands, parts)
         else:
-            made = _digest(eqn.primitive.name, _settings(eqn.params), *operands)
+            settings = _once(parts, eqn, lambda eqn=eqn: _settings(eqn.params, parts).encode())
+            made = _digest(eqn.primitive.name, settings, *operands)
             results = [_digest(made, i) for i in range(len(eqn.outvars))]
         known |= zip(eqn.outvars, results, strict=True)
     return [of(atom) for atom in jaxpr.outvars]
 
 
-def _settings(value: Any) -> str:
+def _settings(value: Any, parts: Known) -> str:
     """An operation's parameters as text: inner functions by their lineage, no addresses."""
     if isinstance(value, dict):
-        return ";".join(f"{name}={_settings(setting)}" for name, setting in sorted(value.items()))
+        return ";".join(f"{name}={_settings(setting, parts)}" for name, setting in sorted(value.items()))
     if isinstance(value, tuple | list):
-        return f"({','.join(map(_settings, value))})"
+        return f"({','.join(_settings(item, parts) for item in value)})"
     if isinstance(value, ClosedJaxpr):
-        return ",".join(digest.hex() for digest in lineage(value, _places(value.jaxpr)))
+        return ",".join(digest.hex() for digest in lineage(value, _places(value.jaxpr), parts))
     if isinstance(value, Jaxpr):
-        return ",".join(digest.hex() for digest in _results(value, [], _places(value)))
+        return ",".join(digest.hex() for digest in _results(value, [], _places(value), parts))
     if isinstance(value, np.ndarray | jax.Array):
         return of_value(value).hex()
     if callable(value) and not isinstance(value, type):  # how to differentiate or batch it, not what it computes

@@ -70,7 +70,11 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[Where,
         for name, part in PARTS[slot].items():
             if name != "in_attention" and acts(component, name):
                 yield (slot,), component, part, first
+    alike: set[int] = set()  # most layers of a deep model are one object
     for i, layer in enumerate(model.layers):
+        if id(layer) in alike:
+            continue
+        alike.add(id(layer))
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
         if attends and isinstance(getattr(layer.mixer, "scores", None), Component):
             yield ("layers", i, "mixer", "scores"), layer.mixer.scores, PARTS["scores"][""], at

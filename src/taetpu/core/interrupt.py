@@ -12,9 +12,22 @@ from typing import Any
 AGAIN = 0.02  # seconds after which a dropped Ctrl-C is raised once more
 
 
+class Pressed(KeyboardInterrupt):
+    """Ctrl-C as a signal, which a `KeyboardInterrupt` that other code raises is not."""
+
+
+def pressed(error: BaseException) -> bool:
+    """Is an exception a Ctrl-C? Python's own handler, outside of `listening`, does not distinguish it from code that
+    raises `KeyboardInterrupt`, which then counts as one.
+    """
+    if type(error) is KeyboardInterrupt:
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(error, KeyboardInterrupt)
+
+
 @contextmanager
 def listening() -> Iterator[Callable[[], None]]:
-    """Ctrl-C raises `KeyboardInterrupt` at once; soon after if that was dropped; else at the next call of what this
+    """Ctrl-C raises `Pressed` at once; soon after if that was dropped; else at the next call of what this
     gives.
 
     An exception that is raised in a callback of the garbage collector (jax has one) Python drops: it says so on stderr
@@ -25,12 +38,12 @@ def listening() -> Iterator[Callable[[], None]]:
 
     def note(number: int, frame: Any) -> None:
         heard.set()
-        raise KeyboardInterrupt
+        raise Pressed
 
     def check() -> None:
         if heard.is_set():
             answered.set()
-            raise KeyboardInterrupt
+            raise Pressed
 
     def again() -> None:
         if not answered.is_set():
@@ -59,7 +72,7 @@ class _Note:
     def __call__(self, number: int, frame: Any) -> None:
         self.heard += 1
         if self.heard > 1:
-            raise KeyboardInterrupt
+            raise Pressed
 
 
 @contextmanager
@@ -97,7 +110,7 @@ def held() -> Iterator[None]:
     with noted() as heard:
         yield
     if heard():
-        raise KeyboardInterrupt
+        raise Pressed
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """From plain data (as YAML gives it) to configs and components, with errors that say where and what would be right."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -18,6 +19,7 @@ C = TypeVar("C", bound=Config)
 RIGHT_TYPES = {
     "int": "a whole number, e.g. 4",
     "float": "a number, e.g. 0.1",
+    "finite": "a finite number, e.g. 0.1",
     "bool": "true or false",
     "string": "text; in quotes, where it looks like a number",
     "tuple": "a list, e.g. [first, second]",
@@ -26,39 +28,43 @@ RIGHT_TYPES = {
 
 MAX_INT = 2**63 - 1
 
+# How a remedy states a limit, by how pydantic calls it.
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+
 
 def load(cls: type[C], data: Any, path: Where = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
 
-    `none` means None wherever a field may be None.
+    `none` means None wherever a field may be None, and a whole number may be written as a float (`1e3`).
 
     Raises:
-        UserError: unknown fields or kinds, wrong types, values out of range, all of them together; paths say where,
-            from `path` on.
+        UserError: unknown or missing fields, unknown kinds, wrong types, values out of range, all of them together;
+            paths say where, from `path` on. What may only follow from another mistake is left out: a missing field
+            that an unknown one resembles, and checks of fields against each other where a field could not be read.
     """
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
         raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {names(cls)}")
     values, mistakes = {}, Mistakes()
+    unread = set[str]()  # fields that are written, or may be under another name
     for key, value in data.items():
         with mistakes.collected():
             if key not in cls.model_fields:
+                unread |= set(get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.5)) - data.keys()
                 raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
+            unread.add(key)
             values[key] = _field(cls, key, value, (*path, key))
+            unread.remove(key)
     made = None
     try:
         made = cls.model_validate(values)
     except ValidationError as error:
         wrong = {details["loc"][:1]: details for details in reversed(error.errors())}  # of a union's, the first
-        there = [
-            wrong[place] for place in reversed(wrong) if place not in {(key,) for key in data if key not in values}
-        ]
-        misspelt = len(data.keys() - cls.model_fields.keys()) > 0  # then what is missing may be there under that name
-        there = [details for details in there if not (misspelt and details["type"] == "missing")]
+        there = [wrong[place] for place in reversed(wrong) if not unread.intersection(map(str, place))]
         mistakes += [_explained(cls, details, path) for details in there]
     except UserError as error:  # a config's own check of its fields against each other
-        mistakes += [] if mistakes else error.at(*path).each
+        mistakes += [] if unread else error.at(*path).each
     mistakes.raised()
     assert made is not None
     for name, value in made:
@@ -157,11 +163,21 @@ def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
         return load(inner, value, path)
     if inner is not None and isinstance(value, list | tuple):
         return tuple(load(inner, item, (*path, i)) for i, item in enumerate(value))
-    return _tuples(value) if isinstance(value, list) else value
+    types = _leaves(cls.model_fields[name].annotation)
+    return plain(value, integers=int in types and float not in types)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def plain(value: Any, integers: bool = False) -> Any:
+    """A value with tuples for lists and, where `integers` are asked for, its whole floats as integers."""
+    if isinstance(value, list | tuple):
+        return tuple(plain(item, integers) for item in value)
+    return int(value) if integers and isinstance(value, float) and value.is_integer() else value
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of."""
+    inner = get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]
+    return set[Any]().union(*map(_leaves, inner)) if inner else {annotation}
 
 
 def _explained(cls: type[Config], first: ErrorDetails, path: Where) -> UserError:
@@ -173,10 +189,10 @@ def _explained(cls: type[Config], first: ErrorDetails, path: Where) -> UserError
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = message.replace("should be", "must be").replace("a valid tuple", "a list")
-    remedy = RIGHT_TYPES.get(first["type"].split("_")[0])
+    remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # of a list; what to put in it, its description says
         message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
-    bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in ("ge", "gt", "le", "lt")}
+    bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in BOUNDS}
     if remedy is None and where and bounds:
         remedy = _instead(cls.model_fields[str(where[0])], bounds)
     given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
@@ -184,9 +200,11 @@ def _explained(cls: type[Config], first: ErrorDetails, path: Where) -> UserError
 
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
-    """What may stand in the place of what is out of bounds: the default if there is one, or what is just within."""
+    """What may be written instead of what is out of bounds: the limit, and the default if there is one."""
+    shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
+    limit = ", ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:
-        return f"e.g. {field.default}, the default"
+        return f"{limit}, e.g. {field.default}, the default"
     if "gt" in bounds:
-        return f"e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}"
-    return f"at least {bounds['ge']}" if "ge" in bounds else f"at most {bounds.get('le', bounds.get('lt'))}"
+        return f"{limit}, e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}"
+    return limit

@@ -9,6 +9,14 @@ from pkgutil import iter_modules
 AT_START = ("sitecustomize", "usercustomize")
 """Modules that Python imports by itself at start-up, where it finds any."""
 
+BY_TOOLS = re.compile(r"conftest|noxfile|setup|tests|test_.*|.*_test", re.IGNORECASE)
+"""Names of files that tools run by themselves where they find any: pytest, pip, nox; and the usual package of tests."""
+
+
+def run_by_tools(name: str) -> bool:
+    """Would a tool import or run a file `name`.py of this folder by itself?"""
+    return BY_TOOLS.fullmatch(name) is not None
+
 
 def shadowed(name: str) -> str | None:
     """Return the module that a file `name`.py would hide from programs started in its folder, or None.

@@ -16,11 +16,13 @@ from types import ModuleType
 from taetpu.core.config import Component
 from taetpu.core.declarations import refuse_malformed
 from taetpu.core.errors import UserError
+from taetpu.core.interrupt import pressed
+from taetpu.core.plugin_code import PREFIX, announced, guard_exit
 from taetpu.core.registry import BUILTIN, registered, withdraw
 from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
-PREFIX = "taetpu_plugin_"
 _LOADED: dict[str, Snapshot] = {}  # what all runs share, as it was when the plug-ins had been loaded
+UTF_8 = "save it as UTF-8 text, without another encoding in its first two lines"
 INSTEAD = "register a kind instead, and name it in the arms that are to use it"
 
 
@@ -66,8 +68,10 @@ def _load(file: Path) -> Plugin:
         with suppress(Exception):  # an import that fails is explained when the plug-in makes it
             import_module(module)
     before = Snapshot()
+    guard_exit()
     try:
-        _run(name, file, tree)
+        with announced(file):
+            _run(name, file, tree)
         found = registered(name)
         if not found:
             raise UserError(
@@ -81,7 +85,7 @@ def _load(file: Path) -> Plugin:
     except BaseException as error:
         _forget(name)
         _undo(before, name)
-        if isinstance(error, UserError | KeyboardInterrupt):
+        if isinstance(error, UserError) or pressed(error):
             raise
         raise explained(error, file) or error from None
     if changed := _undo(before, name):
@@ -100,18 +104,28 @@ def _read(file: Path) -> bytes:
 
 def _parsed(file: Path, source: bytes) -> ast.Module:
     """A file's syntax tree. Python says of some files only while it parses them that they are too deep or too long."""
-    line = None
+    text = _decoded(file, source)
+    line = remedy = None
     try:
-        return ast.parse(decode_source(source), file)
-    except UnicodeDecodeError as error:
-        problem, line = f"{error.object[error.start : error.end]!r} is not {error.encoding}", None
-        line = error.object[: error.start].count(b"\n") + 1
+        return ast.parse(text, file)
     except SyntaxError as error:
         problem, line = error.msg, error.lineno
+        remedy = UTF_8 if "null bytes" in problem else None
     except (ValueError, RecursionError, MemoryError) as error:
         problem = str(error) or type(error).__name__
-    remedy = "save it as UTF-8 text" if "null bytes" in problem or "utf-8" in problem else None
     raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=remedy)
+
+
+def _decoded(file: Path, source: bytes) -> str:
+    line = None
+    try:
+        return decode_source(source)
+    except UnicodeDecodeError as error:
+        problem = f"{error.object[error.start : error.end]!r} is not {error.encoding}"
+        line = error.object[: error.start].count(b"\n") + 1
+    except (SyntaxError, LookupError) as error:  # a wrong declaration of the encoding, or bytes of another one
+        problem = f"{error}, and the file begins with {source[:4]!r}"
+    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=UTF_8)
 
 
 def _imported(tree: ast.Module) -> list[str]:
@@ -167,8 +181,8 @@ def explained(error: BaseException, file: Path | None = None) -> UserError | Non
 def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
     """Turn every exception that comes out of a plug-in into a `UserError` with its file and line.
 
-    `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` in a plug-in does not end
-    a study as if it were done. Ctrl-C is not.
+    `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` or `os._exit(0)` in a
+    plug-in does not end a study as if it were done. Ctrl-C is not, but a `KeyboardInterrupt` that a plug-in raises is.
 
     Args:
         problem: what cannot be done when no line of a plug-in raises it, but something that one returned does.
@@ -176,9 +190,11 @@ def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[No
     """
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except UserError:
         raise
     except BaseException as error:
+        if pressed(error):
+            raise
         if (found := explained(error)) is not None:
             raise found from None
         plugged = [component for component in used if component.plugin]
@@ -204,10 +220,21 @@ def unchanged() -> Iterator[None]:
     except BaseException:
         _put_back_later_changes()
         raise
+    refuse_changes("while it is built")
+
+
+def refuse_changes(when: str = "after it was loaded") -> None:
+    """Put back what plug-ins have changed since they were loaded, a thread of theirs among them.
+
+    It takes a tenth of a second, and nothing without plug-ins.
+
+    Raises:
+        UserError: anything that all runs share was changed, except values that the program itself may cache.
+    """
     if changed := _put_back_later_changes():
         word = re.findall(r"\w+", changed[0].name)[-1].encode()
         modules = [module for module in _modules() if word in Path(str(module.__file__)).read_bytes()] or _modules()
-        problem = f"a kind of this plug-in {_listed(changed)}, which all runs share, while it is built"
+        problem = f"a kind of this plug-in {_listed(changed)}, which all runs share, {when}"
         raise UserError(problem, file=modules[-1].__file__, remedy=INSTEAD)
 
 

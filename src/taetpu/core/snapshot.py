@@ -16,6 +16,14 @@ ATTRIBUTES = {
     FunctionType: ("__code__", "__defaults__", "__kwdefaults__"),
     FieldInfo: ("default", "default_factory", "annotation"),
 }
+RULED = ("custom_jvp", "custom_vjp")
+"""Types of jax's functions with rules of their own for derivatives, which are attributes."""
+TABLES = {
+    "jax._src.interpreters.ad": ("primitive_jvps", "primitive_transposes"),
+    "jax._src.interpreters.batching": ("primitive_batchers", "fancy_primitive_batchers"),
+    "jax._src.interpreters.mlir": ("_lowerings", "_platform_specific_lowerings"),
+}
+"""By module: what jax does with each primitive. A plug-in may add its own primitives."""
 DEEPEST = 8  # containers within containers
 ABSENT = object()
 
@@ -118,6 +126,9 @@ def _of_module(name: str, module: ModuleType) -> Iterator[_Held]:
         return
     content = dict(vars(module))
     yield _Held(name, module, content)
+    for table in TABLES.get(name, ()):
+        if isinstance(held := content.get(table), dict):
+            yield _Held(f"{name}.{table}", held, dict(held))
     for attribute, value in content.items():
         here = f"{name}.{attribute}"
         if isinstance(value, type):
@@ -129,6 +140,10 @@ def _of_module(name: str, module: ModuleType) -> Iterator[_Held]:
                         yield from _inside(f"{here}.{key}", member, name)
         elif package == "taetpu" and not attribute.startswith("__"):
             yield from _inside(here, value, name, cache=attribute.startswith("_"))
+        elif isinstance(value, FunctionType) and value.__module__ == name:
+            yield _Held(here, value, {key: getattr(value, key) for key in ATTRIBUTES[FunctionType]})
+        elif type(value).__name__ in RULED and value.__module__ == name:
+            yield _Held(here, value, dict(vars(value)))
 
 
 def _inside(name: str, value: Any, module: str, *, cache: bool = False, depth: int = DEEPEST) -> Iterator[_Held]:

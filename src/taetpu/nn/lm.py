@@ -92,7 +92,9 @@ def selected(where: int | str, num_layers: int) -> list[int]:
     text = str(where)
     try:
         if ":" in text:
-            found = list(range(num_layers))[slice(*(parse_int(part) if part else None for part in text.split(":")))]
+            cut = slice(*(parse_int(part) if part else None for part in text.split(":")))
+            beyond = any(end is not None and not -num_layers <= end <= num_layers for end in (cut.start, cut.stop))
+            found = [] if beyond else list(range(num_layers)[cut])
         else:
             found = [range(num_layers)[parse_int(text)]]
     except (ValueError, IndexError, TypeError):

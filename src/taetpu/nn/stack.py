@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from taetpu.core.config import components
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import Reads, note, owning
 from taetpu.core.traced import bind, split
@@ -95,9 +96,13 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
     `apart` gives every layer a stack of its own. The parameters are the same; how each is drawn can then be told layer
     by layer, whatever its neighbours are.
     """
-    parts = [split(layer) for layer in layers]
+    known = {id(layer): split(layer) for layer in layers}  # most of a deep model's are one object
+    parts = [known[id(layer)] for layer in layers]
     groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
+    # Equal layers that are built apart are traced once; a plug-in's code may act otherwise each time that it runs.
+    once = apart and not any(one.plugin for part in (dims.init, *layers) for one in components(part))
+    builders: list[tuple[LayerConfig, Any]] = []
     for group in groups:
         structure, numbers = group[0][0], [n for _, n in group]
         stacked = {path: jnp.stack([jnp.asarray(n[path]) for n in numbers]) for path in numbers[0]}
@@ -105,7 +110,12 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         def build(number: Array, values: dict[str, Array], structure: LayerConfig = structure) -> Block:
             return bind(structure, values).init(dims, key=named(key, number))
 
-        block = eqx.filter_vmap(build)(jnp.arange(start, start + len(numbers)), stacked)
+        mapped = eqx.filter_vmap(build)
+        if once:
+            alike = next((one for known_structure, one in builders if known_structure == structure), None)
+            mapped = alike or eqx.filter_jit(mapped)
+            builders += [] if alike else [(structure, mapped)]
+        block = mapped(jnp.arange(start, start + len(numbers)), stacked)
         stacks.append(Stack(block, start, len(numbers)))
         start += len(numbers)
     return tuple(stacks)

@@ -22,7 +22,7 @@ class AdamW(Component):
     and torch 1e-2.
     """
 
-    lr: Annotated[NonNegativeFloat, Traced()] = 1e-3
+    lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
     b1: Beta = 0.9
     """Decay of the mean of gradients."""

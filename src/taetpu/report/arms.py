@@ -101,7 +101,7 @@ def _value(value: Any) -> str:
 
 def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
     """Each run's outcome and value, and by how much that lies from the baseline's on the same seed."""
-    places = numbers.decimals(results["model"]["residual_sd"], arm["mean"] or 0)
+    places = words.mean_places(results)
     theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
     ended = {run.seed: run.result() or {} for run in runs}
     lines = []

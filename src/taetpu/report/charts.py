@@ -1,5 +1,6 @@
 """Charts as Vega-Lite specs, built with Altair from plain data. What depends on light or dark is in `THEMES`."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import words
+from taetpu.report.names import fitted
 from taetpu.report.priors import NONE, Priors
 
 Spec = dict[str, Any]
@@ -27,6 +29,9 @@ SHAPES = {
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
 TOLD = {"arm": "arm", "found": "elsewhere", "what": "what", "sources": "source"}
+LONG, SHORT = 34, 16
+"""Characters of a name beside an axis, and on a page narrower than `NARROW` pixels."""
+NARROW = 600
 WIDE_RANGE = 30
 """Effects this many times the typical half interval need a scale that is logarithmic outside the noise."""
 
@@ -75,9 +80,9 @@ def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
     title = _forest_title(results, bool(ticks))
     axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=7)
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
-    y = alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=10))
+    y = alt.Y("arm:N", sort=order, title=None, axis=named_axis(order, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y)]
+    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, words.mean_places(results))]
     layers += _elsewhere([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
     return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
@@ -135,9 +140,25 @@ def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y:
     return [found, head]
 
 
-def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y) -> alt.Chart:
+def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
-    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", "difference:Q"])
+    difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
+    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", difference])
+
+
+def named_axis(names: Sequence[str], long: int = LONG, **options: Any) -> alt.Axis:
+    """An axis of names, such as arms. Long names are shortened so that they still differ: Vega would cut their ends."""
+    return alt.Axis(ticks=False, domain=False, **options, **shortened(names, long))
+
+
+def shortened(names: Sequence[str], long: int = LONG) -> dict[str, Any]:
+    """Options of an axis or a legend that shorten its names to `long` characters, to `SHORT` on a narrow page."""
+    if all(len(name) <= min(long, SHORT) for name in names):
+        return {"labelLimit": 0}
+    wide, narrow = (
+        json.dumps(dict(zip(names, fitted(names, width), strict=True))) for width in (long, min(long, SHORT))
+    )
+    return {"labelLimit": 0, "labelExpr": f"(windowSize()[0] < {NARROW} ? {narrow} : {wide})[datum.value]"}
 
 
 def by_verdict() -> alt.Color:

@@ -58,9 +58,9 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
             continue
         whole = arms[entry["arm"]]["effect"]
         single = None if whole is None else whole - entry["excess"]
-        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results, entry["arm"]))
+        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results))
         figures = (numbers.number(value, places, sign=True) for value in (whole, single, entry["excess"]))
-        interval, p = numbers.interval(entry["ci95"]), numbers.p_value(entry["p"])
+        interval, p = words.interval(entry["ci95"], results), numbers.p_value(entry["p"])
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
         notes.append(_excess(results, done, rung, entry))
     lead = (
@@ -72,13 +72,13 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
 
 
 def _excess(results: Results, done: str, rung: str, entry: Mapping[str, Any]) -> str:
-    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results, entry["arm"])).lstrip("+")
+    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results)).lstrip("+")
     more = "more" if entry["excess"] > 0 else "less"
     text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
     if entry["ci95"] is None:
         return f"{text}; there is no noise to judge that by."
     told = "which is told from 0" if entry["ci95"][0] * entry["ci95"][1] > 0 else "which cannot be told from 0"
-    return f"{text} (95 % interval of the difference {numbers.interval(entry['ci95'])}), {told}."
+    return f"{text} (95 % interval of the difference {words.interval(entry['ci95'], results)}), {told}."
 
 
 def _at(rung: str) -> str:
@@ -122,7 +122,7 @@ def _terms(rung: str, entry: Mapping[str, Any], several: bool, places: int) -> T
     for term in entry["terms"]:
         share = "-" if term["share"] is None else f"{term['share']:.1%}"
         aliases = ", ".join(factors.aliases(term)) or "-"
-        figures = numbers.effect(term["effect"], term["ci95"], places), numbers.interval(term["ci95"])
+        figures = numbers.effect(term["effect"], term["ci95"], places), numbers.interval(term["ci95"], places)
         rows.append([factors.title(term), *figures, numbers.p_value(term["p_holm"]), share, aliases])
     kept = range(len(columns) if any(term["aliases"] for term in entry["terms"]) else len(columns) - 1)
     return Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
@@ -193,11 +193,11 @@ def _trend(climbed: Mapping[str, Any], places: int) -> list[str]:
     if trend is None:
         return ["-", "-", "-", differs, "-", "-", "-"]
     line = (
-        numbers.effect(trend["per_doubling"], trend["ci95"]),
-        numbers.interval(trend["ci95"]),
+        numbers.effect(trend["per_doubling"], trend["ci95"], places),
+        numbers.interval(trend["ci95"], places),
         numbers.p_value(trend["p"]),
     )
-    there = numbers.effect(ahead["effect"], ahead["ci95"], places), numbers.interval(ahead["ci95"])
+    there = numbers.effect(ahead["effect"], ahead["ci95"], places), numbers.interval(ahead["ci95"], places)
     return [*line, differs, f"{numbers.amount(ahead['params'])} params", *there]
 
 

@@ -20,7 +20,7 @@ def markdown(results: Results, beside: Background) -> str:
     lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
     lines += [f"- {escaped(line)}" for line in opening.ranking(results)]
     lines += ["", *(f"{escaped(line)}\n" for line in beside.trained)]
-    lines += [f"> {escaped(notice)}\n" for notice in [*words.notices(results), *beside.cautions]]
+    lines += [f"> {prose(notice)}\n" for notice in [*words.notices(results), *beside.cautions]]
     lines += [
         f"{escaped(words.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
         "",
@@ -46,10 +46,10 @@ def _verdict(row: words.Row) -> str:
 
 def _section(section: Section) -> list[str]:
     lines = ["", f"## {escaped(section.title)}", ""]
-    lines += [escaped(section.lead), ""] if section.lead else []
+    lines += [prose(section.lead), ""] if section.lead else []
     for table in section.tables:
         lines += [*_table(table), ""]
-    return [*lines, *(f"- {escaped(note)}" for note in section.notes)]
+    return [*lines, *(f"- {prose(note)}" for note in section.notes)]
 
 
 def _table(table: Table) -> list[str]:
@@ -60,6 +60,14 @@ def _table(table: Table) -> list[str]:
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line, also in a table."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def prose(text: str) -> str:
+    """A sentence of the report: what it sets between backticks stays code, all else is shown as it is."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # an odd backtick, of a name
+        return escaped(text)
+    return "".join(f"`{part}`" if i % 2 else escaped(part) for i, part in enumerate(parts))
 
 
 def table_text(results: Results) -> str:

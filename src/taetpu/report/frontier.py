@@ -59,10 +59,13 @@ def front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.
 
 def notes(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
     """The same in words."""
-    return [
-        f"In {title}, no arm that is as cheap is clearly better than {words.joined(_named(points))}."
-        for title, points in frontier.items()
-    ]
+    return [_sentence(title, _named(points)) for title, points in frontier.items()]
+
+
+def _sentence(title: str, arms: list[str]) -> str:
+    if len(arms) == 1:
+        return f"No arm with as many or fewer {title} is clearly better than {arms[0]}."
+    return f"No arm with as many or fewer {title} is clearly better than any of these: {words.joined(arms)}."
 
 
 def _named(points: Sequence[dict[str, Any]]) -> list[str]:

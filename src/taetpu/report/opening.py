@@ -27,7 +27,7 @@ def ranking(results: Results) -> list[str]:
         if named := [_with_effect(arm, results) for arm in arms if arm["verdict"] == verdict]:
             found.append(f"{title}: {', '.join(named)}.")
     open_ones = [
-        f"{_with_effect(arm, results)}, which may be anything from {numbers.interval(arm['ci95'])}"
+        f"{_with_effect(arm, results)}, which may be anything from {words.interval(arm['ci95'], results)}"
         for arm in arms
         if arm["verdict"] == "inconclusive" and arm["ci95"]
     ]

@@ -6,14 +6,17 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import factors, words
-from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, shape_by_verdict, spec
+from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, named_axis, shape_by_verdict, spec
 from taetpu.report.designs import curve_path, interactions_of
 from taetpu.report.frontier import frontiers
+from taetpu.report.names import fitted
 from taetpu.report.terms import Costs, Results
 from taetpu.stats import numbers
 from taetpu.stats.planned import tuned_by
 
 HEIGHT, TALL = 150, 230
+FACTOR, POINT = 17, 22
+"""Characters of a factor beside the heatmap, and of an arm at its point."""
 CELL = 48
 """Height of a row of the heatmap."""
 WIDE = 10
@@ -23,14 +26,15 @@ WIDE = 10
 def panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Every panel by the name under which sections ask for it."""
     costs = frontiers(results, measured)
-    found = {title: tradeoff(points, title, results["primary"]) for title, points in costs.items()}
+    places = words.mean_places(results)
+    found = {title: tradeoff(points, title, results["primary"], places) for title, points in costs.items()}
     if "ladder" in results["designs"]:
         found |= {f"ladder {arm}": climbed(results, arm) for arm in results["designs"]["ladder"]["arms"]}
     if results["tuning"] and curve_path(results["tuning"]):
         found |= {f"tuning {arm}": tuned(results, arm) for arm in results["tuning"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
         if known := factors.effects(entry["terms"]):
-            found[interactions_of(rung)] = interactions(known, results["direction"], words.mean_places(results))
+            found[interactions_of(rung)] = interactions(known, results["direction"], places)
     return found
 
 
@@ -54,7 +58,7 @@ def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0)
     colours = alt.Scale(
         domain=[-most, 0, most], range=[COLOURS[least], "#f4f5f6", COLOURS[greatest]], interpolate="rgb"
     )
-    axis = alt.Axis(ticks=False, domain=False, labelAngle=0, labelLimit=120)
+    axis = named_axis(names, FACTOR, labelAngle=0)
     base = chart(cells).encode(
         x=alt.X("one:N", sort=names, title=None, axis=axis), y=alt.Y("other:N", sort=names, title=None, axis=axis)
     )
@@ -65,20 +69,22 @@ def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0)
     return spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
 
 
-def tradeoff(points: list[dict[str, Any]], title: str, metric: str) -> Spec:
+def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
     """Every arm's mean over what it costs. The arms that no other clearly beats in both are named and joined."""
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
     y = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
-    base = chart(points).encode(x=x, y=y)
+    labels = fitted([point["arm"] for point in points], POINT)
+    base = chart([{**point, "label": label} for point, label in zip(points, labels, strict=True)]).encode(x=x, y=y)
     best = base.transform_filter("datum.front")
-    tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"), "verdict:N"]
+    mean = alt.Tooltip("mean:Q", format=f".{places}f")
+    tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N"]
     dots = base.mark_point(filled=True, size=80, opacity=0.9)
     layers = [
         best.mark_line(interpolate="step-after", style="front"),
         dots.encode(color=by_verdict(), shape=shape_by_verdict(), tooltip=tip),
-        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note", limit=150).encode(text="arm:N"),
+        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note").encode(text="label:N"),
     ]
     return spec(alt.layer(*layers).properties(height=TALL))
 
@@ -91,13 +97,13 @@ def climbed(results: Results, arm: str) -> Spec:
         at = arms[name]
         low, high = at["ci95"] or (at["effect"], at["effect"])
         facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": words.standing(at)}
-        rows.append({**facts, "effect": at["effect"], "low": low, "high": high})
+        rows.append({**facts, "effect": at["effect"], "low": low, "high": high, "text": words.effect(at, results)})
     known = [row for row in rows if row["effect"] is not None]
     x = alt.X("params:Q", scale=alt.Scale(type="log", nice=False, padding=14), title="parameters of the baseline",
               axis=alt.Axis(values=[row["params"] for row in rows], format=".3~s", grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y("effect:Q", title="effect", scale=alt.Scale(zero=True), axis=axis)
-    base = chart(known).encode(x=x, tooltip=["scale:N", "effect:Q", "verdict:N"])
+    base = chart(known).encode(x=x, tooltip=["scale:N", alt.Tooltip("text:N", title="effect"), "verdict:N"])
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
         base.mark_line(strokeWidth=1, color=COLOURS["inconclusive"]).encode(y=y),
@@ -134,7 +140,9 @@ def tuned(results: Results, arm: str) -> Spec:
         axis=axis,
     )
     best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))
-    line = chart(means).encode(x=x, y=y, tooltip=["value:Q", "mean:Q"])
+    line = chart(means).encode(
+        x=x, y=y, tooltip=["value:Q", alt.Tooltip("mean:Q", format=f".{words.mean_places(results)}f")]
+    )
     layers = [
         chart(seeds).mark_circle(size=26, opacity=0.45, color=COLOURS["baseline"]).encode(x=x, y=y),
         line.mark_line(strokeWidth=1.5, color=COLOURS["baseline"]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import words
-from taetpu.report.charts import THEMES, chart
+from taetpu.report.charts import SHORT, THEMES, chart, shortened
 from taetpu.report.curves import thinned
 from taetpu.report.files import WIDTH
 from taetpu.store.metrics import Series, curve_name
@@ -22,6 +22,8 @@ AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
 """The x that stands for every setting in which runs differ, a panel each."""
 MOST_LINES, TEN = 20, 10
+LEGEND = 46
+"""Characters of a line's name in the legend."""
 HEIGHT, PANEL = 320, 320
 """In pixels; a panel is one of many beside each other."""
 
@@ -137,7 +139,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     across = alt.X("x:Q", title=titles.get(x, x), axis=alt.Axis(format="~s" if x != "time" else ",.4~r", grid=False))
     scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN else "tableau20")
     legend_title = None if by in ("arm", "study", "run") else by
-    legend = alt.Legend(labelLimit=300, symbolOpacity=1, symbolType="stroke")
+    legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **shortened(list(lines), LEGEND))
     colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
     drawn = dict.fromkeys(curve_name(metric, run.series) for run in runs)
     title = [part for name in drawn for part in (words.metric(name), words.evaluated_on(name)) if part]
@@ -200,7 +202,9 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     values = list(dict.fromkeys(row["setting"] for row in rows))
     plain = "format(datum.value, '~g')"  # as it is: a logarithmic axis would round its labels to one digit
     axis = (
-        alt.Axis(values=sorted(values), labelExpr=plain, grid=False) if numeric else alt.Axis(labelAngle=0, grid=False)
+        alt.Axis(values=sorted(values), labelExpr=plain, grid=False)
+        if numeric
+        else alt.Axis(labelAngle=0, grid=False, **shortened(values, max(SHORT, LEGEND // len(values))))
     )
     scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale(values)) if numeric else alt.Undefined
     across = alt.X("setting:Q" if numeric else "setting:N", title=path, axis=axis, scale=scale)

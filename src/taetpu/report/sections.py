@@ -137,8 +137,8 @@ def divergence(results: Results) -> Section | None:
         base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
         counted = (
-            numbers.effect(worst["effect"], worst["ci95"], words.mean_places(results, arm["name"])),
-            numbers.interval(worst["ci95"]),
+            words.effect(worst, results),
+            words.interval(worst["ci95"], results),
         )
         test = numbers.p_value(arm["divergence_p"])
         rows.append([arm["name"], *lost, test, words.effect(arm, results), *counted])
@@ -177,13 +177,13 @@ def sensitivity(results: Results) -> Section | None:
 def _other(arm: Arm, results: Results) -> list[str]:
     found = arm["sensitivity"] or {}
     paired, least = found.get("paired"), found.get("without_a_seed")
-    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results, arm["name"]))
+    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results))
     return [
         arm["name"],
         words.effect(arm, results),
         numbers.number(arm["effect_sd"], 1, sign=True),
-        numbers.interval(arm["ci_simultaneous"]),
-        numbers.interval(paired["ci95"] if paired else None),
+        words.interval(arm["ci_simultaneous"], results),
+        words.interval(paired["ci95"] if paired else None, results),
         numbers.p_value(paired["p"] if paired else None),
         numbers.p_value(found.get("sign_flip_p")),
         " to ".join(numbers.number(bound, places, sign=True) for bound in least) if least else "-",
@@ -199,8 +199,8 @@ def evaluation_noise(results: Results) -> Section | None:
     rows = []
     for arm in arms:
         noise = arm["evaluation_noise"]
-        ours = words.effect(arm, results), numbers.interval(arm["ci95"])
-        rows.append([arm["name"], *ours, numbers.interval(noise["ci95"]), f"{noise['sd']:.2g}", str(noise["blocks"])])
+        figures = words.effect(arm, results), *(words.interval(ci, results) for ci in (arm["ci95"], noise["ci95"]))
+        rows.append([arm["name"], *figures, numbers.spread(noise["sd"]), str(noise["blocks"])])
     lead = (
         "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
         "text of the same size: the effect over resampled blocks of the set, the same for arm and baseline. It is not "
@@ -248,7 +248,7 @@ def reading(results: Results) -> Section:
 
 
 def plan(results: Results) -> Section:
-    """What was decided before the first run."""
+    """The analysis plan."""
     frozen, alpha = results["plan"], results["alpha"]
     looks = words.joined([str(number) for number in frozen["looks"]])
     better = "less" if results["direction"] == "min" else "more"
@@ -268,4 +268,5 @@ def plan(results: Results) -> Section:
         said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
     said += [text for text in (words.on_test(results),) if text]
     said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
-    return Section("What was decided before the first run", notes=said)
+    written_late = "written_after" in frozen
+    return Section(f"What was decided {'after runs had ended' if written_late else 'before the first run'}", notes=said)

@@ -1,7 +1,7 @@
 """What a report says in words and figures, the same in HTML, Markdown and the terminal: all from the results."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,17 +50,24 @@ def rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
     return [_row(arm, results, costs) for arm in results["arms"]]
 
 
-def mean_places(results: Results, arm: str = "baseline") -> int:
-    """Decimal places of an arm's mean, and the fewest of its effect: as far as the noise of its group's runs allows."""
-    groups = (group for group in results["groups"] if arm in (group["baseline"], *group["arms"]))
-    group = next(groups, {**results["model"], "baseline": "baseline"})
+def mean_places(results: Results) -> int:
+    """Decimal places of all means that a table shows, and the fewest of its effects, intervals and differences.
+
+    As many as the noise of the runs supports; with several baselines, those of the one with the least noise.
+    """
     means = {found["name"]: found["mean"] for found in results["arms"]}
-    return numbers.mean_places(group["residual_sd"], means.get(group["baseline"]))
+    groups = results["groups"] or [{**results["model"], "baseline": "baseline"}]
+    return max(numbers.mean_places(group["residual_sd"], means.get(group["baseline"])) for group in groups)
 
 
-def effect(arm: Mapping[str, Any], results: Results) -> str:
-    """An arm's effect, with the decimals of the means at least."""
-    return numbers.effect(arm["effect"], arm["ci95"], mean_places(results, arm["name"]))
+def effect(found: Mapping[str, Any], results: Results) -> str:
+    """The `effect` of an arm, or of a term, with the decimals of the means at least."""
+    return numbers.effect(found["effect"], found["ci95"], mean_places(results))
+
+
+def interval(bounds: Sequence[float] | None, results: Results) -> str:
+    """The interval of an effect, with the decimals of the means at least."""
+    return numbers.interval(bounds, mean_places(results))
 
 
 def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
@@ -68,9 +75,9 @@ def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
     return Row(
         arm=arm["name"],
         change=arm["change"],
-        mean=numbers.number(arm["mean"], mean_places(results, arm["name"])),
+        mean=numbers.number(arm["mean"], mean_places(results)),
         effect=effect(arm, results),
-        interval=numbers.interval(arm["ci95"]),
+        interval=interval(arm["ci95"], results),
         p=numbers.p_value(arm["p_holm"]),
         noise_sd=numbers.number(arm["effect_sd"], 1, sign=True),
         verdict=standing(arm),
@@ -306,10 +313,12 @@ def noise(results: Results) -> str:
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
     text = f"Over {_count(floor['seeds'], 'seed')}, the baseline's {results['primary']} has a standard deviation of"
-    text = f"{text} {floor['sd']:.2g}"
+    text = f"{text} {numbers.spread(floor['sd'])}"
     if not model["residual_sd"]:
         return f"{text}."
-    text = f"{text}; over all arms it is {model['residual_sd']:.2g} once each seed's own effect is taken out"
+    text = (
+        f"{text}; over all arms it is {numbers.spread(model['residual_sd'])} once each seed's own effect is taken out"
+    )
     return f"{text}{_resolved(results)}."
 
 
@@ -323,9 +332,9 @@ def _resolved(results: Results) -> str:
     if floor["resolves"] > most:
         return (
             f"; with {seeds} no effect on {results['primary']} is found four times in five: from the baseline's "
-            f"{numbers.number(mean, mean_places(results))} none can be larger than {most:.2g}"
+            f"{numbers.number(mean, mean_places(results))} none can be larger than {numbers.spread(most)}"
         )
-    return f"; with {seeds} a true effect of {floor['resolves']:.2g} is found four times in five"
+    return f"; with {seeds} a true effect of {numbers.spread(floor['resolves'])} is found four times in five"
 
 
 def largest_effect(metric: str, mean: float | None) -> float:

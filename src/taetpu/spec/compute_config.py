@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import PositiveInt, field_validator
+from pydantic_core import PydanticCustomError
 
 from taetpu.core.config import Config
 
@@ -47,4 +48,5 @@ class ComputeConfig(Config):
     def _tokens(cls, value: Any) -> Any:
         if value in ("auto", None) or (type(value) is int and value > 0):
             return value
-        raise ValueError("must be auto, none or a positive number of tokens")
+        remedy = "auto, none, or a number of tokens from 1 on"
+        raise PydanticCustomError("rule", "must be auto, none or a positive number of tokens", {"remedy": remedy})

@@ -1,5 +1,6 @@
 """A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -7,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import components, to_data
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Mistakes, UserError
 from taetpu.core.html import paragraph, table
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, attributed
 from taetpu.data.batches import Source
-from taetpu.spec.document import Document
+from taetpu.spec.document import Document, parse_value
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, canonical, run_ids
-from taetpu.spec.origins import Origins
+from taetpu.spec.origins import Origins, one_of_each_list
 from taetpu.spec.overrides import apply, brief, show
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
+MOST_SETS = 5  # options that a remedy names
 READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
 
 # What of a study may never change once it is frozen, and how it is called.
@@ -165,18 +167,25 @@ class Study:
 
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
-        found: list[RunSpec] = []
-        for arm in self.arms:
-            source = self.source(arm)
-            self._check_comparable(arm, source, self.source(self.against(arm)))
-            try:
-                arm.config.train.total_steps(source.num_windows)
-            except UserError as error:
-                raise arm.explain(error.at("train")) from None
-            data = source.fingerprint
-            ids = run_ids(arm.config, self.seeds, data)
-            found += [RunSpec(arm.name, s, arm.config, i, data) for s, i in zip(self.seeds, ids, strict=True)]
+        found, mistakes = self._runs_of(self.arms[0]), Mistakes()
+        for arm in self.arms[1:]:
+            with mistakes.collected():
+                found += self._runs_of(arm)
+        one_of_each_list(mistakes).raised()
         return tuple(found)
+
+    def _runs_of(self, arm: Arm) -> list[RunSpec]:
+        source = self.source(arm)
+        self._check_comparable(arm, source, self.source(self.against(arm)))
+        try:
+            arm.config.train.total_steps(source.num_windows)
+            if arm is self.arms[0]:
+                Sample.of(arm.config, source)
+        except UserError as error:
+            raise arm.explain(error.at("train")) from None
+        data = source.fingerprint
+        ids = run_ids(arm.config, self.seeds, data)
+        return [RunSpec(arm.name, seed, arm.config, id, data) for seed, id in zip(self.seeds, ids, strict=True)]
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
@@ -271,13 +280,16 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     new, known = frozen(study), _with_defaults(stored)
     for part, what in FIXED.items():
         for path, (before, after) in _changes(known.get(part), new[part], (part,)):
-            if not any(path == free or path.startswith(f"{free}.") for free in FREE):
+            if not _is_free(path):
                 change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
-                raise _refused(study, f"{what} is not that of study {study.name!r} in this folder{change}", path)
+                problem = f"{what} is not that of study {study.name!r} in this folder{change}"
+                raise _refused(study, problem, path, _as_begun(stored, study) if part == "base" else "")
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
-    if (asked := new["evaluation"]["asked"]) != sample["asked"]:
+    asked, windows = new["evaluation"]["asked"], new["evaluation"]["windows"]
+    if asked != sample["asked"] and windows != sample["windows"]:
         problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
-        raise _refused(study, problem, "base.train.eval_windows", f"eval_windows: {sample['asked']}, or ")
+        remedy = _as_begun(stored, study) or f"eval_windows: {sample['asked']}, or "
+        raise _refused(study, problem, "base.train.eval_windows", remedy)
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
@@ -320,6 +332,35 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
         except UserError:
             continue  # of a kind or a field that is gone: it is compared as it is stored
     return found
+
+
+def _as_begun(stored: Mapping[str, Any], study: Study) -> str:
+    """How to run the study file with the stored baseline: an instruction for a remedy; empty where `--set` cannot."""
+    sample = stored.get("evaluation", {"asked": None, "windows": 0, "total": 1})
+    wanted, asked = _with_defaults(stored)["base"], sample["asked"]
+    if isinstance(asked, int) and sample["windows"] == sample["total"]:
+        asked = "all"
+    written = study.document.data["base"]
+    try:
+        own = to_data(load(RunConfig, written))
+        changed = [(path, before) for path, (before, _) in _changes(wanted, own, ()) if not _is_free(f"base.{path}")]
+        if asked is not None and asked != own["train"]["eval_windows"]:
+            changed.append(("train.eval_windows", asked))
+        sets = {path: parse_value(show(before)) for path, before in changed}
+        left = _changes(wanted, to_data(load(RunConfig, apply(written, sets))), ())
+    except UserError:
+        return ""
+    if len(sets) > MOST_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
+        return ""
+    if not sets:
+        return "to continue what is stored, run without --set; or "
+    options = " ".join(f"--set {shlex.quote(f'{path}={show(value)}')}" for path, value in sets.items())
+    return f"to continue what is stored, run with {options}; or "
+
+
+def _is_free(path: str) -> bool:
+    """Whether what is at a path of the stored study may change."""
+    return any(path == free or path.startswith(f"{free}.") for free in FREE)
 
 
 def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:

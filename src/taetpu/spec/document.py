@@ -167,6 +167,9 @@ class _Bounded(Composer):
 
 def _text(file: Path, form: Form) -> str:
     try:
+        if file.is_fifo() and file.parts[1:3] != ("dev", "fd"):  # as the `<(command)` of a shell is
+            problem = f"this is a pipe, not a {form.name} file"
+            raise UserError(problem, file=file, remedy="name a regular file")
         with file.open("rb") as opened:  # a device such as /dev/zero has no end
             content = opened.read(LONGEST_TEXT + 1)
         if len(content) > LONGEST_TEXT:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from taetpu.core.errors import UserError
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 
@@ -33,12 +34,18 @@ class Sample:
 
         `auto` follows from FLOPs, never from a clock: all evaluations of a run together take at most `SHARE` of its
         training, or a window each where that is more. Whole batches are taken where there is one.
+
+        Raises:
+            UserError: more windows are asked for than the split has; the path starts in `train`.
         """
         train, split = config.train, source.evaluation("val")
         total = 0 if split is None else len(split.tokens)
         if train.eval_windows == "all":
             return cls("all", total, total)
         if isinstance(train.eval_windows, int):
+            if 0 < total < train.eval_windows:
+                problem = f"eval_windows={train.eval_windows} is more than the {total} windows of the validation split"
+                raise UserError(problem, path=("eval_windows",), remedy=f"at most {total}, or all")
             return cls(train.eval_windows, min(train.eval_windows, total), total)
         steps = train.total_steps(source.num_windows)
         affordable = int(SHARE * TRAINING * steps * train.batch_size / train.num_evaluations(steps))

@@ -17,8 +17,8 @@ from taetpu.spec.design import Arm, Study, difference
 from taetpu.spec.document import Document, parse_value, read
 from taetpu.spec.generators import described
 from taetpu.spec.identity import canonical
-from taetpu.spec.origins import Origins
-from taetpu.spec.overrides import apply, merged, show
+from taetpu.spec.origins import Origins, one_of_each_list
+from taetpu.spec.overrides import applied, apply, merged, show
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, load_spec
 from taetpu.spec.trackers import trackers
 from taetpu.spec.tuning import Tuning, tuning
@@ -43,20 +43,11 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     try:
         spec = _spec(document, list(sets), folder)
         plugins = _plugins(spec.plugins, folder)
-        shown = trackers(spec.trackers)
-        base, baseline, first = _baseline(spec.base, list(sets), document)
-        arms, layers = {first.name: first}, len(first.config.model.layers)
-        found = candidates(spec, base, mistakes)
-        _check_layers(layers * len(found), first)
-        for candidate in found:
-            with mistakes.collected():
-                arm = _arm(candidate, base, arms, document)
-                if arm is not None:
-                    arms[arm.name] = arm
-                    layers += len(arm.config.model.layers)
-            _check_layers(layers, first)
-        _raise_located(_one_of_each_list(mistakes), document)
-        _check_primary(spec.measure.primary, list(arms.values()))
+        shown: dict[str, Any] = {}
+        with mistakes.collected():
+            shown = trackers(spec.trackers)
+        base, baseline, first = _baseline(spec.base, list(sets), document, mistakes)
+        arms = _arms(spec, base, first, document, mistakes)
         _refuse_twins(arms.values())
         design, tune = described(spec, base), tuning(spec, base)
         _check_selection(tune, arms.values())
@@ -85,14 +76,6 @@ def _raise_located(mistakes: Mistakes, document: Document) -> None:
     Mistakes(document.located(mistake) for mistake in mistakes).raised()
 
 
-def _one_of_each_list(mistakes: Mistakes) -> Mistakes:
-    """Mistakes of arms without those that the same list of values has made before."""
-    first: dict[Where, UserError] = {}
-    for mistake in mistakes:
-        first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)
-    return Mistakes(first.values())
-
-
 def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
     """The top level of the file. Raises `UserError` for it together with what is wrong in the baseline."""
     mistakes = Mistakes()
@@ -103,13 +86,16 @@ def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
     if isinstance(base, dict) and base and known:
         with mistakes.collected():
             _plugins(tuple(plugins), folder)
-            _baseline(base, sets, document)
+            _baseline(base, sets, document, mistakes)
     _raise_located(mistakes, document)
     raise AssertionError("there was a mistake")
 
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
+        if (folder / name).exists() and not (folder / name).is_file():
+            problem = f"{name!r} is a folder, a pipe or a device"
+            raise UserError(problem, path=("plugins", i), remedy="name a Python file")
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
             remedy = f"did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
@@ -132,22 +118,26 @@ def _num_layers(data: Mapping[str, Any]) -> Any:
 # --- the baseline ----------------------------------------------------------------------------------------------------
 
 
-def _baseline(data: dict[str, Any], sets: list[str], document: Document) -> tuple[dict[str, Any], RunConfig, Arm]:
-    overrides = _parse_sets(sets)
+def _baseline(
+    data: dict[str, Any], sets: list[str], document: Document, mistakes: Mistakes
+) -> tuple[dict[str, Any], RunConfig, Arm]:
+    """The baseline with `--set`. Raises `UserError` for what is wrong in both, together with earlier `mistakes`."""
+    overrides = _parse_sets(sets, mistakes)
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
-    base: dict[str, Any] = data
-    try:
-        base = apply(data, {path: value for path, (_, value) in overrides.items()})
+    found, config, resolved = Mistakes(), None, None
+    base = applied(data, {path: value for path, (_, value) in overrides.items()}, found)
+    with found.collected():
         config, resolved = _resolved(base)
-    except UserError as error:
-        raise origins.explain(error, _num_layers(base)) from None
+    mistakes += [origins.explain(error, _num_layers(base)) for error in found]
+    _raise_located(mistakes, document)
+    assert config is not None
+    assert resolved is not None
     return base, config, Arm(BASELINE, {}, resolved, {}, origins)
 
 
-def _parse_sets(sets: list[str]) -> dict[str, tuple[str, Any]]:
-    """`{path: (as written, value)}`."""
+def _parse_sets(sets: list[str], mistakes: Mistakes) -> dict[str, tuple[str, Any]]:
+    """`{path: (as written, value)}` of those that can be read; `mistakes` gets what is wrong with the others."""
     found: dict[str, tuple[str, Any]] = {}
-    mistakes = Mistakes()
     for text in sets:
         path, equals, value = text.partition("=")
         path, place = path.strip(), (f"--set {text}",)
@@ -160,11 +150,30 @@ def _parse_sets(sets: list[str]) -> dict[str, tuple[str, Any]]:
                 found[path] = text, parse_value(value)
             except UserError as error:
                 raise error.at(*place) from None
-    mistakes.raised()
     return found
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------
+
+
+def _arms(
+    spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document, mistakes: Mistakes
+) -> dict[str, Arm]:
+    """All arms by name, the baseline first. Raises `UserError` for what is wrong with any of them."""
+    arms, layers = {first.name: first}, len(first.config.model.layers)
+    found = candidates(spec, base, mistakes)
+    _check_layers(layers * len(found), first)
+    for candidate in found:
+        with mistakes.collected():
+            arm = _arm(candidate, base, arms, document)
+            if arm is not None:
+                arms[arm.name] = arm
+                layers += len(arm.config.model.layers)
+        _check_layers(layers, first)
+    with mistakes.collected():
+        _check_primary(spec.measure.primary, list(arms.values()))
+    _raise_located(one_of_each_list(mistakes), document)
+    return arms
 
 
 def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:

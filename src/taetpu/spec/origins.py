@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import Mistakes, UserError, Where
+from taetpu.core.loading import plain
 from taetpu.nn.lm import selected
 from taetpu.spec.document import Document
 from taetpu.spec.schema import BASELINE
@@ -28,7 +29,8 @@ class Origins:
         What no override touches is blamed on the arm as a whole, or on its only override; in the baseline it is what
         the file says.
         """
-        layers = num_layers if type(num_layers) is int else 0
+        number = plain(num_layers, integers=True)
+        layers = number if type(number) is int else 0
 
         def moved(one: UserError) -> UserError:
             there = self._place(one.path, layers)
@@ -80,3 +82,11 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
         return layer in selected(where, num_layers)
     except UserError:
         return False
+
+
+def one_of_each_list(mistakes: Mistakes) -> Mistakes:
+    """Mistakes of arms without those that the same list of values has made before."""
+    first: dict[Where, UserError] = {}
+    for mistake in mistakes:
+        first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)
+    return Mistakes(first.values())

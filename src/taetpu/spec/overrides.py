@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_of, slot_of
-from taetpu.core.errors import UserError, Where, dotted, suggest
+from taetpu.core.errors import Mistakes, UserError, Where, dotted, suggest
 from taetpu.core.loading import component, entries, load
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
@@ -33,22 +33,46 @@ def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
     """A copy of a baseline's data with overrides applied.
 
     Raises:
-        UserError: an override matches nothing, two overlap, or a new kind lacks a field that the baseline sets; its
-            path starts with the override. Errors of the baseline itself have a config path.
+        UserError: overrides that match nothing or overlap, or a new kind lacks a field that the baseline sets, all of
+            them together; their paths start with the override. Errors of the baseline itself have a config path.
+    """
+    mistakes = Mistakes()
+    new = applied(data, overrides, mistakes)
+    mistakes.raised()
+    return new
+
+
+def applied(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """As `apply`, with those overrides that can be applied.
+
+    Args:
+        mistakes: gets the errors of the others.
     """
     new = deepcopy(dict(data))
-    _refuse_overlap((tuple(path.split(".")), path) for path in overrides)
-    wide = [path for path in overrides if not _layered(path)]
-    layered = [path for path in overrides if _layered(path)]
+    twice = _overlapping(((tuple(path.split(".")), path) for path in overrides), mistakes)
+    wide = [path for path in overrides if not _layered(path) and path not in twice]
+    layered = [path for path in overrides if _layered(path) and path not in twice]
     for path in sorted(wide, key=_kinds_first):
-        _write(new, path, overrides[path])
+        with mistakes.collected():
+            _write(new, path, overrides[path])
     if layered:
-        num_layers = _num_layers(new)
-        _refuse_overlap((parts, path) for path in layered for parts in _concrete(path, num_layers))
-        _spread_layers(new["model"])
-        for path in sorted(layered, key=_kinds_first):
-            _write(new, path, overrides[path], num_layers)
+        with mistakes.collected():
+            _write_layers(new, {path: overrides[path] for path in layered}, mistakes)
     return new
+
+
+def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> None:
+    """Write overrides of single layers. Raises `UserError` where the number of layers is not known."""
+    num_layers = _num_layers(data)
+    targets: dict[str, list[Parts]] = {}
+    for path in overrides:
+        with mistakes.collected():
+            targets[path] = _concrete(path, num_layers)
+    twice = _overlapping(((parts, path) for path, found in targets.items() for parts in found), mistakes)
+    _spread_layers(data["model"], num_layers)
+    for path in sorted(targets.keys() - twice, key=_kinds_first):
+        with mistakes.collected():
+            _write(data, path, overrides[path], num_layers)
 
 
 def merged(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +99,7 @@ def takes_list(data: Mapping[str, Any], path: str) -> bool:
     copy, num_layers = deepcopy(dict(data)), 0
     if _layered(path):
         num_layers = _num_layers(copy)
-        _spread_layers(copy["model"])
+        _spread_layers(copy["model"], num_layers)
     spot = _spots(copy, path, num_layers)[0]
     if spot.cls is None or spot.name not in spot.cls.model_fields:
         return False
@@ -161,14 +185,14 @@ def _concrete(path: str, num_layers: int) -> list[Parts]:
         raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
 
-def _spread_layers(model: dict[str, Any]) -> None:
+def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
     """Rewrite the layers' own settings as one mapping for each layer, by number."""
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
             raise UserError(f"{settings!r} is not a mapping of settings", path=("model", "layers", where))
         try:
-            numbers = selected(where, model["num_layers"])
+            numbers = selected(where, num_layers)
         except UserError as error:
             raise error.at("model") from None
         for number in numbers:
@@ -256,7 +280,9 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
     return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
 
 
-def _refuse_overlap(targets: Iterable[tuple[Parts, str]]) -> None:
+def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: Mistakes) -> set[str]:
+    """The paths that say what an earlier one says; `mistakes` gets an error for each."""
+    twice = set[str]()
     whole: dict[Parts, str] = {}
     below: dict[Parts, tuple[Parts, str]] = {}  # by each place on the way to a target
     for parts, path in targets:
@@ -264,13 +290,14 @@ def _refuse_overlap(targets: Iterable[tuple[Parts, str]]) -> None:
         found = next(((other, whole[other]) for other in above if other in whole), below.get(parts))
         if found is not None:
             other, earlier = found
-            raise UserError(
-                f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is",
-                path=(path,),
-                remedy="keep one of them",
-            )
+            if path not in twice:
+                problem = f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is"
+                mistakes.append(UserError(problem, path=(path,), remedy="keep one of them"))
+            twice.add(path)
+            continue
         whole[parts] = path
         below |= {parts[:n]: (parts, path) for n in range(1, len(parts))}
+    return twice
 
 
 def brief(value: Any) -> str:

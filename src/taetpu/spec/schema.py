@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, mode
 
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import UserError, Where
-from taetpu.core.loading import load
+from taetpu.core.loading import load, plain
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
@@ -162,6 +162,11 @@ class StudySpec(Config):
     def _one_or_several(cls, value: Any) -> Any:
         return value if isinstance(value, list | tuple) else (value,)
 
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _whole_seeds(cls, value: Any) -> Any:
+        return plain(value, integers=True)
+
     @field_validator(
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
     )
@@ -250,8 +255,8 @@ def check_name(name: str, what: str, path: Where) -> str:
     """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
     if NAME.fullmatch(name):
         return name
-    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("-.")
-    hint = f", e.g. {safe}" if NAME.fullmatch(safe) else ""
+    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-")
+    hint = f", e.g. {safe if NAME.fullmatch(safe) else f'my-{what}'}"
     raise UserError(
         f"{what} name {name!r} cannot be a folder's name",
         path=path,

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
@@ -89,14 +90,16 @@ class TrainConfig(Config):
     def _known_rule(cls, value: Any) -> Any:
         if value in CHECKPOINTS or (type(value) is int and value > 0):
             return value
-        raise ValueError("must be eval, log, end or a positive number of steps")
+        remedy = "eval, log, end, or a number of steps from 1 on"
+        raise PydanticCustomError("rule", "must be eval, log, end or a positive number of steps", {"remedy": remedy})
 
     @field_validator("eval_windows", mode="before")
     @classmethod
     def _known_sample(cls, value: Any) -> Any:
         if value in EVAL_WINDOWS or (type(value) is int and value > 0):
             return value
-        raise ValueError("must be auto, all or a positive number of windows")
+        remedy = "auto, all, or a number of windows from 1 on"
+        raise PydanticCustomError("rule", "must be auto, all or a positive number of windows", {"remedy": remedy})
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":

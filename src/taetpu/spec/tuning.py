@@ -8,7 +8,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.identity import BESIDE
-from taetpu.core.loading import load
+from taetpu.core.loading import load, plain
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply, show
 from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec, repeated
@@ -101,12 +101,12 @@ def _metric(spec: StudySpec) -> str:
 
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:
-    asked, path = spec.tune.get("seeds", SEEDS), ("tune", "seeds")
+    asked, path = plain(spec.tune.get("seeds", SEEDS), integers=True), ("tune", "seeds")
     if type(asked) is int and 0 < asked <= MOST_SEEDS:
-        asked = list(range(FIRST_SEED, FIRST_SEED + asked))
-    if isinstance(asked, list) and len(asked) > MOST_SEEDS:
+        asked = tuple(range(FIRST_SEED, FIRST_SEED + asked))
+    if isinstance(asked, tuple) and len(asked) > MOST_SEEDS:
         raise UserError(f"{len(asked)} seeds are too many", path=path, remedy=f"at most {MOST_SEEDS}")
-    if not isinstance(asked, list) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
+    if not isinstance(asked, tuple) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
         problem = f"{show(asked)} is neither a positive number of seeds nor a list of them"
         raise UserError(problem, path=path, remedy="e.g. 2, or [100, 101]")
     if (i := repeated(asked)) is not None:
@@ -114,4 +114,4 @@ def _seeds(spec: StudySpec) -> tuple[int, ...]:
     if shared := sorted(set(asked) & set(spec.seed_list())):
         problem = f"arms are also compared on seed {shared[0]}, which would favour what was tuned on it"
         raise UserError(problem, path=path, remedy="other seeds, or leave them out")
-    return tuple(asked)
+    return asked

@@ -101,7 +101,11 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
             "study": study["study"],
             "primary": plan.primary,
             "direction": plan.direction,
-            "plan": {**plan.frozen(), "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at"))},
+            "plan": {
+                **plan.frozen(),
+                "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at")),
+                **({"written_after": study["planned_after"]} if "planned_after" in study else {}),
+            },
             "departures": departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),

@@ -16,6 +16,9 @@ FORM = re.compile(
 )
 EXAMPLES = "e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`"
 
+LEAST_PLACES = 4
+"""Decimals of an interval's end in a finding."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -88,10 +91,11 @@ def check(claim: Claim, results: Mapping[str, Any], where: Where) -> Finding:
     if (arm["verdict"] == claim.verdict) == claim.negated:
         return Finding(claim, False, said)
     least, most = _sizes(arm["ci95"])
+    places = max(numbers.decimals(numbers.half_width(arm["ci95"])), LEAST_PLACES)
     if claim.at_least is not None and least < claim.at_least:
-        return Finding(claim, False, f"the interval reaches down to a size of {numbers.number(least, 4)}. {said}")
+        return Finding(claim, False, f"the interval reaches down to a size of {numbers.number(least, places)}. {said}")
     if claim.at_most is not None and most > claim.at_most:
-        return Finding(claim, False, f"the interval reaches up to a size of {numbers.number(most, 4)}. {said}")
+        return Finding(claim, False, f"the interval reaches up to a size of {numbers.number(most, places)}. {said}")
     return Finding(claim, True, said)
 
 

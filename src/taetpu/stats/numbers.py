@@ -43,8 +43,6 @@ def number(value: float | None, places: int, sign: bool = False) -> str:
     """A value with `places` decimals, `-` where there is none. With `sign`, `+` before what is above zero."""
     if value is None or not math.isfinite(value):
         return "-"
-    if is_zero(value):
-        return "0"
     text = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
     return text.lstrip("+-") if float(text) == 0 else text  # no -0.00
 
@@ -64,16 +62,27 @@ def effect(value: float | None, interval: Sequence[float] | None, places: int = 
 
 
 def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
-    """Decimal places of an effect; see `effect`."""
-    return max(decimals(half_width(interval), value or 0), places)
+    """Decimal places of an effect; see `effect`. At least one where the effect would read `0` without being zero."""
+    if value is None or is_zero(value):
+        return max(places, 0 if interval is None else decimals(half_width(interval)))
+    return max(decimals(half_width(interval), value), places, 0 if round(value) else 1)
 
 
-def interval(bounds: Sequence[float] | None) -> str:
-    """`+0.012 to +0.034`; `-` where there is none."""
+def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
+    """`+0.012 to +0.034`, with no fewer than `places` decimals; `-` where there is none.
+
+    Args:
+        places: those of the effect beside it, or of the means.
+    """
     if bounds is None:
         return "-"
-    places = decimals(half_width(bounds))
+    places = max(decimals(half_width(bounds)), places)
     return f"{number(bounds[0], places, sign=True)} to {number(bounds[1], places, sign=True)}"
+
+
+def spread(sd: float | None) -> str:
+    """A standard deviation, or another uncertainty, to two significant digits: `0.012`."""
+    return number(sd, decimals(sd))
 
 
 def p_value(p: float | None) -> str:

@@ -18,6 +18,9 @@ def departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     is counted in the plan's `error_rate`.
     """
     found = []
+    if ended := study.get("planned_after", 0):
+        runs = f"{ended} run{'s' if ended > 1 else ''}"
+        found.append(f"the plan was written after {runs} had ended: an earlier study.yaml was deleted or moved away")
     seeds = study["seeds"]
     if not set(plan.seeds) <= set(seeds):
         found.append(f"seeds are {list(seeds)}, and the plan says {list(plan.seeds)}")

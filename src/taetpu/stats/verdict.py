@@ -139,7 +139,7 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str
     else:
         p = "" if evidence.p_holm is None else f", Holm p {numbers.p_value(evidence.p_holm)}"
         cut = ", cut to what is possible" if effect.is_cut else ""
-        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval)}{cut}{p})"
+        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval, places)}{cut}{p})"
     if _equivalent(evidence, plan):
         known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ EVALUATED = "test/"  # metrics that are measured once, at the end, and have no c
 SPENT = ("tokens", "flops")  # logged at evaluations
 COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative: means are logged in single precision
+FIGURE = re.compile(r"[+-]?\d+\.\d+")  # a decimal number in a sentence
 CLOSE = 1e-9  # relative: sums over an evaluation set are added up in another order
 
 
@@ -190,10 +192,18 @@ def _close(stored: Any, computed: Any) -> bool:
     """
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)
-    return isinstance(stored, str) and isinstance(computed, str) and _spelled(stored) == _spelled(computed)
+    return isinstance(stored, str) and isinstance(computed, str) and _same_sentence(stored, computed)
 
 
-def _spelled(sentence: str) -> list[str | float]:
-    """A sentence's words between its decimal numbers, and the values of these."""
-    words, numbers = re.split(r"\d+\.\d+", sentence), re.findall(r"\d+\.\d+", sentence)
-    return [*words, *map(float, numbers)]
+def _same_sentence(one: str, other: str) -> bool:
+    """Return whether sentences have the same words, and numbers that agree as far as the coarser of each is shown."""
+    if FIGURE.split(one) != FIGURE.split(other):
+        return False
+    pairs = zip(FIGURE.findall(one), FIGURE.findall(other), strict=True)
+    return all(_same_figure(Decimal(a), Decimal(b)) for a, b in pairs)
+
+
+def _same_figure(one: Decimal, other: Decimal) -> bool:
+    """Return whether one is the other, rounded to fewer decimals."""
+    decimals = min(str(figure)[::-1].index(".") for figure in (one, other))
+    return abs(one - other) <= Decimal(10) ** -decimals / 2

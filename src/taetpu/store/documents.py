@@ -60,7 +60,7 @@ def to_yaml(data: dict[str, Any]) -> bytes:
     return text.getvalue().encode()
 
 
-def from_yaml(data: bytes, file: str) -> dict[str, Any]:
+def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
     """Read what `to_yaml` wrote.
 
     Raises:
@@ -69,14 +69,14 @@ def from_yaml(data: bytes, file: str) -> dict[str, Any]:
     try:
         document = deepcopy(_parsed(data))
     except UnicodeDecodeError as error:
-        raise UserError("not valid UTF-8", file=file, remedy=DAMAGED) from error
+        raise UserError("not valid UTF-8", file=file, remedy=remedy) from error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise UserError(f"not valid YAML: {error.problem}", file=file, line=line, remedy=DAMAGED) from error
+        raise UserError(f"not valid YAML: {error.problem}", file=file, line=line, remedy=remedy) from error
     except YAMLError as error:
-        raise UserError(f"not valid YAML: {error}", file=file, remedy=DAMAGED) from error
+        raise UserError(f"not valid YAML: {error}", file=file, remedy=remedy) from error
     if not isinstance(document, dict):
-        raise UserError(f"expected a mapping, found {type(document).__name__}", file=file, remedy=DAMAGED)
+        raise UserError(f"expected a mapping, found {type(document).__name__}", file=file, remedy=remedy)
     return document
 
 

@@ -249,6 +249,10 @@ class RunFolder:
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
         self._put("evaluation.json", metrics.to_segment(0, last, series), replace=True)
 
+    def evaluated(self) -> bool:
+        """Whether the trained model was evaluated, which is done right before its result is written."""
+        return self.store.exists(f"{self.key}/evaluation.json")
+
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
         """What `write_evaluation` stored; nothing before.
 

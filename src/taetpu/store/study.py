@@ -71,7 +71,7 @@ class StudyFolder:
         except NotStored:
             remedy = "run the study first, or name another folder or --root; `taetpu list` shows what is there"
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
-        found = from_yaml(data, self.store.where(key))
+        found = from_yaml(data, self.store.where(key), "restore it from a copy: it holds the analysis plan")
         stated = _DIGEST.match(data)
         if (stated is None and data[:1] == b"#") or (stated and stated[1].decode() != digest(data[stated.end() :])):
             problem, remedy = "the content of this file does not match its checksum", "restore it from a copy"

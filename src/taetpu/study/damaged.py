@@ -10,7 +10,10 @@ from taetpu.store.damaged import set_aside
 from taetpu.store.keys import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.study.packs import stored_plans
 from taetpu.train.watch import Watcher
+
+LOST = "this run had ended, and its result.json is missing"
 
 
 def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
@@ -31,16 +34,24 @@ def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
 def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
     runs = folder.runs()
     done = [run for run in runs if run.status() == "done"]
-    found = damage(done)
+    found = damage(done) + [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost(run, folder)]
     if not retrain:
         refuse(found)
     moved = [(run.where, _first(problems), set_aside(folder.store, folder.name, run.key)) for run, problems in found]
-    for run in (run for run in runs if run not in done):
+    for run in (run for run in runs if run not in done and run not in [bad for bad, _ in found]):
         problem = _of_record(run)
         if problem:
             key = f"{run.key}/config.json"
             moved.append((folder.store.where(key), problem, set_aside(folder.store, folder.name, key)))
     return moved
+
+
+def _lost(run: RunFolder, folder: StudyFolder) -> bool:
+    """Whether a run had ended and its result was removed: it was evaluated, and the state of its pack is deleted."""
+    if not run.evaluated():
+        return False
+    packs = [plan.id for plan in stored_plans(folder) if (run.arm, run.seed, run.id) in plan.runs]
+    return not any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs)
 
 
 def _first(problems: Sequence[str]) -> str:

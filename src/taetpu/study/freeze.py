@@ -26,6 +26,8 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
     """
     asked = {**frozen(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
+    if not folder.exists() and (ended := sum(run.status() == "done" for run in folder.runs())):
+        asked["planned_after"] = ended
     if folder.exists():
         stored = read_study(folder)
         _refuse_tuned_seeds(study, stored)

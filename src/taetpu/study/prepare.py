@@ -1,14 +1,17 @@
 """The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
 
+from typing import Any
+
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Mistakes, UserError
 from taetpu.nn.execution import AS_BUILT
 from taetpu.spec.design import Arm, Study
+from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 from taetpu.train.place import Place, first_device, here
-from taetpu.train.plan import partitionable
+from taetpu.train.plan import missing_memory, partitionable
 from taetpu.train.sharding import check_mesh
 
 
@@ -50,6 +53,39 @@ def refuse_place(study: Study, elsewhere: Place | None) -> None:
             elsewhere.check_devices(compute.mesh.data, compute.mesh.model)
     except UserError as error:
         raise baseline.explain(error) from None
+
+
+def refuse_too_large(study: Study, folder: StudyFolder) -> None:
+    """Raise `UserError` where devices cannot hold a run that is to be trained."""
+    wanted = {run.arm for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"}
+    mistakes = Mistakes()
+    for one in too_large(study, wanted):
+        problem = (
+            f"{', '.join(one['arms'])}: training a run keeps {one['needed']:,} bytes (parameters, gradients and the "
+            f"optimizer's moments), and {one['where']} has {one['available']:,}"
+        )
+        remedy = (
+            f"a model of at most about {one['available'] // 16:,} parameters; or a machine with more memory "
+            "(`taetpu plan --tpu all` says which TPU holds it)"
+        )
+        first = next(arm for arm in study.arms if arm.name == one["arms"][0])
+        mistakes.append(first.explain(UserError(problem, path=("model",), remedy=remedy)))
+    mistakes.raised()
+
+
+def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
+    """Of these arms, those whose runs do not fit into memory: `arms` of one size, bytes `needed` and `available`, and
+    `where`."""
+    where = "this machine" if first_device().platform == "cpu" else "a device here"
+    found: dict[tuple[int, int], list[str]] = {}
+    for arm in study.arms:
+        short = missing_memory(arm.config, study.source(arm)) if arm.name in names else None
+        if short is not None:
+            found.setdefault(short, []).append(arm.name)
+    return [
+        {"arms": arms, "needed": needed, "available": available, "where": where}
+        for (needed, available), arms in found.items()
+    ]
 
 
 def refuse_mesh(study: Study, arm: Arm) -> None:

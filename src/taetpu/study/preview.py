@@ -19,7 +19,7 @@ from taetpu.study.forecast import Pack, forecast
 from taetpu.study.matching import beside, time_matched, to_time
 from taetpu.study.packs import stored_plans
 from taetpu.study.planner import resolution
-from taetpu.study.prepare import proved
+from taetpu.study.prepare import proved, too_large
 from taetpu.study.tuning import trials
 from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
@@ -83,8 +83,8 @@ def preview(
     noise: float | None = None,
     effect: float | None = None,
 ) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, evaluation, time, tokens, flops,
-    at_run, resolution, tuning`.
+    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, memory, evaluation, time, tokens,
+    flops, at_run, resolution, tuning`.
 
     Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
     `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
@@ -92,9 +92,9 @@ def preview(
     evaluation text (`data`, see `report.held_out`). `packs` are those still to be trained (those of one `program` share
     a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
     theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
-    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `at_run`
-    are the arms whose matching by time is measured when the study is run; `tuning` is what it adds, its first runs
-    among the packs.
+    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `memory`
+    lists the arms whose runs do not fit into memory here (see `study.prepare.too_large`). `at_run` are the arms whose
+    matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the packs.
 
     Args:
         packing: None where runs are to be trained elsewhere: then no packs are planned.
@@ -109,6 +109,7 @@ def preview(
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
     known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))  # of earlier studies: no watcher
     packs, planned = [], list[Pack]()
+    memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
     for part in missing:
         for entry, pack in _packs(study, part, folder, packing, known) if packing else ():
             packs.append(entry)
@@ -130,6 +131,7 @@ def preview(
             for arm in study.arms
         ],
         "packs": packs,
+        "memory": memory,
         "evaluation": sample.frozen,
         "time": None if time is None else time.facts,
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),

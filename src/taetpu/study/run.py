@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.hosts import agreed, is_first, several, together
 from taetpu.report.build import build
 from taetpu.report.notebook import html
-from taetpu.spec.design import RunSpec, Study, check_schema
+from taetpu.spec.design import RunSpec, Study, check_frozen
 from taetpu.spec.identity import canonical
 from taetpu.spec.loading import load_study
 from taetpu.spec.schema import MAX_SEED
@@ -22,7 +22,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
-from taetpu.study.prepare import proved
+from taetpu.study.prepare import proved, refuse_too_large
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.timing import in_equal_time
 from taetpu.study.together import Together
@@ -165,8 +165,9 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
         raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
     for root in options.reuse:
         agreed(lambda root=root: bool(studies_at(root)))  # a misspelt one is told before anything is stored
-    agreed(lambda: check_schema(read_study(folder), study) if folder.exists() else None)
+    agreed(lambda: refuse_another(study, folder))  # before arms are proved, which may take long
     study, _ = proved(study)
+    agreed(lambda: refuse_too_large(study, folder))
     own, folder = folder, shared(study, folder)
     with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
@@ -181,6 +182,12 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
                 return outcome
             study = study.changed(seeds=more)
             watcher.added_seeds(more)
+
+
+def refuse_another(study: Study, folder: StudyFolder) -> None:
+    """Raise `UserError` where the folder holds another study."""
+    if folder.exists():
+        check_frozen(read_study(folder), study)
 
 
 def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options) -> Outcome:

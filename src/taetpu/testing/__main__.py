@@ -63,9 +63,11 @@ def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run the command; a mistake in the input is one message and exit code 2."""
     from taetpu.core.errors import UserError
+    from taetpu.core.interrupt import listening
 
     try:
-        code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
+        with listening():
+            code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
     except typer.TyperException as error:
         sys.exit(_told(error.format_message()))
     except UserError as error:

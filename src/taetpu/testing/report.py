@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
+from taetpu.core.interrupt import pressed
 from taetpu.core.plugins import explained
 
 # What jax says when a value is used as Python cannot use a traced one, and what to do about it.
@@ -108,9 +109,9 @@ class Checks:
         except Unmet as unmet:
             place = _place(*unmet.at) if unmet.at else ""
             finding = Finding(name, "failed", unmet.said, place, unmet.remedy)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit too
+            if pressed(error):
+                raise
             finding = self._raised(name, error)
         self.report.findings.append(finding)
         return finding.outcome == "passed"

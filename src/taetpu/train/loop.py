@@ -13,6 +13,7 @@ import numpy as np
 
 from taetpu.core.hosts import fetched, several, together
 from taetpu.core.interrupt import ending, listening, noted
+from taetpu.core.plugins import refuse_changes
 from taetpu.core.traced import split
 from taetpu.data.batches import Source, evaluation_order
 from taetpu.spec.design import RunSpec
@@ -259,7 +260,12 @@ class PackTrainer:
         self.save_state(state, step, checkpoints)
 
     def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Write the resume state, with digests of what is stored of the runs by now."""
+        """Write the resume state, with digests of what is stored of the runs by now.
+
+        Raises:
+            UserError: a plug-in has changed what all runs share; nothing computed since then is resumed from.
+        """
+        refuse_changes()
         checkpoints.save(step, state, runs={folder.key: folder.digests() for folder in self.open})
 
     def evaluation(self, state: TrainState, split_name: str, *, whole: bool = True) -> list[dict[str, float]]:
@@ -310,6 +316,7 @@ class PackTrainer:
 
         Raises:
             NotReproduced: the saved model of a run does not compute what was trained; that run gets no result.
+            UserError: a plug-in has changed what all runs share; no run of the pack gets a result.
         """
         test = self.evaluation(state, "test")
         if "val" not in self.sequences:  # killed between the last evaluation and the result
@@ -319,6 +326,7 @@ class PackTrainer:
         at_once(self.study.store, (partial(self.folders[i].write_model, self.model_files(state, i)) for i in places))
         stored = {i: self.folders[i].read_model() for i in places}
         wrong = mismatches(self.program, state.model, stored, self.windows, self.first_batch)
+        refuse_changes()
         at_once(
             self.study.store,
             (partial(self.finish_run, i, test[i], int(diverged[i])) for i in places if i not in wrong),

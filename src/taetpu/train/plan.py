@@ -259,6 +259,23 @@ def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]
     return (measured, "measured") if measured else (rule_of_thumb(work, packing), "rule of thumb")
 
 
+def missing_memory(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
+    """What a run keeps from step to step and what there is, in bytes of a device; None where it fits.
+
+    Where several devices can share a run, the least that each of them then keeps. The cores of a CPU share memory.
+    """
+    there, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
+    mesh = config.train.compute.mesh
+    if jax.default_backend() == "cpu":
+        needed = state_bytes(config, source)
+    elif mesh != "auto":
+        needed = device_bytes(*sizes, mesh.data, mesh.model)
+    else:
+        ways = divisions(config, source.vocab_size, jax.device_count())
+        needed = min(device_bytes(*sizes, *way) for way in ways)
+    return (needed, there) if needed > there else None
+
+
 def partitionable(execution: Execution, config: ResolvedConfig) -> Execution:
     """How a run is computed that XLA divides over devices: it cannot divide a kernel, so attention is the plain one.
 

@@ -215,7 +215,8 @@ def _effects(folder: StudyFolder) -> dict[str, Any]:
     """The effects so far, in the report's words."""
     found = results(folder)
     rows = [{**vars(row), "done": _done(arm)} for row, arm in zip(words.rows(found), found["arms"], strict=True)]
-    return finite({"headline": words.headline(found), "notices": words.notices(found), "rows": rows})
+    told = {"headline": words.headline(found), "notices": words.notices(found), "rows": rows}
+    return finite({**told, "places": words.mean_places(found)})
 
 
 def _done(arm: Mapping[str, Any]) -> str:

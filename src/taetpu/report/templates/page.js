@@ -27,7 +27,7 @@ function spec(place) {
 async function draw(place, theme = dark.matches ? "dark" : "light") {
   if (drawn.get(place) === theme) return;
   drawn.set(place, theme);
-  const config = { ...data.themes[theme], axisY: { labelLimit: innerWidth < 600 ? 110 : 240 } };
+  const config = data.themes[theme];
   // `ast` has Vega interpret expressions, which the page's security policy asks for.
   await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
   place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place says what it is, the tables say the rest

@@ -211,6 +211,7 @@ function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
   let timer = null, metric = null;
   const series = () => state.study.shown ?? "val/loss"; // which shows the primary metric
+  const fixed = (value) => (value == null ? "-" : value.toFixed(state.effects.places ?? 4)); // as many decimals as effects have at least
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
@@ -219,8 +220,8 @@ function study(name) {
     { name: "arm", value: (r) => r.arm, cell: (r) => h("span", {}, r.arm, r.change ? h("div", { class: "soft" }, r.change) : null) },
     { name: "ended", value: (r) => r.done },
     { name: "step", value: (r) => r.step, figure: true },
-    { name: "train/loss", value: (r) => r.train, figure: true },
-    { name: series(), value: (r) => r.shown, figure: true },
+    { name: "train/loss", value: (r) => r.train, cell: (r) => fixed(r.train), figure: true },
+    { name: series(), value: (r) => r.shown, cell: (r) => fixed(r.shown), figure: true },
     { name: "effect", value: (r) => (r.effect === "-" ? null : Number(r.effect)), cell: (r) => r.effect, figure: true },
     { name: "95 % interval", value: (r) => r.interval, figure: true },
     { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.verdict) },
@@ -229,8 +230,8 @@ function study(name) {
     { name: "run", value: (r) => r.key, cell: (r) => h("a", { href: `/run/${url(name)}/${r.key.replace(/^runs\//, "").split("/").map(encodeURIComponent).join("/")}` }, `${r.arm}, seed ${r.seed}`) },
     { name: "status", value: (r) => r.status },
     { name: "step", value: (r) => reached(r), figure: true },
-    { name: "train/loss", value: (r) => last([r], "train/loss"), figure: true },
-    { name: series(), value: (r) => last([r], series()), figure: true },
+    { name: "train/loss", value: (r) => last([r], "train/loss"), cell: (r) => fixed(last([r], "train/loss")), figure: true },
+    { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
   show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
     h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Wheel zooms, dragging moves, a double click resets; the legend picks lines.")),

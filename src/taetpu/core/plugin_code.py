@@ -1,0 +1,61 @@
+"""Plug-in code while it runs: calls of `os._exit`, the place where it was interrupted, and slow imports."""
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+PREFIX = "taetpu_plugin_"
+"""Begins the name of every plug-in's module."""
+PATIENCE = 2.0
+"""Seconds without a word while a plug-in is loaded."""
+_EXIT = os._exit
+
+
+def guard_exit() -> None:
+    """Make `os._exit` raise `SystemExit` where plug-in code calls it, so that it is reported like `sys.exit`.
+
+    Other callers, and processes that a plug-in forks, exit as before.
+    """
+    os._exit = _guarded_exit
+
+
+def _guarded_exit(status: int) -> NoReturn:
+    caller = sys._getframe().f_back
+    if caller is None or any(_is_plugin(frame) for frame, _ in traceback.walk_stack(caller)):  # None: by atexit
+        raise SystemExit(f"os._exit({status})")
+    _EXIT(status)
+
+
+def _restore_exit() -> None:
+    os._exit = _EXIT
+
+
+os.register_at_fork(after_in_child=_restore_exit)
+
+
+def _is_plugin(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(PREFIX)
+
+
+def place(error: BaseException) -> str | None:
+    """Return `FILE:LINE` of the innermost plug-in code that an exception passed through, or None."""
+    passed = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_plugin(frame)]
+    return f"{passed[-1][0].f_code.co_filename}:{passed[-1][1]}" if passed else None
+
+
+@contextmanager
+def announced(file: Path) -> Iterator[None]:
+    """Write to stderr that a plug-in is still being loaded, once it has taken longer than `PATIENCE`."""
+    timer = threading.Timer(PATIENCE, lambda: sys.stderr.write(f"loading plug-in {file} ...\n"))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

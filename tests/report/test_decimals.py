@@ -1,0 +1,82 @@
+"""Effects, intervals and differences have the decimals of the means beside them at least, wherever they are shown."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.stats.conftest import made_study
+
+from taetpu.cli.glance import screen
+from taetpu.cli.watched import Watched
+from taetpu.report import arms, notebook, words
+from taetpu.report.background import Background
+from taetpu.report.exports import markdown, table_text
+from taetpu.report.latex import latex
+from taetpu.report.parts import parts
+from taetpu.report.sections import Table
+from taetpu.stats import numbers
+from taetpu.stats.analyse import analyse
+
+DIFFERENCES = ("effect", "interval", "95 %", "difference", "minus", "worst case", "without a seed", "sum of", "excess")
+OTHERS = ("in noise sd", "correlation", "p", "95 % over texts")
+STUDIES = st.tuples(
+    st.floats(-3, 4).map(lambda power: 10**power),  # the baseline's mean
+    st.one_of(st.just(0.0), st.floats(-6, 0).map(lambda power: 10**power)),  # noise, as a share of the mean
+    st.lists(st.one_of(st.just(0.0), st.floats(-0.5, 0.5), st.floats(-1e-5, 1e-5)), min_size=1, max_size=3),
+    st.integers(1, 6),  # seeds
+    st.integers(0, 2**16),
+)
+
+
+def stored(drawn, root: Path):
+    """A study whose arms have these effects, as shares of the mean, under this noise; 0 is a copy of the baseline."""
+    mean, noise, effects, seeds, seed = drawn
+    rng = np.random.default_rng(seed)
+    base = mean * (1 + noise * rng.normal(size=seeds))
+    values = {"baseline": dict(enumerate(map(float, base)))}
+    for i, effect in enumerate(effects):
+        own = base + mean * (effect + noise * rng.normal(size=seeds)) if effect else base
+        values[f"arm{i}"] = dict(enumerate(map(float, own)))
+    return made_study(root, values)
+
+
+def decimals(cell: str) -> list[int]:
+    """Of every number in a cell."""
+    return [len(figure.partition(".")[2]) for figure in re.findall(r"\d+(?:\.\d+)?", cell)]
+
+
+def differences(table: Table) -> Iterator[str]:
+    """The cells of the columns that hold effects, intervals and differences."""
+    for i, column in enumerate(table.columns):
+        if column not in OTHERS and any(name in column for name in DIFFERENCES):
+            yield from (row[i] for row in table.rows if row[i] != "-")
+
+
+@settings(max_examples=40, deadline=None)
+@given(STUDIES)
+def test_no_effect_has_fewer_decimals_than_the_means_and_none_but_zero_reads_as_a_bare_0(drawn) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder = stored(drawn, Path(root))
+        results = analyse(folder)
+        rows, places = words.rows(results), words.mean_places(results)
+        for row, arm in zip(rows, results["arms"], strict=True):
+            assert decimals(row.mean) == [places]
+            for shown in (row.effect, row.interval):
+                assert shown == "-" or min(decimals(shown)) >= places
+            assert row.effect != "0" or numbers.is_zero(arm["effect"])
+            assert row.noise_sd == "-" or decimals(row.noise_sd) == [1]
+        tables = [table for part in parts(results, {}) for table in part.tables]
+        tables += [detail.runs for detail in arms.details(folder, results)]
+        for table in tables:
+            for cell in differences(table):
+                assert min(decimals(cell), default=places) >= places, (table.columns, cell)
+        watched = Watched(root)
+        watched.look()
+        watch = "\n".join(line.plain for line in screen(list(watched.views.values())))
+        for text in (markdown(results, Background()), table_text(results), notebook.html(results, {}), watch):
+            assert all(row.effect in text for row in rows if row.effect != "-")
+        assert all(f"${row.effect}$" in latex(results) for row in rows if row.effect != "-")
