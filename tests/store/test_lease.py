@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fake_google.world import Fault, Refused, World
 
-from taetpu.cloud.errors import Permission, Transient
-from taetpu.cloud.fakes.world import Fault, Refused, World
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import dead, lock_file, scratch, sweep
 from taetpu.store import lease
+from taetpu.store.address import BucketError, Unanswered
 from taetpu.store.backend import open_store
 from taetpu.store.gcs import GcsStore
 
@@ -206,7 +206,7 @@ def test_a_holder_without_a_connection_does_not_go_on_blindly(
     with store.claim("s/lock"):
         clock[0] = lease.DOUBTED + 1
         world.faults.append(Fault("*", Refused(14, "gone"), times=10**6))
-        with pytest.raises(Transient, match="cannot renew the claim gs://studies/root/s/lock"):
+        with pytest.raises(Unanswered, match="cannot renew the claim gs://studies/root/s/lock"):
             store.write("s/b", b"2")
         world.faults.clear()
         store.write("s/b", b"2")
@@ -255,7 +255,7 @@ def test_a_lock_of_something_else_is_held_by_nobody_known(store: GcsStore):
 def test_one_may_not_claim(store: GcsStore, world: World):
     world.faults.append(Fault("objects.insert", Refused(7, "storage.objects.create denied")))
     with (
-        pytest.raises(Permission, match=r"cannot claim gs://studies/root/s/lock: storage\.objects\.create denied"),
+        pytest.raises(BucketError, match=r"cannot claim gs://studies/root/s/lock: storage\.objects\.create denied"),
         store.claim("s/lock"),
     ):
         pass

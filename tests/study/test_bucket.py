@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.clouds import BUCKET
+from tests.fake_google.fixtures import BUCKET
+from tests.fake_google.world import World
 
-from taetpu.cloud.fakes.world import World
 from taetpu.store.index import one_study, studies
 from taetpu.train.saved import open_run
 

@@ -84,15 +84,12 @@ def check_bucket(name: str) -> str:
 
 
 def client() -> Any:
-    """Google's client, with application-default credentials. The library itself reads STORAGE_EMULATOR_HOST, and is
-    anonymous then.
+    """Google's client, with application-default credentials.
 
     Raises:
         UserError: the extra is not installed, or nobody is signed in.
     """
     storage = imported("google.cloud.storage")
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
-        return storage.Client(project="none", credentials=imported("google.auth.credentials").AnonymousCredentials())
     try:
         # A bucket belongs to its own project; the client only wants the name of one.
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT") or "none")

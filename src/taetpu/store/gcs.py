@@ -5,7 +5,6 @@ must be a folder is worked on in a local one of this process and stored with `ke
 """
 
 import mimetypes
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,13 +32,9 @@ FILES = ".files.json"
 THREADS = 8
 
 
+@lru_cache(maxsize=16)
 def open_bucket(address: Address) -> "GcsStore":
     """The store at an address; one for all who ask in this process, so that they share what they know of it."""
-    return _opened(address, os.environ.get("STORAGE_EMULATOR_HOST", ""))
-
-
-@lru_cache(maxsize=16)
-def _opened(address: Address, cloud: str) -> "GcsStore":
     return GcsStore(address)
 
 

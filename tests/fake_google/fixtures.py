@@ -1,20 +1,21 @@
-"""Fixtures of a cloud that is not there: one world, and one server for the services that a test needs."""
+"""Fixtures of the fake Google Cloud: Cloud Storage alone, or all of it with machines that boot."""
 
 import gc
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cloud.machines import skip_without_machines
+from tests.fake_google import storage
+from tests.fake_google.cloud import FakeGoogle, running
+from tests.fake_google.hosts import executable
+from tests.fake_google.server import Server
+from tests.fake_google.world import World
 
-from taetpu.cloud import ssh
-from taetpu.cloud.clients import FAKE, Clients
-from taetpu.cloud.fakes import everything, storage
-from taetpu.cloud.fakes.server import Server
-from taetpu.cloud.fakes.world import World
 from taetpu.core.scratch import scratch
-from taetpu.store.gcs import _opened
+from taetpu.store import address
+from taetpu.store.gcs import open_bucket
 
 TAKEN = "someone-elses"
 BUCKET = "studies"
@@ -22,16 +23,16 @@ FOREIGN = ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION
 """Variables of who runs the tests, which would hold in them."""
 
 
-def unclosed(request: pytest.FixtureRequest) -> None:
+def ignore_unclosed(request: pytest.FixtureRequest) -> None:
     """Google's library lets go of a connection without closing it when a download on it is refused."""
     request.node.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
     request.node.add_marker(pytest.mark.filterwarnings(unraisable))
 
 
-def let_go() -> None:
+def forget_buckets() -> None:
     """Nothing that this process knows of a bucket outlives the test."""
-    _opened.cache_clear()
+    open_bucket.cache_clear()
     scratch.cache_clear()
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
@@ -46,42 +47,43 @@ def world() -> World:
 @pytest.fixture
 def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     """Cloud Storage, where the bucket `TAKEN` belongs to others; this process and those that it starts go there."""
-    unclosed(request)
+    ignore_unclosed(request)
     with Server(world, storage.routes(world, [TAKEN])) as server:
         for name in FOREIGN:
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv(FAKE, server.address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
-        monkeypatch.setenv("TAETPU_PROJECT", world.project)
-        monkeypatch.setenv("TAETPU_OWNER", "me")
+        monkeypatch.setenv("TAETPU_STORAGE_PATIENCE", "2")
+        monkeypatch.setattr(address, "PATIENCE", 2.0)
         yield server
-    let_go()
+    forget_buckets()
 
 
 @pytest.fixture
 def gs_root(world: World, bucket_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder in an empty bucket, `gs://studies/root`."""
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
-    Clients(world.project).storage.bucket(BUCKET).create(location="us-east5")
-    world.calls.clear()
+    make_bucket(world)
     return f"gs://{BUCKET}/root"
 
 
 @pytest.fixture
-def fake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[everything.FakeCloud]:
-    """All of a cloud, with machines that really boot and an empty bucket; this process and those it starts go there."""
-    skip_without_machines()
-    unclosed(request)
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeGoogle]:
+    """All of the fake cloud, with machines that boot and an empty bucket; this process and those it starts go there."""
+    if not (shutil.which("gcloud") and executable("sshd") and shutil.which("rsync")):
+        pytest.skip("gcloud, OpenSSH's server or rsync is not installed")
+    ignore_unclosed(request)
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
-    with everything.running(tmp_path / "fake-cloud") as cloud:
-        for name, value in {**cloud.environment(), "TAETPU_OWNER": "me"}.items():
+    with running(tmp_path / "google") as cloud:
+        state = {"XDG_STATE_HOME": str(tmp_path / "state"), "TAETPU_CACHE": str(tmp_path / "cache")}
+        for name, value in {**cloud.environment(), **state, "TAETPU_OWNER": "me"}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
-        Clients(cloud.world.project).storage.bucket(BUCKET).create(location="us-east5")
-        cloud.world.calls.clear()
+        make_bucket(cloud.world)
         yield cloud
-        ssh.forget("*")
-    let_go()
+    forget_buckets()
+
+
+def make_bucket(world: World) -> None:
+    """Make the empty bucket `studies`."""
+    address.client().bucket(BUCKET).create(location="us-east5")
+    world.calls.clear()
