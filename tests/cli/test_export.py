@@ -38,6 +38,15 @@ def exported(taetpu, *words: object) -> str:
     return Path(re.search(r"^wrote (.+)$", done.out, re.M)[1]).read_text()
 
 
+def submitit(program: str, *words: object) -> str:
+    """What a program prints in a process of its own: importing submitit closes all handlers of logging."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def shared(monkeypatch):
     """The tests' own folder counts as one that all nodes see."""
@@ -64,9 +73,9 @@ def test_slurm_accepts_the_script(taetpu, here, shared):
 
 def test_the_options_of_slurm_are_those_of_submitit(taetpu, shared):
     """What submitit writes for an array is written too, but for srun's own logs and the signal, which is SIGTERM."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    theirs = _make_sbatch_string("true", "/logs", map_count=3, job_name="x")
+    theirs = submitit(
+        "from submitit.slurm.slurm import _make_sbatch_string as make; print(make('true', '/l', map_count=3))"
+    )
     ours = exported(taetpu, "slurm", "s.yaml", "--shards", 3)
 
     def names(text: str) -> set[str]:
@@ -227,39 +236,58 @@ SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
+EXECUTOR = """
+import os, sys
+import submitit
+folder, script, *tasks = sys.argv[1:]
+executor = submitit.LocalExecutor(folder=folder)
+executor.update_parameters(timeout_min=5)
+run = [
+    submitit.helpers.CommandFunction(
+        ["bash", script], env={**os.environ, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task}
+    )
+    for task in tasks
+]
+for job in [executor.submit(one) for one in run]:
+    job.result()
+"""
 REQUEUE = '#!/bin/bash\n[ "$1" = requeue ] && echo "$2" >>"$REQUEUED"\n'
+
+
+def programs(folder: Path, **texts: str) -> str:
+    """A PATH on which stand-ins come first."""
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("code", "requeued"), [(0, False), (1, False), (2, False), (3, False), (75, True), (130, True)]
+)
+def test_a_task_is_requeued_where_it_can_go_on(taetpu, here, shared, code, requeued):
+    exported(taetpu, "slurm", "s.yaml", "--shards", 3)
+    path = programs(here / "bin", srun=f"#!/bin/bash\nexit {code}\n", scontrol=REQUEUE)
+    environment = {"PATH": path, "REQUEUED": "again", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    ended = subprocess.run(["bash", "small.slurm.sh"], env=environment, check=False)
+    assert ended.returncode == (0 if requeued else code)
+    assert Path("again").exists() == requeued
+    assert not requeued or Path("again").read_text() == "7_2\n"
 
 
 @pytest.mark.slow
 def test_submitits_local_executor_trains_a_study_in_shards(taetpu, here, shared, monkeypatch):
     """The script itself, once for each task; `srun` and `scontrol` are stand-ins. What is requeued runs again."""
-    import submitit
-
     (here / "s.yaml").write_text(TINY + "seeds: 2\narms: {no-ffn: {model.ffn: none}}\n")
     exported(taetpu, "slurm", "s.yaml", "--shards", 3)
-    programs = here / "bin"
-    programs.mkdir()
-    for name, text in {"srun": SRUN, "scontrol": REQUEUE}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", programs(here / "bin", srun=SRUN, scontrol=REQUEUE))
     monkeypatch.setenv("REQUEUED", str(here / "requeued"))
-    executor = submitit.LocalExecutor(folder=here / "submitit")
-    executor.update_parameters(timeout_min=5)
-    waiting = [0, 1, 2]
+    waiting = ["0", "1", "2"]
     for _ in range(10):
-        tasks = [
-            submitit.helpers.CommandFunction(
-                ["bash", str(here / "tiny.slurm.sh")],
-                env={**os.environ, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(task)},
-            )
-            for task in waiting
-        ]
-        jobs = [executor.submit(task) for task in tasks]
-        for job in jobs:
-            job.result()
+        submitit(EXECUTOR, here / "submitit", here / "tiny.slurm.sh", *waiting)
         requeued = here / "requeued"
-        waiting = [int(line.rpartition("_")[2]) for line in requeued.read_text().split()] if requeued.exists() else []
+        waiting = [line.rpartition("_")[2] for line in requeued.read_text().split()] if requeued.exists() else []
         requeued.unlink(missing_ok=True)
         if not waiting:
             break
