@@ -80,7 +80,7 @@ class Outcome:
 
 
 def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pack]:
-    """The packs that the planner makes of a study of at least so many runs, on eight devices."""
+    """The packs that the planner makes of a study of at least `runs` runs, on eight devices."""
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     os.environ["JAX_PLATFORMS"] = "cpu"
     from taetpu.spec.loading import load_study
@@ -223,7 +223,7 @@ def show(rows: Sequence[dict]) -> str:
 def main() -> None:
     """Plan, simulate, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS, help="at least so many; at most 10,000")
+    parser.add_argument("--runs", type=int, default=RUNS, help="in the study, at least; up to 10,000")
     parser.add_argument("--seed", type=int, default=0, help="of the preemptions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     told = parser.parse_args()

@@ -39,7 +39,7 @@ def exported(taetpu, *words: object) -> str:
 
 
 def submitit(program: str, *words: object) -> str:
-    """What a program prints in a process of its own: importing submitit closes all handlers of logging."""
+    """What a program prints in a new process: importing submitit closes all handlers of logging."""
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, check=False
     )

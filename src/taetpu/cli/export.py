@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taetpu.study.export import Share
 
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders that each node has of its own."""
+"""Folders that are local to each node."""
 
 app = typer.Typer(
     help="Write a study as a job of another scheduler. Nothing is started.\n\n"
@@ -133,7 +133,7 @@ def _shared(root: str | None) -> str:
     """The root for nodes that share a file system.
 
     Raises:
-        UserError: it is a folder that each node has of its own.
+        UserError: it is a folder that is local to each node.
     """
     from taetpu.core.errors import UserError
     from taetpu.store.address import address
@@ -145,7 +145,7 @@ def _shared(root: str | None) -> str:
     path = Path(named).resolve()
     if any(path.is_relative_to(folder) for folder in LOCAL):
         remedy = "Use a folder that all nodes see, or gs://BUCKET/FOLDER."
-        raise UserError(f"each node has a {path} of its own", path=("--root",), remedy=remedy)
+        raise UserError(f"{path} is local to each node", path=("--root",), remedy=remedy)
     return str(path)
 
 

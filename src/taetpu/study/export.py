@@ -64,9 +64,9 @@ class Share:
 
 
 def slurm_script(share: Share, file: Path, logs: Path) -> str:
-    """An sbatch script in the form and with the log names of submitit 1.5.4, which shows them as its own.
+    """An sbatch script with the options and log names of submitit 1.5.4.
 
-    A task whose stage waits for others gives its node back and is put back into the queue, as is one at its time limit.
+    A task whose stage waits for other shards, or that reaches its time limit, frees its node and is queued again.
 
     Args:
         file: the study, on a file system that all nodes mount.
@@ -102,7 +102,7 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
 
 
 def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, install: str, spot: bool) -> str:
-    """A task for `sky jobs launch --num-jobs N`: a managed job on a machine of its own for each shard.
+    """A task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
 
     Args:
         base: folder that the names in `files` are relative to; the first is the study.
