@@ -38,8 +38,6 @@ def routes(world: World, taken: Collection[str] = ()) -> list[Route]:
         ("buckets.get", "GET", bucket, there.get_bucket),
         ("buckets.patch", "PATCH", bucket, there.patch_bucket),
         ("buckets.delete", "DELETE", bucket, there.delete_bucket),
-        ("buckets.getIamPolicy", "GET", f"{bucket}/iam", there.get_policy),
-        ("buckets.setIamPolicy", "PUT", f"{bucket}/iam", there.set_policy),
         ("objects.list", "GET", f"{bucket}/o", there.list_objects),
         ("objects.get", "GET", one, there.get),
         ("objects.patch", "PATCH", f"{bucket}{named}", there.patch),
@@ -56,7 +54,6 @@ class _Storage:
     def __init__(self, world: World, taken: Collection[str]):
         self.world, self.taken = world, frozenset(taken)
         self.sessions: dict[str, Session] = {}
-        self.policies: dict[str, Any] = {}
         self.numbers = itertools.count(1)
         self.last = 0
 
@@ -106,15 +103,6 @@ class _Storage:
         if any(one.bucket == name for one in self.objects.values()):
             raise Refused(6, "The bucket you tried to delete is not empty.", "conflict")
         del self.world.table(BUCKETS)[name]
-
-    def get_policy(self, request: Request) -> Any:
-        name = self._bucket(request, "storage.buckets.getIamPolicy")["name"]
-        return self.policies.get(name, {"kind": "storage#policy", "version": 1, "etag": "CAE=", "bindings": []})
-
-    def set_policy(self, request: Request) -> Any:
-        name = self._bucket(request, "storage.buckets.setIamPolicy")["name"]
-        self.policies[name] = request.json()
-        return request.json()
 
     def _bucket(self, request: Request, right: str, part: str = "bucket") -> dict[str, Any]:
         name = unquote(request.parts[part])
