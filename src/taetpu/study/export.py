@@ -5,6 +5,7 @@ what is done, so every scheduler may kill and repeat tasks as it likes.
 """
 
 import base64
+import hashlib
 import re
 import shlex
 import sys
@@ -18,7 +19,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString as Quoted
 from ruamel.yaml.scalarstring import LiteralScalarString as Literal
 
-from taetpu.cloud.labels import digest
 from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
 
@@ -55,7 +55,9 @@ class Share:
     def name(self) -> str:
         """A name that Kubernetes and SkyPilot accept, different for each study."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.study.lower()).strip("-")[:30].rstrip("-")
-        return f"taetpu-{plain}" if plain == self.study else f"taetpu-{plain}-{digest(self.study)}".replace("--", "-")
+        if plain == self.study:
+            return f"taetpu-{plain}"
+        return f"taetpu-{plain}-{hashlib.sha256(self.study.encode()).hexdigest()[:6]}".replace("--", "-")
 
     def command(self, python: str, file: str, rank: str) -> str:
         """The command in a shell; `rank` is the name of the variable that holds the task's number, from 0."""
