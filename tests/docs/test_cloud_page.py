@@ -18,8 +18,8 @@ from taetpu.cloud.supervise import Limits
 from taetpu.cloud.up import DELETERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text()
-NOT_HERE = ("tpu run sh", "dev sync --watch", "status gs://")
-"""Commands that install PyTorch, never end, or need a study that was trained."""
+NOT_HERE = ("tpu run sh", "image build", "dev sync --watch", "status gs://")
+"""Commands that install PyTorch, need Cloud Build, never end, or need a study that was trained."""
 TRAINS = "taetpu run study.yaml --on tpu --type v6e-8 --spot --max-usd 20"
 """Tested with preemptions elsewhere; here only with --dry-run."""
 
