@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -231,7 +231,8 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 continue
             below = f"{key}/{entry.name}" if key else entry.name
             if entry.is_dir():
-                yield from _files(entry.path, below, None if depth is None else depth - 1)
+                with suppress(FileNotFoundError):  # another process may have deleted it since
+                    yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
                 yield below
 

@@ -55,6 +55,10 @@ class StudyFolder:
         """
         return self.store.claim(f"{self.name}/claims/{pack_id}")
 
+    def claimed_packs(self) -> list[str]:
+        """Return the packs that a process holds, or held when it was stopped."""
+        return [key.rpartition("/")[2] for key in self.store.list(f"{self.name}/claims")]
+
     def delete_claims(self) -> None:
         """Delete the files of claims on packs. Only for the holder of the study's claim, when all packs are done."""
         self.store.delete(f"{self.name}/claims")

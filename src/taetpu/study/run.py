@@ -23,6 +23,7 @@ from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
 from taetpu.study.on_ray import RayDriver, connected, shared_root
+from taetpu.study.packs import stored_plans
 from taetpu.study.prepare import proved, refuse_too_large
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.shards import ShardWorker, parse_shard
@@ -248,7 +249,12 @@ def obtained(
     study: Study, folder: StudyFolder, watcher: Watcher, options: Options, crew: Crew
 ) -> tuple[list[RunSpec], list[Failure]]:
     """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
-    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse)])
+    others = (
+        {names[2] for plan in stored_plans(folder) for names in plan.runs}
+        if isinstance(crew, ShardWorker)
+        else set[str]()
+    )
+    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse, others)])
     taken = [run for run in study.runs() if run.id in names]
     return taken, crew.train(study, watcher, options.packing, options.profile)
 

@@ -4,8 +4,8 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import jax
 
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
-from taetpu.core.hosts import Parted, is_first, several
+from taetpu.core.hosts import Parted, agreed, is_first, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
 from taetpu.spec.evaluation import Sample
@@ -83,9 +83,16 @@ class Alone:
     folder: StudyFolder
     tracks: bool = True
 
-    def claimed(self) -> AbstractContextManager[None]:
-        """See `Crew`."""
-        return self.folder.claim()
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the study's claim.
+
+        Raises:
+            Held: other processes train packs of the study.
+        """
+        with self.folder.claim():
+            agreed(lambda: refuse_workers(self.folder))
+            yield
 
     def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
         """See `Crew`."""
@@ -167,6 +174,18 @@ def train_packs(
         else:
             watcher.finished(runs)
     return failed
+
+
+def refuse_workers(folder: StudyFolder) -> None:
+    """Raise `Held` where shards of a study are trained by other processes."""
+    for pack in folder.claimed_packs():
+        try:
+            with folder.claim_pack(pack):
+                pass
+        except Held as other:
+            problem = f"another process trains pack {pack}: {other.problem}"
+            remedy = "Wait for it or stop it; or train beside it with --shard I/N."
+            raise Held(problem, file=other.file, remedy=remedy) from None
 
 
 def is_free(folder: StudyFolder, plan: PackPlan) -> bool:
