@@ -50,10 +50,10 @@ class Compute:
         pending = self.world.operation("instances.insert", zone, dict)
         if not pending.error:
             items = {item["key"]: item["value"] for item in asked.get("metadata", {}).get("items", ())}
-            address, port = self.world.hosts.boot(name, 0, {**items, "zone": zone, "project": self.world.project})
+            address, _ = self.world.hosts.boot(name, 0, {**items, "zone": zone, "project": self.world.project})
             made = {"status": "RUNNING", "creationTimestamp": datetime.now(UTC).isoformat(), "kind": "compute#instance"}
             made |= {"zone": self._link(request, ""), "selfLink": self._link(request, f"/instances/{name}"), "id": "1"}
-            made["networkInterfaces"] = [{"networkIP": f"{address}:{port}"}]
+            made["networkInterfaces"] = [{"networkIP": address}]
             self.world.table(INSTANCES)[zone, name] = {**asked, **made}
         return self._operation(request, name, "insert", pending.error)
 
