@@ -19,12 +19,12 @@ Site = tuple[str, int, int]
 
 def call_sites() -> list[Site]:
     """Every place in the package that builds a gcloud command."""
-    found = []
-    for file in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command":
-                found.append((file.relative_to(SOURCE).as_posix(), node.lineno, node.end_lineno or node.lineno))
-    return found
+    return [
+        (file.relative_to(SOURCE).as_posix(), node.lineno, node.end_lineno or node.lineno)
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command"
+    ]
 
 
 class Recorder:

@@ -68,10 +68,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Build every command with every option."""
     for chip in generations():
-        for tpu in chip.slices():
-            for api in ("gce", "tpu-api"):
-                if tpu.hosts == 1 and api in rates._table()["tpus"][chip.name]["backends"]:
-                    build_for(Spec("box", tpu, api, "me", 4.0, "some-image"), folder)
+        tpu = next(one for one in chip.slices() if one.hosts == 1)
+        build_for(Spec("box", tpu, rates.api_for(tpu), "me", 4.0, "some-image"), folder, {})
+    for api in ("gce", "tpu-api"):
+        build_for(Spec("box", resolve("v6e-8"), api, "me", 4.0, "some-image"), folder, *OPTIONS)
     machine = Machine("box", ZONE, "gce", "t", "ready", "", {})
     for one in (machine, replace(machine, api="tpu-api"), replace(machine, api="tpu-api", has_request=True)):
         machines.delete_command(one)
@@ -102,16 +102,16 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     tpu_commands._listed(resolve("v6e-8"), ZONE)
 
 
-def build_for(spec: Spec, folder: Path) -> None:
-    for options in OPTIONS:
-        machines.create_command(replace(spec, **options), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
+def build_for(spec: Spec, folder: Path, *options: dict) -> None:
+    for changed in options:
+        machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
     up.operation_command(spec, ZONE)
 
 
 def test_lines_that_the_code_builds(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     build_all(monkeypatch, tmp_path)
     assert recorder.missed(call_sites()) == []
-    assert len(recorder.lines) > 100
+    assert len(recorder.lines) > 50
     check(list(recorder.lines), tmp_path)
 
 

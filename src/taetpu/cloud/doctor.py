@@ -78,10 +78,8 @@ def key_files(folder: Path) -> Check:
     found += [name for name in tracked(folder) if _is_key(folder / name)]
     if not found:
         return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
-    remedy = (
-        f"Delete it and its key (`gcloud iam service-accounts keys list --iam-account=ACCOUNT`), and sign in: {SIGN_IN}. "
-        "`gitleaks git` searches the history."
-    )
+    keys = "gcloud iam service-accounts keys list --iam-account=ACCOUNT"
+    remedy = f"Delete it and its key (`{keys}`), and sign in: {SIGN_IN}. `gitleaks git` searches the history."
     return Check("keys", "fails", f"{', '.join(found)}: key of a service account", remedy)
 
 
