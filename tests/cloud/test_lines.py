@@ -16,7 +16,7 @@ from taetpu.cloud.machines import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
 from taetpu.core.chips import generations, resolve
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")]
 
 ZONE, ACCOUNT = "us-east5-b", "trainer@my-project.iam.gserviceaccount.com"
 SETTINGS = Settings(project="my-project", owner="me", bucket="my-bucket", zones=(ZONE,))

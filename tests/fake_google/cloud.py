@@ -70,6 +70,7 @@ class FakeGoogle:
     project: Project
     server: Server
     bin: Path
+    started: subprocess.Popen[str] | None = None
 
     def environment(self) -> dict[str, str]:
         """Variables that direct this process, gcloud and machines to the fake."""

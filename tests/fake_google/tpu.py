@@ -17,10 +17,11 @@ HOSTS = {"v4-16": 2, "v5litepod-16": 4, "v6e-16": 4}
 
 
 class Tpu:
-    """The service. `zones` are those that list every accelerator type."""
+    """The service. `zones` are those that list every accelerator type; `unreachable` those that do not answer."""
 
     def __init__(self, world: World, zones: tuple[str, ...]):
         self.world, self.zones = world, zones
+        self.unreachable: set[str] = set()
 
     def routes(self) -> list[Route]:
         place = r"/v[12]/projects/[^/]+/locations/(?P<zone>[^/]+)"
@@ -65,10 +66,19 @@ class Tpu:
         found = [one for one in self.world.table(REQUESTS).values() if self._is_in(one, request.parts["zone"])]
         for one in found:
             self._advance(one)
-        return {"queuedResources": [one for one in found if one["name"] in self.world.table(REQUESTS)]}
+        return self._listed(request, "queuedResources", found)
 
     def list_nodes(self, request: Request) -> Any:
-        return {"nodes": [one for one in self.world.table(NODES).values() if self._is_in(one, request.parts["zone"])]}
+        found = [one for one in self.world.table(NODES).values() if self._is_in(one, request.parts["zone"])]
+        return self._listed(request, "nodes", found)
+
+    def _listed(self, request: Request, kind: str, found: list[dict[str, Any]]) -> Any:
+        """A list without the zones that cannot be reached, which are named."""
+        if request.parts["zone"] in self.unreachable:
+            raise Refused(14, "The service is currently unavailable.")
+        there = [one for one in found if one["name"].split("/")[3] not in self.unreachable]
+        places = [f"projects/{self.world.project}/locations/{zone}" for zone in sorted(self.unreachable)]
+        return {kind: there} | ({"unreachable": places} if places else {})
 
     def attributes(self, request: Request) -> Any:
         """What the hosts write when they have booted. Their names are not the node's."""

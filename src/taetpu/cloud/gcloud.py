@@ -40,7 +40,11 @@ UNKNOWN = (
 
 
 class CloudError(UserError):
-    """A gcloud command failed, or a machine did not do what it was asked."""
+    """A gcloud command failed, or a machine did not do what it was asked. Google's messages are not shortened."""
+
+    def __init__(self, problem: str, **about: Any):
+        super().__init__(problem, **about)
+        self.problem = problem
 
 
 class NoCapacity(CloudError):
