@@ -1,4 +1,4 @@
-"""Files to real hosts and back: what git ignores stays here, what is deleted here is deleted there, and nothing else."""
+"""Files to real hosts and back: what git ignores stays here, what is deleted here is deleted there."""
 
 import os
 import subprocess
