@@ -1,6 +1,8 @@
 """What exists is read from Google: lists with zones that do not answer, names of hosts, expired machines, sizes."""
 
+import fcntl
 import json
+import subprocess
 import time
 
 import pytest
@@ -145,3 +147,26 @@ def test_failures_keep_googles_message_whole(family: str) -> None:
     assert "`gcloud compute tpus list --zone=z`" in error.problem
     assert message in str(error)
     assert "request start" not in str(error)
+
+
+@pytest.mark.slow
+def test_what_another_owner_lost_is_left_alone(google: FakeGoogle, settings: Settings) -> None:
+    make(settings, owner="somebody")
+    google.preempt("box")
+    before = google.left()
+    with pytest.raises(gcloud.CloudError, match="already exists"):
+        make(settings)
+    assert google.left() == before
+
+
+@pytest.mark.slow
+def test_commands_wait_for_what_a_killed_process_left_running(google: FakeGoogle, settings: Settings) -> None:
+    gcloud.use_project(settings.project)
+    said: list[str] = []
+    with up._guard("box", fcntl.LOCK_SH) as held:
+        stray = subprocess.Popen(["sleep", "1.5"], pass_fds=(held,), start_new_session=True)
+    began = time.monotonic()
+    assert up.down("box", "me", settings, said.append) == []
+    assert time.monotonic() - began > 1.4
+    assert stray.wait() == 0
+    assert any("box" in line for line in said)
