@@ -130,3 +130,12 @@ def test_a_pipe() -> None:
         load_study(f"/dev/fd/{read_end}")
     os.close(read_end)
     assert "'task' is missing" in str(caught.value)
+
+
+@pytest.mark.parametrize(("version", "problem"), [("1.1", "YAML 1.1 is not supported"), ("1.3", "(1, 3)")])
+def test_files_are_read_as_yaml_1_2(version: str, problem: str, study) -> None:
+    """Version 1.1 has other rules for numbers and booleans: `1e-3` is text there, and `no` is false."""
+    error = refused(study, "", (), ("study:", f"%YAML {version}\n---\nstudy:"))
+    assert problem in error.problem
+    assert Path(str(error.file)).name == "s.yaml"
+    assert study("", (), ("study:", "%YAML 1.2\n---\nstudy:")).runs()

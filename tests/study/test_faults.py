@@ -1,10 +1,12 @@
 """The tool that damages studies: `python -m tests.faults`."""
 
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.faults import Bench, Fault
 
 
 def broken(*given: str) -> str:
@@ -16,6 +18,15 @@ def broken(*given: str) -> str:
 @pytest.mark.slow
 def test_fifty_faults():
     assert broken("--quick") == ""
+
+
+@pytest.mark.slow
+def test_a_lost_record_of_a_run_that_has_begun_is_reported(tmp_path: Path):
+    bench = Bench(tmp_path)
+    records = sorted(bench.source.glob("part/small/runs/low-lr/*/config.json"))
+    assert len(records) == 2
+    for place in records:
+        assert bench.strike(Fault("remove", place.relative_to(bench.source)), random.Random(0)) == "repaired"
 
 
 @pytest.mark.nightly

@@ -117,6 +117,15 @@ def parse_value(text: str) -> Any:
 class CoreResolver(VersionedResolver):
     """Resolves numbers by YAML 1.2's core schema. The library's own rules also read `0_1` as 1 and `0b11` as 3."""
 
+    @property
+    def processing_version(self) -> Any:
+        """The version of YAML, (1, 2). In 1.1 `no`, `010` and `1e-3` have other values."""
+        version = super().processing_version
+        if version != (1, 2):
+            problem = f"YAML {'.'.join(map(str, version))} is not supported"
+            raise UserError(problem, remedy="Remove the line `%YAML`: files are read as YAML 1.2.")
+        return version
+
     def add_version_implicit_resolver(self, version: Any, tag: Any, regexp: Any, first: Any) -> None:
         super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
 
@@ -145,6 +154,7 @@ def _plain(text: str, lines: dict[Where, int]) -> Any:
         IndexError,
         KeyError,
         OverflowError,
+        AssertionError,
     ) as error:  # of ruamel, for odd tags and keys
         raise ValueError(str(error)) from None
 

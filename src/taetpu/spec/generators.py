@@ -155,13 +155,13 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
     """
     asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
-    if asked in (1, "1"):
+    if type(asked) in (int, str) and asked in (1, "1"):  # `true` equals 1
         if math.prod(sizes) > MOST_CELLS:
             remedy = f"at most {MOST_CELLS} cells; or fraction: {' or '.join(FRACTIONS)}, of factors with two levels"
             raise UserError(f"{math.prod(sizes)} cells are too many", path=("factorial",), remedy=remedy)
         cells = product(*map(range, sizes))
         return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
-    if asked not in FRACTIONS:
+    if not isinstance(asked, str) or asked not in FRACTIONS:
         raise UserError(f"{show(asked)} is no fraction of a design", path=path, remedy=", ".join(["1", *FRACTIONS]))
     for name, size in zip(names, sizes, strict=True):
         if size != 2:

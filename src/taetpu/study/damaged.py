@@ -15,6 +15,8 @@ from taetpu.train.watch import Watcher
 
 LOST = "this run had ended, and its result.json is missing"
 
+UNRECORDED = "the file is missing and is written again"
+
 
 def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
     """Verify every file of the runs that are done, and the records of those that are not.
@@ -43,7 +45,7 @@ def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
         if problem:
             key = f"{run.key}/config.json"
             moved.append((folder.store.where(key), problem, set_aside(folder.store, folder.name, key)))
-    return moved
+    return moved + [(f"{run.where}/config.json", UNRECORDED, "") for run in _unrecorded(folder, runs)]
 
 
 def _lost(run: RunFolder, folder: StudyFolder) -> bool:
@@ -52,6 +54,13 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
         return False
     packs = [plan.id for plan in stored_plans(folder) if (run.arm, run.seed, run.id) in plan.runs]
     return not any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs)
+
+
+def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:
+    """Planned runs that have files but no record, which is the first file of a run."""
+    known = {(run.arm, run.seed, run.id) for run in recorded}
+    planned = [folder.run(*names) for plan in stored_plans(folder) for names in plan.runs if names not in known]
+    return [run for run in planned if folder.store.list(run.key)]
 
 
 def _first(problems: Sequence[str]) -> str:
