@@ -124,6 +124,20 @@ def test_the_size_of_a_bucket(google: FakeGoogle, settings: Settings) -> None:
     assert bucket.usage("studies") == 30
 
 
+@pytest.mark.slow
+def test_the_users_configuration_does_not_hide_zones_or_messages(
+    google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcloud.use_project(settings.project)
+    monkeypatch.setenv("CLOUDSDK_CORE_VERBOSITY", "none")
+    monkeypatch.setenv("CLOUDSDK_CORE_USER_OUTPUT_ENABLED", "false")
+    google.tpu.unreachable.add(FAR)
+    found, missing = gcloud.read_places(machines.list_commands(api="tpu-api")[0])
+    assert (found, missing) == ([], [FAR])
+    with pytest.raises(gcloud.CloudError, match="unavailable"):
+        gcloud.read(machines.list_commands(FAR, "tpu-api")[0])
+
+
 def test_a_command_has_a_time_limit(google: FakeGoogle) -> None:
     with pytest.raises(OutcomeUnknown, match=r"0\.05 s"):
         gcloud.run(command("compute", "tpus", "locations", "list"), 0.05)
