@@ -46,8 +46,21 @@ cd "$HOME"
 [ -z "$SSH_ORIGINAL_COMMAND" ] || exec /bin/bash -c "$SSH_ORIGINAL_COMMAND"
 exec /bin/bash --noprofile
 """
+PGREP = """\
+pids=$(/usr/bin/pgrep "$@") # of all machines and of this computer: those of this machine are kept
+code=1
+for pid in $pids; do
+  tr '\\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q bin/pgrep && continue
+  while [ "${pid:-0}" -gt 1 ]; do
+    if tr '\\0' '\\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "FAKE_MACHINE=$FAKE_MACHINE"; then code=0; break; fi
+    pid=$(sed 's/.*) . //; s/ .*//' "/proc/$pid/stat" 2>/dev/null)
+  done
+done
+exit $code
+"""
 PROGRAMS = {
     "systemctl": "exit 3\n",  # the timer is not active
+    "pgrep": PGREP,
     "systemd-run": 'while [ "${1#--}" != "$1" ]; do shift; done\nsetsid -f "$@" </dev/null >/dev/null 2>&1\n',
 }
 
@@ -77,11 +90,15 @@ class LoopbackHosts:
     Attributes:
         environment: added to that of every machine.
         deaf: names of machines whose sshd does not start.
+        booted: names of all machines that were started, in turn.
+        programs: scripts on the PATH of every machine, by name.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.environment, self.deaf = folder, dict[str, str](), set[str]()
         self.vms: dict[tuple[str, int], Vm] = {}
+        self.booted: list[str] = []
+        self.programs = dict(PROGRAMS)
         self.lock = threading.RLock()
 
     def boot(self, name: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
@@ -90,12 +107,21 @@ class LoopbackHosts:
             self.halt(name, worker)
             vm = self._make(name, worker, metadata)
             self.vms[name, worker] = vm
+            self.booted.append(name)
         if name not in self.deaf:
             _listen(vm)
         path = vm.folder / "startup-script"
         path.write_text(metadata.get("startup-script", ""))
         vm.script = _start(vm, ["/bin/bash", str(path)])
         return "127.0.0.1", vm.port
+
+    def reboot(self, name: str, worker: int = 0) -> None:
+        """Restart a machine: its files stay, its processes end, its startup script runs again."""
+        vm = self.vms[name, worker]
+        _cut(vm)
+        vm.off.clear()
+        _listen(vm)
+        vm.script = _start(vm, ["/bin/bash", str(vm.folder / "startup-script")])
 
     def halt(self, name: str, worker: int | None = None) -> None:
         """Cut the power of a machine; nothing there is fine."""
@@ -117,7 +143,7 @@ class LoopbackHosts:
         vm.environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ} | self.environment
         vm.environment |= {"HOME": str(vm.home), "STATE_DIRECTORY": str(folder / "state"), MARK: vm.mark}
         vm.environment["PATH"] = f"{folder / 'bin'}:{vm.environment.get('PATH', os.defpath)}"
-        for program, script in PROGRAMS.items():
+        for program, script in self.programs.items():
             _write_program(folder / "bin" / program, script)
         (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # the system's, without libraries
         lines = [f"export {key}={shlex.quote(text)}\n" for key, text in vm.environment.items()]
@@ -191,10 +217,12 @@ def _cut(vm: Vm) -> None:
         for child in filter(None, (vm.sshd, vm.script)):
             child.poll()
         time.sleep(0.002)
+    for child in filter(None, (vm.sshd, vm.script)):
+        child.wait()
 
 
 def _processes(vm: Vm) -> set[int]:
-    tree = _parents()
+    tree = parents()
     roots = {child.pid for child in (vm.sshd, vm.script) if child}
     return {pid for pid in tree if _descends(pid, roots, tree) or _marked(pid, vm.mark)}
 
@@ -214,7 +242,7 @@ def _marked(pid: int, mark: str) -> bool:
         return False
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """By process that lives (no zombie): its parent."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -56,9 +56,7 @@ class Limits:
     shortest: float = 0.1
 
 
-def supervise(
-    make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: up.Tell
-) -> int:  # fmt: skip
+def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: up.Tell) -> int:
     """Keep a job training until it ends; its exit code. The last machine is left to the caller.
 
     Args:
@@ -88,7 +86,7 @@ def supervise(
 
 def loss(machine: Machine, settings: Settings) -> str:
     """Why the API calls a machine lost; "" where it is still ready."""
-    there = find(machine.name, machine.zone)
+    there = find(machine.name, machine.zone, api=machine.api)
     if not there:
         return "it is gone"
     return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
@@ -97,7 +95,7 @@ def loss(machine: Machine, settings: Settings) -> str:
 def _delete(machine: Machine, settings: Settings, tell: up.Tell) -> None:
     for _ in up.polling(settings, settings.unknown_minutes):
         try:
-            if find(machine.name, machine.zone):
+            if find(machine.name, machine.zone, api=machine.api):
                 up.delete(machine, settings, tell)
             return
         except OutcomeUnknown as error:
@@ -107,7 +105,7 @@ def _delete(machine: Machine, settings: Settings, tell: up.Tell) -> None:
 
 def _make_again(
     make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: up.Tell
-) -> Machine:  # fmt: skip
+) -> Machine:
     """Make another machine, waiting where no zone has one: the quota of a deleted machine is freed after a while."""
     end, pause = time.monotonic() + limits.patience * 3600, 6 * settings.poll_seconds
     while True:
