@@ -1,13 +1,17 @@
 """All of the fake Google Cloud, and what directs gcloud and the storage library to it."""
 
+import atexit
 import getpass
 import os
+import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.fake_google import storage
@@ -26,15 +30,23 @@ PATHS = {
 """By API of gcloud: what follows the server's address in its endpoint override."""
 
 GCLOUD = """\
-#!{python}
+#!{python} -ES
 # The real gcloud, but for the tunnel, which has no endpoint override: it is joined to the sshd of the machine here.
-import os, socket, sys, threading, urllib.request
+import os, sys
 
 if sys.argv[1:3] != ["compute", "start-iap-tunnel"]:
-    os.execv({real!r}, ["gcloud", *sys.argv[1:]])
-target = sys.argv[3]
-if ":" not in target:
-    target = urllib.request.urlopen({server!r} + "/fake/hosts/" + target).read().decode()
+    if not {kept!r}:
+        os.execv({real!r}, ["gcloud", *sys.argv[1:]])
+    import json, socket
+    request = dict(words=sys.argv[1:], environment=dict(os.environ), folder=os.getcwd())
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect("\\0" + {kept!r})
+        socket.send_fds(server, [b" "], [0, 1, 2])
+        server.sendall(json.dumps(request).encode() + b"\\n")
+        sys.exit(int(server.recv(100) or 137))
+import socket, threading, urllib.request
+
+target = urllib.request.urlopen({server!r} + "/fake/hosts/" + sys.argv[3]).read().decode()
 address, _, port = target.partition(":")
 with socket.create_connection((address, int(port))) as there:
     def sent():
@@ -58,6 +70,7 @@ class FakeGoogle:
     project: Project
     server: Server
     bin: Path
+    started: subprocess.Popen[str] | None = None
 
     def environment(self) -> dict[str, str]:
         """Variables that direct this process, gcloud and machines to the fake."""
@@ -89,6 +102,24 @@ class FakeGoogle:
         return [line for line in self.world.left() if line.startswith(("tpu.", "compute.instances"))]
 
 
+@cache
+def keep_imported(real: str) -> str:
+    """Start `gcloud.py` for this process; the name of its socket, or "" where gcloud has no Python of its own."""
+    root = Path(real).resolve().parents[1]
+    python = root / "platform" / "bundledpythonunix" / "bin" / "python3"
+    if not python.exists():
+        return ""
+    name = f"taetpu-gcloud-{os.getpid()}"
+    server = subprocess.Popen(
+        [python, "-S", Path(__file__).with_name("gcloud.py"), root, name], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert server.stdout
+    assert server.stdout.readline() == b"ready\n"
+    atexit.register(server.kill)
+    return name
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[FakeGoogle]:
     """Run the fake cloud; its files are in a folder."""
@@ -97,8 +128,9 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
     tpu, compute, project = Tpu(world, ZONES), Compute(world, ZONES), Project(world)
 
     def where(request):
-        vm = next((vm for (name, _), vm in hosts.vms.items() if name == request.parts["name"]), None)
-        if vm is None:
+        found = re.fullmatch(r"t1v-n-(.*)-w-(\d+)", request.parts["name"])
+        key = (found[1], int(found[2])) if found else (request.parts["name"], 0)
+        if (vm := hosts.vms.get(key)) is None:
             raise Refused(5, f"no machine {request.parts['name']} is on")
         return f"127.0.0.1:{vm.port}".encode()
 
@@ -108,7 +140,8 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
         bin = folder / "bin"
         bin.mkdir(parents=True)
         real = shutil.which("gcloud") or "gcloud"
-        (bin / "gcloud").write_text(GCLOUD.format(python=sys.executable, real=real, server=server.address))
+        values = {"python": sys.executable, "real": real, "kept": keep_imported(real), "server": server.address}
+        (bin / "gcloud").write_text(GCLOUD.format(**values))
         (bin / "gcloud").chmod(0o755)
         found = FakeGoogle(world, hosts, tpu, compute, project, server, bin)
         hosts.environment = found.environment()

@@ -11,11 +11,18 @@ STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
 class Compute:
-    """The service. An insert operation that fails leaves no instance."""
+    """The service. An insert operation that fails leaves no instance.
+
+    Attributes:
+        unreachable: zones that do not answer when all are listed.
+        slow: how often the operations of a zone are listed before an insert is done and its instance exists.
+    """
 
     def __init__(self, world: World, zones: tuple[str, ...]):
         self.world, self.zones = world, zones
         self.operations: list[dict[str, Any]] = []
+        self.unreachable: set[str] = set()
+        self.slow = 0
 
     def routes(self) -> list[Route]:
         project = r"/compute/v1/projects/[^/]+"
@@ -50,12 +57,15 @@ class Compute:
         pending = self.world.operation("instances.insert", zone, dict)
         if not pending.error:
             items = {item["key"]: item["value"] for item in asked.get("metadata", {}).get("items", ())}
-            address, port = self.world.hosts.boot(name, 0, {**items, "zone": zone, "project": self.world.project})
+            address, _ = self.world.hosts.boot(name, 0, {**items, "zone": zone, "project": self.world.project})
             made = {"status": "RUNNING", "creationTimestamp": datetime.now(UTC).isoformat(), "kind": "compute#instance"}
             made |= {"zone": self._link(request, ""), "selfLink": self._link(request, f"/instances/{name}"), "id": "1"}
-            made["networkInterfaces"] = [{"networkIP": f"{address}:{port}"}]
+            made["networkInterfaces"] = [{"networkIP": address}]
             self.world.table(INSTANCES)[zone, name] = {**asked, **made}
-        return self._operation(request, name, "insert", pending.error)
+        operation = self._operation(request, name, "insert", pending.error)
+        if self.slow:
+            operation |= {"status": "RUNNING", "progress": 0}
+        return operation
 
     def delete(self, request: Request) -> Any:
         zone, name = request.parts["zone"], request.parts["name"]
@@ -67,16 +77,24 @@ class Compute:
 
     def list(self, request: Request) -> Any:
         zone = request.parts["zone"]
-        return {"items": [one for (place, _), one in self.world.table(INSTANCES).items() if place == zone]}
+        there = [one for (place, _), one in self.world.table(INSTANCES).items() if place == zone]
+        return {"items": [] if self.slow else there}
 
     def aggregated(self, request: Request) -> Any:
         by_zone: dict[str, Any] = {f"zones/{zone}": {"instances": []} for zone in self.zones}
         for (zone, _), one in self.world.table(INSTANCES).items():
             by_zone.setdefault(f"zones/{zone}", {"instances": []})["instances"].append(one)
+        for zone in self.unreachable:
+            warning = {"code": "UNREACHABLE", "message": f"The zone 'projects/p/zones/{zone}' is unreachable."}
+            by_zone[f"zones/{zone}"] = {"warning": warning}
         return {"items": by_zone}
 
     def list_operations(self, request: Request) -> Any:
         zone = f"/zones/{request.parts['zone']}/"
+        self.slow = max(0, self.slow - 1)
+        if not self.slow:
+            for one in self.operations:
+                one |= {"status": "DONE", "progress": 100}
         return {"items": [one for one in reversed(self.operations) if zone in one["targetLink"]]}
 
     def operation(self, request: Request) -> Any:

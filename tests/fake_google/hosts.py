@@ -77,11 +77,15 @@ class LoopbackHosts:
     Attributes:
         environment: added to that of every machine.
         deaf: names of machines whose sshd does not start.
+        booted: names of all machines that were started, in turn.
+        programs: scripts on the PATH of every machine, by name.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.environment, self.deaf = folder, dict[str, str](), set[str]()
         self.vms: dict[tuple[str, int], Vm] = {}
+        self.booted: list[str] = []
+        self.programs = dict(PROGRAMS)
         self.lock = threading.RLock()
 
     def boot(self, name: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
@@ -90,6 +94,7 @@ class LoopbackHosts:
             self.halt(name, worker)
             vm = self._make(name, worker, metadata)
             self.vms[name, worker] = vm
+            self.booted.append(name)
         if name not in self.deaf:
             _listen(vm)
         path = vm.folder / "startup-script"
@@ -117,7 +122,7 @@ class LoopbackHosts:
         vm.environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ} | self.environment
         vm.environment |= {"HOME": str(vm.home), "STATE_DIRECTORY": str(folder / "state"), MARK: vm.mark}
         vm.environment["PATH"] = f"{folder / 'bin'}:{vm.environment.get('PATH', os.defpath)}"
-        for program, script in PROGRAMS.items():
+        for program, script in self.programs.items():
             _write_program(folder / "bin" / program, script)
         (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # the system's, without libraries
         lines = [f"export {key}={shlex.quote(text)}\n" for key, text in vm.environment.items()]
@@ -191,10 +196,12 @@ def _cut(vm: Vm) -> None:
         for child in filter(None, (vm.sshd, vm.script)):
             child.poll()
         time.sleep(0.002)
+    for child in filter(None, (vm.sshd, vm.script)):
+        child.wait()
 
 
 def _processes(vm: Vm) -> set[int]:
-    tree = _parents()
+    tree = parents()
     roots = {child.pid for child in (vm.sshd, vm.script) if child}
     return {pid for pid in tree if _descends(pid, roots, tree) or _marked(pid, vm.mark)}
 
@@ -214,7 +221,7 @@ def _marked(pid: int, mark: str) -> bool:
         return False
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """By process that lives (no zombie): its parent."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -17,10 +17,11 @@ HOSTS = {"v4-16": 2, "v5litepod-16": 4, "v6e-16": 4}
 
 
 class Tpu:
-    """The service. `zones` are those that list every accelerator type."""
+    """The service. `zones` are those that list every accelerator type; `unreachable` those that do not answer."""
 
     def __init__(self, world: World, zones: tuple[str, ...]):
         self.world, self.zones = world, zones
+        self.unreachable: set[str] = set()
 
     def routes(self) -> list[Route]:
         place = r"/v[12]/projects/[^/]+/locations/(?P<zone>[^/]+)"
@@ -31,10 +32,14 @@ class Tpu:
             ("queuedResources.list", "GET", f"{place}/queuedResources", self.list_requests),
             ("queuedResources.delete", "DELETE", f"{place}/queuedResources/(?P<name>[^/]+)", self.delete),
             ("nodes.list", "GET", f"{place}/nodes", self.list_nodes),
+            ("nodes.getGuestAttributes", "POST", f"{place}/nodes/(?P<name>[^/]+):getGuestAttributes", self.attributes),
             ("nodes.delete", "DELETE", f"{place}/nodes/(?P<name>[^/]+)", self.delete_node),
             ("operations.get", "GET", f"{place}/operations/(?P<name>[^/]+)", self.operation),
         ]
-        return [Route("tpu", name, method, pattern, answer) for name, method, pattern, answer in calls]
+        return [
+            Route("tpu", name, method, pattern, answer, changes=False if "Attributes" in name else None)
+            for name, method, pattern, answer in calls
+        ]
 
     def locations(self, request: Request) -> Any:
         return {"locations": [{"locationId": zone, "name": f"projects/p/locations/{zone}"} for zone in self.zones]}
@@ -61,10 +66,31 @@ class Tpu:
         found = [one for one in self.world.table(REQUESTS).values() if self._is_in(one, request.parts["zone"])]
         for one in found:
             self._advance(one)
-        return {"queuedResources": [one for one in found if one["name"] in self.world.table(REQUESTS)]}
+        return self._listed(request, "queuedResources", found)
 
     def list_nodes(self, request: Request) -> Any:
-        return {"nodes": [one for one in self.world.table(NODES).values() if self._is_in(one, request.parts["zone"])]}
+        found = [one for one in self.world.table(NODES).values() if self._is_in(one, request.parts["zone"])]
+        return self._listed(request, "nodes", found)
+
+    def _listed(self, request: Request, kind: str, found: list[dict[str, Any]]) -> Any:
+        """A list without the zones that cannot be reached, which are named."""
+        if request.parts["zone"] in self.unreachable:
+            raise Refused(14, "The service is currently unavailable.")
+        there = [one for one in found if one["name"].split("/")[3] not in self.unreachable]
+        places = [f"projects/{self.world.project}/locations/{zone}" for zone in sorted(self.unreachable)]
+        return {kind: there} | ({"unreachable": places} if places else {})
+
+    def attributes(self, request: Request) -> Any:
+        """What the hosts write when they have booted. Their names are not the node's."""
+        zone, name = request.parts["zone"], request.parts["name"]
+        node = self.world.table(NODES).get(self._full(zone, "nodes", name))
+        if node is None:
+            raise Refused(5, f"Resource '{self._full(zone, 'nodes', name)}' was not found")
+        told = []
+        for worker in range(len(node["networkEndpoints"])):
+            item = {"namespace": "hostkeys", "key": "hostname", "value": f"t1v-n-{name}-w-{worker}"}
+            told.append({"queryPath": "", "queryValue": {"items": [item]}})
+        return {"guestAttributes": told}
 
     def delete(self, request: Request) -> Any:
         zone, name = request.parts["zone"], request.parts["name"]
@@ -119,8 +145,8 @@ class Tpu:
         metadata = {**node.get("metadata", {}), "zone": zone, "project": self.world.project}
         ends = []
         for worker in range(HOSTS.get(node["acceleratorType"], 1)):
-            address, port = self.world.hosts.boot(name, worker, metadata)
-            ends.append({"ipAddress": f"{address}:{port}"})
+            address, _ = self.world.hosts.boot(name, worker, metadata)
+            ends.append({"ipAddress": address})
         full = self._full(zone, "nodes", name)
         made = {"name": full, "state": "READY", "health": "HEALTHY", "createTime": _now(), "networkEndpoints": ends}
         self.world.table(NODES)[full] = {**node, **made, "queuedResource": request["name"]}

@@ -104,6 +104,7 @@ class World:
         polls: how often an operation is asked for before it is done.
         hosts: what boots when a machine is made.
         resources: per service, what is there: `{"tpu.nodes": {name: ...}}`.
+        watch: called with every call before it is answered and after what it asks for was done.
     """
 
     project: str = "fake-project"
@@ -115,6 +116,7 @@ class World:
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     operations: dict[str, "Pending"] = field(default_factory=dict)
     skew: float = 0.0
+    watch: Callable[[Call, Moment], None] = lambda call, moment: None
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -139,9 +141,12 @@ class World:
             Cut: the caller gets no answer.
         """
         with self.lock:
-            self.calls.append(Call(service, name, zone, changes))
+            made = Call(service, name, zone, changes)
+            self.calls.append(made)
+            self.watch(made, "before")
             self._strike(name, zone, "before")
             answered = answer()
+            self.watch(made, "after")
             self._strike(name, zone, "after")
             return answered
 

@@ -102,12 +102,10 @@ class StudyJob:
 
     def start(self, machine: "Machine") -> None:
         from taetpu.cloud import jobs, startup, transfer
-        from taetpu.cloud.ssh import Hosts
         from taetpu.store.lease import PATIENCE
 
         with _as_lost():
-            hosts = self.hosts = Hosts.of(machine, self.spec.user, self.settings.project)
-            startup.prepare(hosts, self.settings, tell)
+            hosts = self.hosts = startup.prepare(machine, self.settings, tell)
             files = study_files(self.study, self.file)
             base = Path(os.path.commonpath([path.parent for path in files]))
             names = [path.relative_to(base).as_posix() for path in files]

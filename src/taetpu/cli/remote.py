@@ -285,7 +285,3 @@ def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bo
 def describe(job: "dict[str, Any]") -> str:
     """The state of a job in words."""
     return {"ended": f"ended with {job['rc']}", "lost": "was killed", "running": "running"}[job["state"]]
-
-
-def _command(job: "dict[str, Any]") -> str:
-    return "; ".join(map(shlex.join, job["commands"]))

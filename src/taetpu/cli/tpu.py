@@ -134,7 +134,7 @@ def make_ready(
     """Confirm, make and prepare a machine; None after a dry run."""
     from taetpu.cloud import startup
     from taetpu.cloud import up as making
-    from taetpu.cloud.ssh import Hosts
+    from taetpu.cloud.gcloud import CloudError
 
     if dry_run:
         tell(describe_plan(spec, zones))
@@ -151,7 +151,15 @@ def make_ready(
     )
     with telling_what_runs(left):
         machine = making.make(spec, zones, settings, tell)
-        startup.prepare(Hosts.of(machine, spec.user, settings.project), settings, tell)
+        try:
+            startup.prepare(machine, settings, tell)
+        except CloudError as error:
+            if there is None:  # nobody has used it, and whether its timer runs is not known
+                making.delete(machine, settings, tell)
+                error.problem += f"\n{spec.name} was deleted"
+            else:
+                error.problem += f"\n{spec.name} in {machine.zone} still exists and costs money"
+            raise
     return machine
 
 
@@ -163,11 +171,12 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     """
     from taetpu.cloud import up as making
     from taetpu.cloud.labels import label_value
-    from taetpu.cloud.machines import delete_command, find
+    from taetpu.cloud.machines import check_reached, delete_command, find
 
     settings = read_settings()
     wanted = machine_name(settings, name)
-    there = find(wanted)
+    unreachable: list[str] = []
+    there = find(wanted, unreachable=unreachable)
     removed: list[Machine] = []
     if not there:
         tell(f"no machine {wanted!r}")
@@ -178,6 +187,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
             removed = making.down(wanted, label_value(settings.owner), settings, tell)
     if as_json:
         show_json({"found": [asdict(one) for one in there], "deleted": [asdict(one) for one in removed]})
+    check_reached(unreachable)
 
 
 @app.command("list")
@@ -186,10 +196,11 @@ def list_machines(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu list
     """
-    from taetpu.cloud.machines import list_machines
+    from taetpu.cloud.machines import check_reached, list_machines
 
     read_settings()
-    machines = list_machines()
+    unreachable: list[str] = []
+    machines = list_machines(unreachable=unreachable)
     if as_json:
         show_json([asdict(one) for one in machines])
     elif machines:
@@ -199,6 +210,7 @@ def list_machines(as_json: AsJson = False) -> None:
                 say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
     else:
         typer.echo("no TPU machines")
+    check_reached(unreachable)
 
 
 @app.command()
@@ -209,10 +221,11 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     """
     from taetpu.cloud import up as making
     from taetpu.cloud.labels import label_value
-    from taetpu.cloud.machines import delete_command
+    from taetpu.cloud.machines import check_reached, delete_command
 
     settings = read_settings()
-    doomed = making.expired(label_value(settings.owner))
+    unreachable: list[str] = []
+    doomed = making.expired(label_value(settings.owner), unreachable)
     if not doomed:
         tell("none of your machines has expired")
     if dry_run:
@@ -222,6 +235,7 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
             making.delete(machine, settings, tell)
     if as_json:
         show_json([asdict(one) for one in doomed])
+    check_reached(unreachable)
 
 
 @app.command()

@@ -36,10 +36,14 @@ def describe(name: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
+def objects_command(name: str) -> Command:
+    """List the sizes of a bucket's objects. (`du` and `ls` print no JSON.)"""
+    return command("storage", "objects", "list", f"gs://{name}/**", format="json(size)")
+
+
 def usage(name: str) -> int:
     """Bytes of everything in a bucket."""
-    told = read(command("storage", "du", f"gs://{name}", summarize=True)) or []
-    return int(told[0]["size"]) if told else 0
+    return sum(int(one["size"]) for one in read(objects_command(name)) or [])
 
 
 def grant_command(name: str, account: str) -> Command:

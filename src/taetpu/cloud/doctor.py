@@ -78,10 +78,8 @@ def key_files(folder: Path) -> Check:
     found += [name for name in tracked(folder) if _is_key(folder / name)]
     if not found:
         return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
-    remedy = (
-        f"Delete it and its key (`gcloud iam service-accounts keys list`), and sign in: {SIGN_IN}. "
-        "`gitleaks git` searches the history."
-    )
+    keys = "gcloud iam service-accounts keys list --iam-account=ACCOUNT"
+    remedy = f"Delete it and its key (`{keys}`), and sign in: {SIGN_IN}. `gitleaks git` searches the history."
     return Check("keys", "fails", f"{', '.join(found)}: key of a service account", remedy)
 
 
@@ -103,7 +101,7 @@ def _is_key(path: Path) -> bool:
 def _account(settings: Settings) -> Check:
     accounts = read(command("auth", "list", filter="status:ACTIVE")) or []
     if not accounts:
-        return Check("account", "fails", "gcloud is not signed in", SIGN_IN)
+        return Check("account", "fails", "no account is signed in", SIGN_IN)
     read(command("projects", "describe", settings.project))
     return Check("account", "ok", accounts[0]["account"])
 

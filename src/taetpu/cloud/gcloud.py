@@ -10,8 +10,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from taetpu.core.errors import UserError
@@ -36,7 +40,11 @@ UNKNOWN = (
 
 
 class CloudError(UserError):
-    """A gcloud command failed, or a machine did not do what it was asked."""
+    """A gcloud command failed, or a machine did not do what it was asked. Google's messages are not shortened."""
+
+    def __init__(self, problem: str, **about: Any):
+        super().__init__(problem, **about)
+        self.problem = problem
 
 
 class NoCapacity(CloudError):
@@ -97,49 +105,91 @@ def read(command: Command) -> Any:
     return run(command, READ_LIMIT)
 
 
-def change(command: Command) -> Any:
+def read_places(command: Command) -> tuple[list[Any], list[str]]:
+    """List resources of several zones; the resources, and the zones that did not answer.
+
+    gcloud drops the field in which an API names those zones, so it is read from gcloud's log of the answers.
+
+    Raises:
+        CloudError: see `run`.
+    """
+    out, log = _execute(command, READ_LIMIT, {"CLOUDSDK_CORE_LOG_HTTP": "true"})
+    return _parse(command, out) or [], _unreachable(log)
+
+
+def change(command: Command, held: int | None = None) -> Any:
     """Run a command that changes something; its answer as plain data.
+
+    Args:
+        held: a file descriptor that gcloud keeps open while it runs, even where this process is killed.
 
     Raises:
         OutcomeUnknown: no answer arrived; the change may have been made.
         CloudError: see `run`.
     """
-    return run(command, CHANGE_LIMIT)
+    return run(command, CHANGE_LIMIT, held)
 
 
-def run(command: Command, limit: float) -> Any:
-    """Run a command with `--format=json --quiet`.
+def run(command: Command, limit: float, held: int | None = None) -> Any:
+    """Run a command and parse its JSON.
 
     Args:
         limit: seconds.
+        held: see `change`.
 
     Raises:
         UserError: gcloud is not installed.
         CloudError: the command failed; the subclass says which family the failure belongs to.
     """
-    words = [program("gcloud"), *command.words, "--format=json", "--quiet"]
+    return _parse(command, _execute(command, limit, held=held)[0])
+
+
+def _execute(
+    command: Command, limit: float, environment: Mapping[str, str] = MappingProxyType({}), held: int | None = None
+) -> tuple[str, str]:
+    """Run a command; its output and its messages."""
+    quiet = {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never"}
     process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        env=os.environ | {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never"},
+        [program("gcloud"), "--format=json", "--quiet", *command.words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env={**os.environ, **quiet, **environment}, pass_fds=() if held is None else (held,),
         start_new_session=True,  # Ctrl-C must not end it between a request and its answer
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what it started
         process.communicate()
         raise OutcomeUnknown(f"`{command.shown}` did not answer within {limit:g} s") from None
     if process.returncode:
         raise failure(command, process.returncode, err)
+    return out, err
+
+
+def _parse(command: Command, out: str) -> Any:
     try:
         return json.loads(out) if out.strip() else None
     except json.JSONDecodeError:
-        raise CloudError(f"`{command.shown}` printed no JSON: {out[:200]}", remedy="update gcloud") from None
+        raise CloudError(f"`{command.shown}` printed no JSON: {out[:200]}", remedy="Update gcloud.") from None
+
+
+def _unreachable(log: str) -> list[str]:
+    """The zones that answers in gcloud's log name as not reached; each API has its own field for them."""
+    places: set[str] = set()
+    for body in re.findall(r"^-- body start --\n(.*?)\n-- body end --$", log, re.DOTALL | re.MULTILINE):
+        with suppress(json.JSONDecodeError):
+            told = json.loads(body)
+            items = told.get("items")
+            scopes = items.items() if isinstance(items, dict) else ()
+            places |= {*told.get("unreachable", ()), *told.get("unreachables", ())}
+            places |= {scope for scope, one in scopes if one.get("warning", {}).get("code") == "UNREACHABLE"}
+    return sorted(place.rpartition("/")[2] for place in places)
 
 
 def failure(command: Command, code: int, err: str) -> CloudError:
     """The error for a command that ended with `code` and printed `err`."""
-    message = err.strip() or f"exit code {code}"
+    message = err[max(0, err.rfind("\nERROR: ")) :].strip() or f"exit code {code}"  # without a log before it
     problem = f"`{command.shown}` failed:\n{message}"
     if re.search(CAPACITY, message):
         return NoCapacity(problem, remedy="Try another zone (--zone), --spot, a smaller slice, or the same later.")
@@ -150,7 +200,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
         return NotAllowed(problem, remedy=remedy)
-    if code < 0 or re.search(UNKNOWN, message):
+    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # ended by a signal, or its shell was told so
         return OutcomeUnknown(problem)
     return CloudError(problem)
 

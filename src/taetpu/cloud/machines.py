@@ -9,13 +9,13 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from taetpu.cloud import labels
-from taetpu.cloud.gcloud import Command, command, read
+from taetpu.cloud.gcloud import Command, OutcomeUnknown, command, read, read_places
 from taetpu.core.chips import Slice
 
 Api = Literal["gce", "tpu-api"]
@@ -167,54 +167,74 @@ def delete_command(machine: Machine) -> Command:
     return command("compute", "tpus", "tpu-vm", "delete", machine.name, zone=machine.zone)
 
 
-def list_commands(zone: str = "-") -> list[Command]:
-    """The commands that list queued resources, nodes and TPU instances, of one zone or (`-`) of all."""
-    tpus = ("compute", "tpus")
-    instances = command(
-        "compute", "instances", "list", filter="machineType~/(ct|tpu)", zones="" if zone == "-" else zone
-    )
-    return [
-        command(*tpus, "queued-resources", "list", zone=zone),
-        command(*tpus, "tpu-vm", "list", zone=zone),
-        instances,
-    ]
+def list_commands(zone: str = "-", api: str = "") -> list[Command]:
+    """The commands that list queued resources, nodes and TPU instances in one zone or (`-`) all, of one API or both.
+
+    Requests come before nodes: one that becomes active between the commands is then seen with its node.
+    """
+    types = "machineType~/machineTypes/ct OR machineType~/machineTypes/tpu"  # gcloud reads (ct|tpu) as a list
+    lines = []
+    if api != "gce":
+        lines += [command("compute", "tpus", kind, "list", zone=zone) for kind in ("queued-resources", "tpu-vm")]
+    if api != "tpu-api":
+        lines.append(command("compute", "instances", "list", filter=types, zones="" if zone == "-" else zone))
+    return lines
 
 
-def list_machines(zone: str = "-") -> list[Machine]:
-    """Every TPU machine of the project, in one zone or in all, whoever made it.
+def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
+    """Every TPU machine of the project, in one zone or in all, of one API or both, whoever made it.
 
-    A request is read before its node: one that becomes active in between is seen with its node.
+    Args:
+        unreachable: zones that did not answer are appended; without it they are an error.
 
     Raises:
         CloudError: an API did not answer; see `gcloud.run`.
+        OutcomeUnknown: a zone did not answer.
     """
-    requests, nodes, instances = (read(one) or [] for one in list_commands(zone))
-    return sorted([*_joined(requests, nodes), *map(_instance, instances)], key=lambda one: (one.zone, one.name))
+    answers = [read_places(line) for line in list_commands(zone, api)]
+    places = sorted({place for _, missing in answers for place in missing})
+    if unreachable is None:
+        check_reached(places)
+    else:
+        unreachable += places
+    found = [] if api == "gce" else _joined(answers[0][0], answers[1][0])
+    found += [] if api == "tpu-api" else map(_instance, answers[-1][0])
+    return sorted(found, key=lambda one: (one.zone, one.name))
 
 
-def find(name: str, zone: str = "-") -> list[Machine]:
-    """Machines of a name, in one zone or in all; several where requests were made twice."""
-    return [machine for machine in list_machines(zone) if machine.name == name]
+def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
+    """Machines of a name; several where requests were made twice. See `list_machines`."""
+    return [machine for machine in list_machines(zone, unreachable, api) if machine.name == name]
+
+
+def check_reached(unreachable: Sequence[str]) -> None:
+    """Refuse an incomplete list of machines.
+
+    Raises:
+        OutcomeUnknown: zones did not answer.
+    """
+    if unreachable:
+        problem = f"{', '.join(unreachable)} did not answer: machines there are not listed, and may cost money"
+        raise OutcomeUnknown(problem, remedy="Run the same command again later.")
+
+
+def attributes_command(machine: Machine) -> Command:
+    """The command that reads what the hosts of a TPU API machine tell of themselves."""
+    return command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
 
 
 def with_instances(machine: Machine) -> Machine:
     """A TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
 
     They are in the guest attribute `hostname`, where `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` looks.
+    A host writes it when it has booted.
     """
-    if machine.api != "tpu-api" or all(worker.external or worker.instance for worker in machine.workers):
+    if all(worker.external or worker.instance for worker in machine.workers):
         return machine
-    line = command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
-    names = [
-        item["value"]
-        for worker in read(line) or []
-        for item in worker.get("queryValue", {}).get("items", ())
-        if item["key"] == "hostname"
-    ]
-    if len(names) != len(machine.workers):
-        return machine
-    workers = (replace(worker, instance=name) for worker, name in zip(machine.workers, names, strict=True))
-    return replace(machine, workers=tuple(workers))
+    told = read(attributes_command(machine)) or []
+    names = {int(one.get("worker_id", 0)): one["value"] for one in told if one["key"] == "hostname"}
+    numbered = enumerate(machine.workers)
+    return replace(machine, workers=tuple(replace(one, instance=names.get(number, "")) for number, one in numbered))
 
 
 def _joined(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from taetpu.cloud.gcloud import CloudError, command, program
-from taetpu.cloud.machines import Machine, Worker
+from taetpu.cloud.gcloud import CloudError, Command, command, program
+from taetpu.cloud.machines import Machine, Worker, with_instances
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 
@@ -91,11 +91,13 @@ class Hosts:
         """Write the ssh_config of a machine. A machine made again under its name has its host keys forgotten.
 
         Raises:
-            CloudError: the API lists no host.
+            Unreachable: the API lists no host, or does not know the names by which a tunnel finds them.
         """
-        if not machine.workers:
-            problem = f"{machine.name} in {machine.zone} has no hosts yet ({machine.detail})"
-            raise CloudError(problem, remedy="`taetpu tpu list` shows its state.")
+        machine = with_instances(machine)
+        if not machine.workers or not all(worker.external or worker.instance for worker in machine.workers):
+            problem = f"{machine.name} in {machine.zone} has not reported its hosts yet ({machine.detail})"
+            remedy = "Run the command again in a minute; `taetpu tpu list` shows the machine's state."
+            raise Unreachable(problem, remedy=remedy)
         folder = _folder(project, machine.name)
         known: dict[str, Any] = {"name": machine.name, "zone": machine.zone, "created": machine.created}
         known["workers"] = [asdict(worker) for worker in machine.workers]
@@ -136,9 +138,7 @@ class Hosts:
         """The ssh command to a host, to be followed by a remote command."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
-    def run(
-        self, worker: int, words: Sequence[str], *, given: str = "", limit: float | None = None
-    ) -> Ended:  # fmt: skip
+    def run(self, worker: int, words: Sequence[str], *, given: str = "", limit: float | None = None) -> Ended:
         """Run a program on a host, without a shell for its arguments.
 
         Args:
@@ -258,7 +258,8 @@ def _key() -> Path:
 def _config(folder: Path, machine: Machine, user: str, project: str) -> str:
     hosts = []
     for number, worker in enumerate(machine.workers):
-        tunnel = "" if worker.external else f"  ProxyCommand {_tunnel(worker, machine.zone, project)}"
+        line = tunnel_command(worker, machine.zone, project).shown.replace("%", "%%")
+        tunnel = "" if worker.external else f"  ProxyCommand {line}"
         hosts.append(
             HOST.format(
                 number=number, address=worker.external or worker.internal, user=user, proxy=tunnel,
@@ -270,15 +271,10 @@ def _config(folder: Path, machine: Machine, user: str, project: str) -> str:
     return "\n".join([*hosts, common])
 
 
-def tunnel_command(worker: Worker, zone: str, project: str) -> str:
+def tunnel_command(worker: Worker, zone: str, project: str) -> Command:
     """The command whose standard input and output lead to port 22 of a host, through Identity-Aware Proxy."""
-    words = ("compute", "start-iap-tunnel", worker.instance or worker.internal, "22")
     options: Mapping[str, object] = {"listen_on_stdin": True, "zone": zone, "project": project, "verbosity": "warning"}
-    return command(*words, **options).shown
-
-
-def _tunnel(worker: Worker, zone: str, project: str) -> str:
-    return tunnel_command(worker, zone, project).replace("%", "%%")
+    return command("compute", "start-iap-tunnel", worker.instance, "22", **options)
 
 
 def _quoted(path: Path) -> str:

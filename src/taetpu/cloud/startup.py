@@ -7,15 +7,16 @@ and installs taetpu with this computer's versions. apt, systemd and uv on a real
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 
 from taetpu.cloud import transfer
-from taetpu.cloud.gcloud import CloudError
-from taetpu.cloud.machines import Spec
+from taetpu.cloud.gcloud import CloudError, OutcomeUnknown
+from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.ssh import Ended, Hosts, Unreachable
+from taetpu.cloud.ssh import Ended, Hosts, RemoteFailed, Unreachable
 from taetpu.core.errors import UserError
 
 LOOK = """\
@@ -49,27 +50,32 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
     return "\n".join(["#!/bin/bash", *lines, script])
 
 
-def prepare(hosts: Hosts, settings: Settings, tell) -> None:
-    """Wait until all hosts accept jobs and install what jobs need. Repeated, it does only what is missing.
+def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -> Hosts:
+    """Wait until all hosts of a machine accept jobs and install what jobs need; the hosts.
+
+    Repeated, it does only what is missing.
 
     Raises:
         Unreachable: a host does not answer within `ready_minutes`.
         NotSetUp: a startup script failed, or is not done in time.
         CloudError: the environment could not be installed.
     """
-    _wait(hosts, settings, tell)
+    end = time.monotonic() + settings.ready_minutes * 60
+    hosts = _connect(machine, settings, end)
+    _wait(hosts, settings, end, tell)
     package = Path(str(files("taetpu")))
     transfer.mirror(hosts, package, ".taetpu/src/taetpu")
     hosts.checked(hosts.run_all(["cp", ".taetpu/src/taetpu/cloud/agent.py", ".taetpu/agent.py"]), "copy the job agent")
     if settings.image:
         tell(f"pulling {settings.image}")
         hosts.checked(hosts.run_all(["sh", "-c", PULL, "pull", settings.image]), "pull the image")
-        return
+        return hosts
     tell("installing Python packages")
     script = files("taetpu.cloud").joinpath("environment.sh").read_text(encoding="utf-8")
     python, needed = f"{sys.version_info.major}.{sys.version_info.minor}", requirements()
     ended = hosts.run_all(["sh", "-c", script, "environment", python], given=lambda _: needed)
     hosts.checked(ended, "install Python packages")
+    return hosts
 
 
 def requirements() -> str:
@@ -102,9 +108,20 @@ def requirements() -> str:
     return "\n".join([*sorted(first), "", *(f"{name}=={held[name]}" for name in sorted(held))]) + "\n"
 
 
-def _wait(hosts: Hosts, settings: Settings, tell) -> None:
+def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
+    """The hosts of a machine, which may report their names only when they have booted."""
+    while True:
+        try:
+            return Hosts.of(machine, settings.user, settings.project)
+        except (Unreachable, OutcomeUnknown):
+            if time.monotonic() > end:
+                raise
+        time.sleep(settings.poll_seconds)
+
+
+def _wait(hosts: Hosts, settings: Settings, end: float, tell: Callable[[str], None]) -> None:
     """Wait until every host accepts ssh and its startup script is done."""
-    missing, said, end = list(hosts.all), "", time.monotonic() + settings.ready_minutes * 60
+    missing, said = list(hosts.all), ""
     while True:
         ended = hosts.run_all(["sh", "-c", LOOK], limit=30.0, workers=missing)
         for one in ended:
@@ -122,11 +139,9 @@ def _wait(hosts: Hosts, settings: Settings, tell) -> None:
             said = now
         if time.monotonic() > end:
             error = hosts.failure(waiting[0], "become ready")
-            raise (
-                error
-                if isinstance(error, Unreachable)
-                else NotSetUp(f"not ready after {settings.ready_minutes:g} min: {now}")
-            )
+            if isinstance(error, RemoteFailed):
+                raise NotSetUp(f"not ready after {settings.ready_minutes:g} min: {now}")
+            raise error
         time.sleep(settings.poll_seconds)
 
 

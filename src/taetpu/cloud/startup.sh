@@ -28,7 +28,7 @@ TIMER
 systemctl is-active --quiet taetpu-timer ||
   systemd-run --quiet --unit=taetpu-timer --property=Restart=always --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
-[ "$api" = gce ] || command -v gcloud >/dev/null || fail "gcloud is missing: the machine could not delete itself"
+[ "$api" = gce ] || command -v gcloud >/dev/null || fail "no gcloud: the machine could not delete itself"
 
 packages=()
 command -v rsync >/dev/null || packages+=(rsync)

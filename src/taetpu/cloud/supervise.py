@@ -88,7 +88,7 @@ def supervise(
 
 def loss(machine: Machine, settings: Settings) -> str:
     """Why the API calls a machine lost; "" where it is still ready."""
-    there = find(machine.name, machine.zone)
+    there = find(machine.name, machine.zone, api=machine.api)
     if not there:
         return "it is gone"
     return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
@@ -97,7 +97,7 @@ def loss(machine: Machine, settings: Settings) -> str:
 def _delete(machine: Machine, settings: Settings, tell: up.Tell) -> None:
     for _ in up.polling(settings, settings.unknown_minutes):
         try:
-            if find(machine.name, machine.zone):
+            if find(machine.name, machine.zone, api=machine.api):
                 up.delete(machine, settings, tell)
             return
         except OutcomeUnknown as error:

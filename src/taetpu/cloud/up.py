@@ -4,13 +4,17 @@ Both can be repeated at any time, from anywhere, whatever became of an earlier c
 is read from Google before every change, and after a command whose outcome is unknown it is read again.
 """
 
+import fcntl
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from taetpu.cloud import labels
 from taetpu.cloud.gcloud import (
     CloudError,
+    Command,
     NoCapacity,
     NoQuota,
     NotAllowed,
@@ -20,7 +24,7 @@ from taetpu.cloud.gcloud import (
     failure,
     read,
 )
-from taetpu.cloud.machines import Machine, Spec, create_command, delete_command, find, list_machines
+from taetpu.cloud.machines import Machine, Spec, check_reached, create_command, delete_command, find, list_machines
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget, public_key, state_folder
 from taetpu.cloud.startup import startup_script
@@ -57,32 +61,40 @@ def existing(spec: Spec) -> Machine | None:
 def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
     """Return the machine of a spec in state ready: the one that exists, else one made in the first zone that has it.
 
+    What an attempt leaves behind that is not a running machine is deleted.
+
     Raises:
         NoCapacity: no zone has one.
         NoQuota: the project may not have one in any zone.
         OutcomeUnknown: whether it was made could not be found out; it may exist.
         CloudError: Google refused it, or `existing` does.
     """
+    _await_changes(spec.name)
     check_can_delete_itself(spec, settings.project)
-    machine = existing(spec)
-    if machine:
-        return wait_ready(machine, settings, tell)
+    there = existing(spec)
     refusals: list[CloudError] = []
-    for zone in zones:
-        for lost in find(spec.name, zone):  # a queued resource keeps its name and quota until it is deleted
-            delete(lost, settings, tell)
-        tell(f"creating {spec.name} ({spec.tpu.name}) in {zone}")
+    for zone in dict.fromkeys([there.zone, *zones] if there else zones):
         try:
-            return wait_ready(_create(spec, zone, settings, tell), settings, tell)
-        except (NoCapacity, NoQuota) as refusal:
+            machine = wait_ready(there or _create(spec, zone, settings, tell), settings, tell)
+        except OutcomeUnknown:
+            raise
+        except CloudError as refusal:
             tell(f"{zone}: {_last_line(refusal)}")
+            _delete_lost(spec, zone, settings, tell)
+            if not isinstance(refusal, NoCapacity | NoQuota):
+                raise
+            there = None
             refusals.append(refusal)
-            for left in find(spec.name, zone):
-                delete(left, settings, tell)
+            continue
+        if refusals:  # a request that was thought refused may have been granted late
+            for other in find(spec.name):
+                if other.zone != machine.zone:
+                    delete(other, settings, tell)
+        return machine
     raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
 
 
-def creation(spec: Spec, zone: str, settings: Settings):
+def creation(spec: Spec, zone: str, settings: Settings) -> Command:
     """The command that creates a machine in a zone. Its startup script is written to the state folder."""
     file = state_folder() / "startup" / f"{spec.name}.{zone}.sh"
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
@@ -90,40 +102,60 @@ def creation(spec: Spec, zone: str, settings: Settings):
 
 
 def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
-    """Ask for a machine; return it once it is listed. A request without an answer is repeated under the same name."""
-    line = creation(spec, zone, settings)
-    unknown: OutcomeUnknown | None = None
+    """Ask for a machine; return it once it is listed.
+
+    After a request without an answer the state is read before anything else is done. Where neither the machine nor an
+    operation that makes it is found, the request did not arrive, and is repeated under the same name.
+    """
+    _delete_lost(spec, zone, settings, tell)  # a queued resource keeps its name and quota until it is deleted
+    tell(f"creating {spec.name} ({spec.tpu.name}) in {zone}")
+    line, before = creation(spec, zone, settings), _last_operation(spec, zone)
+    unknown: CloudError | None = None
+    running = False
     for _ in polling(settings, settings.unknown_minutes):
         try:
-            change(line)
+            if not running:
+                _change(spec.name, line)
         except OutcomeUnknown as error:
             tell(f"no answer from Google: reading whether {spec.name} exists")
             unknown = error
         except CloudError:
-            if not (there := find(spec.name, zone)):
+            if not (there := find(spec.name, zone, api=spec.api)):
                 raise
             return there[0]  # it exists: the request before was granted, or another call's was
-        if there := find(spec.name, zone):
-            return there[0]
-        if error := _failed_operation(spec, zone):
-            raise error
-    assert unknown or spec
+        try:
+            if there := find(spec.name, zone, api=spec.api):
+                return there[0]
+            operation = _last_operation(spec, zone)
+        except OutcomeUnknown as error:
+            unknown, running = error, True  # nothing is known: read again before anything is changed
+            continue
+        running = operation != before and operation.get("status") != "DONE"
+        if operation != before and (errors := operation.get("error", {}).get("errors")):
+            raise failure(line, 1, json.dumps(errors))
     problem = f"{spec.name} was requested in {zone} and is not listed: it may still appear, and cost money"
     raise OutcomeUnknown(problem, remedy=f"`taetpu tpu down {spec.name}` makes sure that nothing is left.") from unknown
 
 
-def _failed_operation(spec: Spec, zone: str) -> CloudError | None:
-    """Why Compute Engine did not make an instance, by its last operation; the TPU API tells in the state."""
-    if spec.api != "gce":
-        return None
-    line = command(
+def operation_command(spec: Spec, zone: str) -> Command:
+    """The command that reads the newest operation that makes an instance."""
+    return command(
         "compute", "operations", "list", zones=zone, sort_by="~insertTime", limit=1,
-        filter=f"operationType=insert AND targetLink~/{spec.name}$ AND status=DONE",
+        filter=f"operationType=insert AND targetLink~/{spec.name}$",
     )  # fmt: skip
-    for operation in read(line) or []:
-        if errors := operation.get("error", {}).get("errors"):
-            return failure(line, 1, json.dumps(errors))
-    return None
+
+
+def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
+    """Compute Engine's newest operation that makes a machine; the TPU API tells of failures in the machine's state."""
+    found = read(operation_command(spec, zone)) if spec.api == "gce" else None
+    return found[0] if found else {}
+
+
+def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
+    """Delete what is left of a machine that was refused or taken away."""
+    for left in find(spec.name, zone, api=spec.api):
+        if left.state in ("lost", "deleting"):
+            delete(left, settings, tell)
 
 
 def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
@@ -139,6 +171,8 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
         if machine.state == "lost":
             reason = failure(delete_command(machine), 1, machine.detail)
             kind = type(reason) if isinstance(reason, NoCapacity | NoQuota | NotAllowed) else CloudError
+            if machine.detail.startswith(("SUSPEND", "PREEMPTED")):  # taken away as soon as it was given
+                kind = NoCapacity
             raise kind(f"{machine.name} in {machine.zone} was not made: {machine.detail}", remedy=reason.remedy)
         if machine.detail != said:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
@@ -166,14 +200,15 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
     last: CloudError | None = None
     for _ in polling(settings, settings.unknown_minutes):
         try:
-            there = find(machine.name, machine.zone)
+            there = find(machine.name, machine.zone, api=machine.api)
             if not there:
                 tell(f"deleted {machine.name} in {machine.zone}")
                 return
             for one in there:
                 if one.state != "deleting":
-                    change(delete_command(one))
-        except (NotAllowed, NoQuota):
+                    _change(one.name, delete_command(one))
+        except NotAllowed as error:
+            error.problem = f"{machine.name} in {machine.zone} was not deleted and may cost money\n{error.problem}"
             raise
         except CloudError as error:  # also "not found", and "busy with another operation"
             last = error
@@ -186,21 +221,29 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
 
     Raises:
         CloudError: one belongs to somebody else.
+        OutcomeUnknown: a zone did not answer, or a machine is still listed.
     """
-    there = find(name)
+    _await_changes(name)
+    unreachable: list[str] = []
+    there = find(name, unreachable=unreachable)
     for machine in there:
         if machine.owner != owner:
             problem = f"{name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
             raise CloudError(problem, remedy="Its owner can delete it.")
     for machine in there:
         delete(machine, settings, tell)
+    check_reached(unreachable)
     forget(name, settings.project)
     return there
 
 
-def expired(owner: str) -> list[Machine]:
-    """An owner's machines whose latest end has passed: what should have deleted them has failed."""
-    mine = [machine for machine in list_machines() if machine.owner == owner]
+def expired(owner: str, unreachable: list[str]) -> list[Machine]:
+    """An owner's machines whose latest end has passed: what should have deleted them has failed.
+
+    Args:
+        unreachable: zones that did not answer are appended.
+    """
+    mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
     return [machine for machine in mine if (left := labels.hours_left(machine.labels)) is not None and left < 0]
 
 
@@ -213,17 +256,23 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
     if spec.api != "tpu-api":
         return
     account = spec.service_account or default_account(project)
-    line = command(
-        "projects", "get-iam-policy", project, flatten="bindings[].members",
-        filter=f"bindings.members=serviceAccount:{account}",
-    )  # fmt: skip
-    roles = [row["bindings"]["role"] for row in read(line) or []]
+    roles = [row["bindings"]["role"] for row in read(policy_command(project, account)) or []]
     own = any("tpu.queuedResources.delete" in permissions(role) for role in roles)
     if own or any(role in DELETERS for role in roles):
         return
-    grant = command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
-    raise NotAllowed(problem, remedy=f"Grant it the role: `{grant.shown}`")
+    raise NotAllowed(problem, remedy=f"Grant it the role: `{grant_command(project, account).shown}`")
+
+
+def policy_command(project: str, account: str) -> Command:
+    """The command that reads the roles of a service account in a project."""
+    member = f"bindings.members=serviceAccount:{account}"
+    return command("projects", "get-iam-policy", project, flatten="bindings[].members", filter=member)
+
+
+def grant_command(project: str, account: str) -> Command:
+    """The command that lets a service account delete TPUs."""
+    return command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
 
 
 def permissions(role: str) -> Iterable[str]:
@@ -241,6 +290,29 @@ def default_account(project: str) -> str:
     return f"{number}-compute@developer.gserviceaccount.com"
 
 
+@contextmanager
+def _guard(name: str, operation: int) -> Iterator[int]:
+    """Hold the lock of a machine's name on this computer, shared or alone; its file descriptor."""
+    folder = state_folder() / "changes"
+    with disk.explained("write", folder):
+        disk.make_folder(folder)
+        with (folder / name).open("w") as file:
+            fcntl.flock(file, operation)
+            yield file.fileno()
+
+
+def _change(name: str, line: Command) -> None:
+    """Run a command that changes a machine. gcloud holds the name's lock, even where this process is killed."""
+    with _guard(name, fcntl.LOCK_SH) as held:
+        change(line, held)
+
+
+def _await_changes(name: str) -> None:
+    """Wait for gcloud commands that a killed process left running: what they do must be seen."""
+    with _guard(name, fcntl.LOCK_EX):
+        pass
+
+
 def polling(settings: Settings, minutes: float) -> Iterator[float]:
     """Yield at once and then every `poll_seconds` until `minutes` have passed; the seconds since the start."""
     start = time.monotonic()
@@ -253,11 +325,11 @@ def _find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
     """Read a machine again, for `unknown_minutes` while no answer arrives."""
     for passed in polling(settings, settings.unknown_minutes):
         try:
-            return find(machine.name, machine.zone)
+            return find(machine.name, machine.zone, api=machine.api)
         except OutcomeUnknown:
             if passed + settings.poll_seconds >= settings.unknown_minutes * 60:
                 raise
-    return find(machine.name, machine.zone)
+    return find(machine.name, machine.zone, api=machine.api)
 
 
 def _last_line(error: CloudError) -> str:

@@ -162,9 +162,8 @@ def _explanation(doing: str, place: Address, role: str, error: Exception) -> Buc
 
 
 def _grant(place: Address, role: str) -> str:
-    member = "--member=user:YOU@EXAMPLE.COM (of a machine: serviceAccount:ADDRESS)"
-    grant = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role}"
-    return f"its owner grants it: `{grant} {member}`"
+    line = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role} --member=user:ACCOUNT"
+    return f"its owner grants it: `{line}` (to a machine: `serviceAccount:ADDRESS`)"
 
 
 def message(error: Exception) -> str:

@@ -1,0 +1,163 @@
+"""`up` and `down` are killed at every call that reaches Google, and given again.
+
+Afterwards there is exactly one machine, made once, or none. Calls that come before the first change leave nothing
+behind: the command is killed at all of them in turn before one that is not killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from tests.cloud.commands import CREATES, DOWN, TABLES, UP, ZONE, start, succeed
+from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.hosts import parents
+from tests.fake_google.world import Call, Cut, Moment
+
+from taetpu.cloud import gcloud, rates, up
+from taetpu.cloud.machines import Spec
+from taetpu.cloud.settings import read_settings
+from taetpu.core.chips import resolve
+
+pytestmark = pytest.mark.slow
+
+
+class Killer:
+    """Kills a process at its n-th call.
+
+    Args:
+        way: `before` and `after`: with its gcloud, before the call is answered, or when what it asks for is done.
+            `alone`: without its gcloud, which goes on.
+    """
+
+    def __init__(self, cloud: FakeGoogle, number: int, way: str):
+        self.cloud, self.number, self.way, self.seen = cloud, number, way, 0
+        self.process: subprocess.Popen[str] | None = None
+        self.struck: Call | None = None
+
+    def __call__(self, call: Call, moment: Moment) -> None:
+        if call.service == "fake" or self.struck or not self.process:
+            return
+        self.seen += moment == "before"
+        if self.seen < self.number or moment != ("after" if self.way == "after" else "before"):
+            return
+        self.struck = call
+        below = [pid for pid, parent in parents().items() if parent == self.process.pid]
+        self.process.kill()
+        if self.way != "alone":
+            for pid in below:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            raise Cut
+
+
+def strike(cloud: FakeGoogle, words: Sequence[str], number: int, way: str) -> Call | None:
+    """Run a command that is killed at its n-th call; the call, or None where it ended before."""
+    killer = Killer(cloud, number, way)
+    with cloud.world.lock:
+        killer.process = start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        cloud.world.watch = killer
+    code = killer.process.wait()
+    cloud.world.watch = lambda call, moment: None
+    assert code == (-signal.SIGKILL if killer.struck else 0)
+    return killer.struck
+
+
+@pytest.mark.parametrize("api", UP)
+def test_up(google: FakeGoogle, api: str) -> None:
+    succeed(*UP[api])
+    calls = [call for call in google.world.calls if call.service != "fake"]
+    created = [call.name for call in calls].index(CREATES[api])
+    assert created > 3
+    clear(google)
+    for number in range(1, created + 1):
+        assert strike(google, UP[api], number, "before")
+        assert google.left() == []
+    finish_up(google, api)
+    for way in ("before", "after", "alone"):
+        struck = strike(google, UP[api], created + 1, way)
+        assert struck
+        assert struck.name == CREATES[api]
+        finish_up(google, api)
+    number = created + 2
+    while strike(google, UP[api], number, "before"):
+        finish_up(google, api)
+        number += 1
+    finish_up(google, api)
+    assert number > created + 2
+
+
+def finish_up(cloud: FakeGoogle, api: str) -> None:
+    """Give `up` again: exactly one machine exists and was made once. Then nothing is left for the next round."""
+    succeed(*UP[api])
+    assert names(cloud, api) == ["box"]
+    assert cloud.hosts.booted == ["box"]
+    assert json.loads(succeed("tpu", "list", "--json"))[0]["state"] == "ready"
+    clear(cloud)
+
+
+@pytest.mark.parametrize("api", UP)
+def test_down(google: FakeGoogle, api: str) -> None:
+    make(google, api)
+    google.world.calls.clear()
+    succeed(*DOWN)
+    calls = [call for call in google.world.calls if call.service != "fake"]
+    deleted = next(number for number, call in enumerate(calls) if call.changes)
+    make(google, api)
+    for number in range(1, deleted + 1):
+        assert strike(google, DOWN, number, "before")
+        assert names(google, api) == ["box"]
+    for way in ("before", "after", "alone"):
+        make(google, api)
+        struck = strike(google, DOWN, deleted + 1, way)
+        assert struck
+        assert struck.changes
+        finish_down(google)
+    number = deleted + 2
+    make(google, api)
+    while strike(google, DOWN, number, "before"):
+        finish_down(google)
+        make(google, api)
+        number += 1
+    assert google.left() == []
+    assert number > deleted + 2
+
+
+def finish_down(cloud: FakeGoogle) -> None:
+    """Give `down` again: nothing is left."""
+    succeed(*DOWN)
+    assert cloud.left() == []
+
+
+def make(cloud: FakeGoogle, api: str) -> None:
+    """Make the machine, unless it exists, without waiting for its hosts."""
+    if not names(cloud, api):
+        tpu = resolve("v6e-8")
+        spec = Spec("box", tpu, api, "me", 4.0, rates.runtime_for(tpu, api))
+        settings = read_settings()
+        gcloud.use_project(settings.project)
+        up.make(spec, [ZONE], settings, lambda line: None)
+
+
+def names(cloud: FakeGoogle, api: str) -> list[str]:
+    """Names of the machines that exist, each with its request."""
+
+    def listed(table: str) -> list[str]:
+        keys = cloud.world.table(table)
+        return sorted(key[-1] if isinstance(key, tuple) else key.rpartition("/")[2] for key in keys)
+
+    if api == "tpu-api":
+        assert listed("tpu.queuedResources") == listed("tpu.nodes")
+    return listed(TABLES[api])
+
+
+def clear(cloud: FakeGoogle) -> None:
+    """Remove all machines from the fake."""
+    cloud.hosts.close()
+    cloud.hosts.booted.clear()
+    for name in list(cloud.world.resources):
+        if name.startswith(("tpu.", "compute.")):
+            cloud.world.table(name).clear()

@@ -1,0 +1,122 @@
+"""Google's own linter accepts every gcloud line that taetpu runs or prints."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cloud.lines import Recorder, call_sites, written_lines
+
+from taetpu.cli import tpu as tpu_commands
+from taetpu.cloud import bucket, doctor, gcloud, image, machines, rates, ssh, up
+from taetpu.cloud.machines import Machine, Spec, Worker
+from taetpu.cloud.settings import Settings
+from taetpu.core.chips import generations, resolve
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")]
+
+ZONE, ACCOUNT = "us-east5-b", "trainer@my-project.iam.gserviceaccount.com"
+SETTINGS = Settings(project="my-project", owner="me", bucket="my-bucket", zones=(ZONE,))
+OPTIONS = (
+    {}, {"spot": True}, {"reservation": "mine"}, {"service_account": ACCOUNT}, {"subnetwork": "sub"},
+    {"external_ip": True}, {"study": "widths"}, {"network": "other"},
+)  # fmt: skip
+OPEN = {"name": "open", "network": "n/default", "direction": "INGRESS", "sourceRanges": ["0.0.0.0/0"],
+        "allowed": [{"IPProtocol": "tcp"}]}  # fmt: skip
+
+
+def lint(lines: list[str], folder: Path) -> list[dict]:
+    """What the linter says of lines; its exit code is always 0."""
+    file = folder / "lines.json"
+    file.write_text(json.dumps([{"command_string": line} for line in lines]))
+    words = ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={file}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def check(lines: list[str], folder: Path) -> None:
+    told = lint(lines, folder)
+    assert len(told) == len(set(lines))
+    assert not [(one["command_string"], one["error_message"]) for one in told if not one["success"]]
+
+
+def test_a_wrong_line_fails(tmp_path: Path) -> None:
+    wrong = ["gcloud compute instances create box --zonee=us-east5-b", "gcloud compute tpus make box"]
+    assert [one["success"] for one in lint(wrong, tmp_path)] == [False, False]
+    with pytest.raises(AssertionError, match="zonee"):
+        check(["gcloud compute instances list", *wrong], tmp_path)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Records what is built; nothing is run."""
+    made = Recorder(gcloud.command)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("taetpu.") and getattr(module, "command", None) is made.real:
+            monkeypatch.setattr(module, "command", made)
+    monkeypatch.setattr(doctor, "read", lambda line: [])
+    monkeypatch.setattr(image, "read", lambda line: [])
+    monkeypatch.setattr(bucket, "read", lambda line: [])
+    monkeypatch.setattr(up, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
+    monkeypatch.setattr(gcloud, "read", lambda line: None)
+    return made
+
+
+def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Build every command with every option."""
+    for chip in generations():
+        tpu = next(one for one in chip.slices() if one.hosts == 1)
+        build_for(Spec("box", tpu, rates.api_for(tpu), "me", 4.0, "some-image"), folder, {})
+    for api in ("gce", "tpu-api"):
+        build_for(Spec("box", resolve("v6e-8"), api, "me", 4.0, "some-image"), folder, *OPTIONS)
+    machine = Machine("box", ZONE, "gce", "t", "ready", "", {})
+    for one in (machine, replace(machine, api="tpu-api"), replace(machine, api="tpu-api", has_request=True)):
+        machines.delete_command(one)
+    for place in ("-", ZONE):
+        machines.list_commands(place)
+    machines.attributes_command(machine)
+    ssh.tunnel_command(Worker("10.0.0.2", instance="t1v-n-1-w-0"), ZONE, "my-project")
+    bucket.create_command("my-bucket", "us-east5")
+    bucket.label_command("my-bucket", "me")
+    bucket.delete_command("my-bucket")
+    bucket.grant_command("my-bucket", ACCOUNT)
+    bucket.describe("my-bucket")
+    bucket.objects_command("my-bucket")
+    image.repository_commands(SETTINGS)
+    image.list_images(SETTINGS)
+    image.build_command(SETTINGS, folder, "lab", "0123")
+    image.delete_command("us-docker.pkg.dev/p/taetpu/lab:1")
+    up.policy_command("my-project", ACCOUNT)
+    up.grant_command("my-project", ACCOUNT)
+    up.permissions("projects/my-project/roles/deleter")
+    up.permissions("organizations/123/roles/deleter")
+    up.default_account("my-project")
+    assert [one.status for one in doctor.checks(SETTINGS, folder)]
+    monkeypatch.setattr(doctor, "read", lambda line: [{"account": "me"}])
+    doctor._account(SETTINGS)
+    monkeypatch.setattr(doctor, "read", lambda line: [OPEN])
+    assert doctor._firewall(SETTINGS).status == "warning"
+    tpu_commands._listed(resolve("v6e-8"), ZONE)
+
+
+def build_for(spec: Spec, folder: Path, *options: dict) -> None:
+    for changed in options:
+        machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
+    up.operation_command(spec, ZONE)
+
+
+def test_lines_that_the_code_builds(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    build_all(monkeypatch, tmp_path)
+    assert recorder.missed(call_sites()) == []
+    assert len(recorder.lines) > 50
+    check(list(recorder.lines), tmp_path)
+
+
+def test_lines_in_scripts_messages_and_docs(tmp_path: Path) -> None:
+    found = list(written_lines())
+    files = {where for where, _ in found}
+    assert {"cloud/startup.sh", "cloud/startup.py", "cloud/agent.py", "cloud/gcloud.py", "cloud/doctor.py"} <= files
+    check(list(dict.fromkeys(line for _, line in found)), tmp_path)
