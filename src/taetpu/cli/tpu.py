@@ -155,8 +155,7 @@ def make_ready(
             startup.prepare(machine, settings, tell)
         except CloudError as error:
             if there is None:  # nobody has used it, and whether its timer runs is not known
-                making.delete(machine, settings, tell)
-                error.problem += f"\n{spec.name} was deleted"
+                error.problem += f"\n{making.discard(machine, settings, tell)}"
             else:
                 error.problem += f"\n{spec.name} in {machine.zone} still exists and costs money"
             raise

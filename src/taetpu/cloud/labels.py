@@ -32,9 +32,9 @@ def default_name(owner: str, study: str = "") -> str:
 
     A name that is too long or has other characters is shortened and ends with a hash of the whole.
     """
-    whole = f"tpu-{owner}-{study}"
+    whole = f"tpu-{owner}-{study}" if study else f"tpu-{owner}"
     plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
-    if len(plain) <= LONGEST and plain.endswith(study):
+    if len(plain) <= LONGEST and plain == whole:
         return check_name(plain)
     return check_name(f"{plain[: LONGEST - 7].rstrip('-')}-{digest(whole)}")
 

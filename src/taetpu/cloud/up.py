@@ -216,6 +216,15 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
     raise OutcomeUnknown(f"{problem}\n{last.problem if last else ''}", remedy="Run `taetpu tpu down` again.") from last
 
 
+def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
+    """Delete a machine that is not usable; what became of it, for the message that says why."""
+    try:
+        delete(machine, settings, tell)
+    except CloudError as error:
+        return error.problem
+    return f"{machine.name} was deleted"
+
+
 def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]:
     """Delete every machine of a name in all zones; those that were there.
 
@@ -313,23 +322,25 @@ def _await_changes(name: str) -> None:
         pass
 
 
-def polling(settings: Settings, minutes: float) -> Iterator[float]:
-    """Yield at once and then every `poll_seconds` until `minutes` have passed; the seconds since the start."""
-    start = time.monotonic()
-    while (passed := time.monotonic() - start) < minutes * 60:
-        yield passed
+def polling(settings: Settings, minutes: float) -> Iterator[None]:
+    """Yield at once, every `poll_seconds`, and a last time after `minutes` have passed."""
+    end = time.monotonic() + minutes * 60
+    while time.monotonic() < end:
+        yield
         time.sleep(settings.poll_seconds)
+    yield
 
 
 def _find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
     """Read a machine again, for `unknown_minutes` while no answer arrives."""
-    for passed in polling(settings, settings.unknown_minutes):
+    end = time.monotonic() + settings.unknown_minutes * 60
+    while True:
         try:
             return find(machine.name, machine.zone, api=machine.api)
         except OutcomeUnknown:
-            if passed + settings.poll_seconds >= settings.unknown_minutes * 60:
+            if time.monotonic() > end:
                 raise
-    return find(machine.name, machine.zone, api=machine.api)
+        time.sleep(settings.poll_seconds)
 
 
 def _last_line(error: CloudError) -> str:

@@ -1,0 +1,40 @@
+"""Machines of the fake cloud that jobs can run on, without the commands that make them."""
+
+import pytest
+from tests.cloud.commands import ZONE
+from tests.fake_google.cloud import FakeGoogle
+
+from taetpu.cloud import startup
+from taetpu.cloud.machines import Machine, Spec, Worker
+from taetpu.cloud.settings import Settings, read_settings
+from taetpu.cloud.ssh import Hosts, public_key
+from taetpu.core.chips import resolve
+
+
+@pytest.fixture
+def settings(google: FakeGoogle) -> Settings:
+    return read_settings()
+
+
+def boot(google: FakeGoogle, settings: Settings, workers: int) -> Hosts:
+    """Start a machine in the fake and prepare it, as `up` does."""
+    spec = Spec("box", resolve("v5e-8"), "tpu-api", "me", 4.0, "r")
+    script = startup.startup_script(spec, ZONE, settings)
+    metadata = {"startup-script": script, "ssh-keys": f"{settings.user}:{public_key()}"}
+    for worker in range(workers):
+        google.hosts.boot("box", worker, metadata)
+    there = tuple(Worker("127.0.0.1", instance=f"t1v-n-box-w-{number}") for number in range(workers))
+    machine = Machine("box", ZONE, "tpu-api", "v5litepod-8", "ready", "READY", {}, there)
+    return startup.prepare(machine, settings, lambda line: None)
+
+
+@pytest.fixture
+def hosts(google: FakeGoogle, settings: Settings) -> Hosts:
+    """A machine of one host."""
+    return boot(google, settings, 1)
+
+
+@pytest.fixture
+def pair(google: FakeGoogle, settings: Settings) -> Hosts:
+    """A machine of two hosts."""
+    return boot(google, settings, 2)

@@ -1,0 +1,109 @@
+"""The table `[cloud]` and its variables: what is read, and what a mistake is told with."""
+
+from pathlib import Path
+
+import pytest
+
+from taetpu.cloud.settings import Settings, find_file, read_settings, write_setting
+from taetpu.core.errors import UserError
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "taetpu.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_nearest_file_above_is_read(tmp_path: Path) -> None:
+    write(tmp_path, '[cloud]\nproject = "my-project"\nzones = ["us-east5-b"]\nmax_hours = 2\n')
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    found = read_settings(below, {"USER": "me"})
+    assert (found.project, found.zones, found.max_hours, found.owner) == ("my-project", ("us-east5-b",), 2.0, "me")
+    assert found.default_region == "us-east5"
+
+
+VARIABLES = {
+    "project": ("other-project", "other-project"), "zones": ("us-east5-a, us-east5-b", ("us-east5-a", "us-east5-b")),
+    "max_usd": ("12.5", 12.5), "idle_minutes": ("0", 0), "external_ip": ("true", True), "api": ("gce", "gce"),
+    "secrets": ("A,B=c", ("A", "B=c")), "poll_seconds": ("0.5", 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_variables_override_the_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path, '[cloud]\nproject = "my-project"\nmax_usd = 3.0\nidle_minutes = 9\n')
+    text, value = VARIABLES[name]
+    assert getattr(read_settings(tmp_path, {f"TAETPU_{name.upper()}": text}), name) == value
+
+
+def test_every_field_has_a_variable(tmp_path: Path) -> None:
+    given = {"user": "me", "bucket": "my-bucket", "region": "us-east5", "service_account": "a@b"}
+    given |= {name: text for name, (text, _) in VARIABLES.items()}
+    for name, field in Settings.model_fields.items():
+        text = given.get(name, str(field.default or "1"))
+        read = read_settings(tmp_path, {f"TAETPU_{name.upper()}": text})
+        assert getattr(read, name) not in ("", ())
+
+
+MISTAKES = {
+    "max_hours = 0": ("max_hours", "0"),
+    "max_hours = 169": ("max_hours", "168"),
+    'max_hours = "long"': ("max_hours", "long"),
+    "idle_minutes = -1": ("idle_minutes", "-1"),
+    'project = "My Project"': ("project", "gcloud projects list"),
+    'zones = ["us-east5"]': ("zones", "us-east5-b"),
+    'bucket = "gs://x"': ("bucket", "without gs://"),
+    'region = "us-east5-b"': ("region", "us-east5"),
+    'secrets = ["a b"]': ("secrets", "WANDB_API_KEY"),
+    'api = "gke"': ("api", "gce"),
+    'servise_account = "x@y"': ("servise_account", "service_account"),
+    'key_file = "key.json"': ("key_file", "gcloud auth login"),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_mistakes_are_told_with_place_and_remedy(tmp_path: Path, line: str) -> None:
+    file = write(tmp_path, f"[cloud]\n{line}\n")
+    with pytest.raises(UserError) as raised:
+        read_settings(tmp_path, {})
+    for text in (*MISTAKES[line], str(file)):
+        assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("[clod]\n", "[cloud]"), ("cloud = 3\n", "table"), ("[cloud]\nzones = us-east5-b\n", "quotes"),
+    ("[cloud]\nproject = '\xff'\n", "TOML"),
+])  # fmt: skip
+def test_files_that_are_not_settings_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "taetpu.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"taetpu\.toml") as raised:
+        read_settings(tmp_path, {})
+    assert said in str(raised.value)
+
+
+def test_an_invalid_variable_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="max_hours"):
+        read_settings(tmp_path, {"TAETPU_MAX_HOURS": "many"})
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("", '[cloud]\nbucket = "b-b"\n'),
+    ('[cloud]\nproject = "my-project"\n', '[cloud]\nbucket = "b-b"\nproject = "my-project"\n'),
+    ("[cloud] # mine\n", '[cloud] # mine\nbucket = "b-b"\n'),
+])  # fmt: skip
+def test_a_setting_is_added_and_the_rest_kept(tmp_path: Path, before: str, after: str) -> None:
+    if before:
+        write(tmp_path, before)
+    file = write_setting(tmp_path, "bucket", "b-b")
+    assert file.read_text() == after
+    assert read_settings(tmp_path, {}).bucket == "b-b"
+    assert write_setting(tmp_path, "bucket", "b-b").read_text() == after
+
+
+def test_a_setting_is_never_overwritten(tmp_path: Path) -> None:
+    file = write(tmp_path, '[cloud]\nbucket = "mine"\n')
+    with pytest.raises(UserError, match="mine"):
+        write_setting(tmp_path, "bucket", "other")
+    assert file.read_text() == '[cloud]\nbucket = "mine"\n'
+    assert find_file(tmp_path) == file

@@ -1,0 +1,121 @@
+"""A job goes on over lost machines until it ends or a limit is reached; the clock is fake."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from taetpu.cloud import supervise as module
+from taetpu.cloud.gcloud import NoCapacity
+from taetpu.cloud.machines import Machine
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.supervise import Limits, Lost, supervise
+
+HOUR = 3600.0
+
+
+@dataclass
+class Scene:
+    """Machines that are lost after some hours, a job that stores results before that, and a clock.
+
+    Attributes:
+        lives: hours until each machine in turn is lost; the last one lives until the job ends.
+        stores: whether results are stored on each machine in turn.
+        refusals: how often no machine can be had after the first.
+    """
+
+    lives: list[float]
+    stores: list[bool] = field(default_factory=list)
+    refusals: int = 0
+    now: float = 0.0
+    asked: list[float] = field(default_factory=list)
+    deleted: int = 0
+    results: int = 0
+    slept: list[float] = field(default_factory=list)
+
+    def make(self, hours: float) -> Machine:
+        if self.asked and self.refusals:
+            self.refusals -= 1
+            raise NoCapacity("the zone has none")
+        self.asked.append(hours)
+        return Machine("box", "us-east5-b", "gce", "t", "ready", "", {})
+
+    def start(self, machine: Machine) -> None:
+        pass
+
+    def follow(self, machine: Machine) -> int:
+        number = len(self.asked) - 1
+        if number >= len(self.lives):
+            return 7
+        self.now += self.lives[number] * HOUR
+        self.results += not self.stores or self.stores[number]
+        raise Lost("no connection")
+
+    def progress(self) -> str:
+        return str(self.results)
+
+    def run(self, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> int:
+        def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+            self.now += seconds
+
+        def delete(*_: object) -> None:
+            self.deleted += 1
+
+        for name, stand_in in (("monotonic", lambda: self.now), ("sleep", sleep)):
+            monkeypatch.setattr(module.time, name, stand_in)
+        monkeypatch.setattr(module, "find", lambda *_, **__: [])
+        monkeypatch.setattr(module, "_delete", delete)
+        return supervise(self.make, self, limits, Settings(), lambda line: None)
+
+
+def test_it_goes_on_with_the_hours_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([1.0, 0.5])
+    assert scene.run(Limits(4.0), monkeypatch) == 7
+    assert scene.asked == pytest.approx([4.0, 3.0, 2.5])
+    assert scene.deleted == 2
+
+
+def test_hours_are_a_limit_of_all_machines_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([1.0] * 9)
+    with pytest.raises(Lost, match="3 h"):
+        scene.run(Limits(3.0), monkeypatch)
+    assert scene.asked == pytest.approx([3.0, 2.0, 1.0])
+    assert scene.deleted == 3
+
+
+def test_losses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([0.01] * 9)
+    with pytest.raises(Lost, match="5 machines") as raised:
+        scene.run(Limits(100.0, losses=4), monkeypatch)
+    assert "same command" in str(raised.value.remedy)
+    assert scene.deleted == 5
+
+
+def test_losses_without_progress_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([0.01] * 9, stores=[False, False, True, False, False, False, True, True, True])
+    with pytest.raises(Lost, match="3 machines in a row") as raised:
+        scene.run(Limits(100.0, idle=3), monkeypatch)
+    assert len(scene.asked) == 6
+    assert "checkpoint" in str(raised.value.remedy)
+
+
+def test_capacity_is_waited_for_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([1.0], refusals=5)
+    assert scene.run(Limits(4.0), monkeypatch) == 7
+    assert scene.slept == sorted(scene.slept)
+    assert scene.slept[0] < scene.slept[-1] <= 600
+    assert scene.asked == pytest.approx([4.0, 3.0])  # waiting costs nothing
+
+
+def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([1.0], refusals=10_000)
+    with pytest.raises(NoCapacity):
+        scene.run(Limits(4.0, patience=1.0), monkeypatch)
+    assert scene.now <= 1.0 * HOUR + 1.0 * HOUR + 700
+    assert scene.deleted == 1
+
+
+def test_nothing_is_used_before_the_first_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([])
+    assert scene.run(Limits(4.0), monkeypatch) == 7
+    assert (scene.asked, scene.deleted) == ([4.0], 0)
