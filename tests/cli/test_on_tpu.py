@@ -25,7 +25,7 @@ base:
 seeds: 2
 arms:
   no-ffn: {model.ffn: none}
-  relu: {model.ffn.activation: relu}
+  one-head: {model.mixer.num_heads: 1}
 measure: {primary: val/loss}
 """
 PACKED = ("--pack", "2")

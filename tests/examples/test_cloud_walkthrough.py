@@ -9,7 +9,9 @@ import pytest
 from tests.fake_google.hosts import executable
 
 CHECKOUT = Path(__file__).parents[2]
-CALL = "import sys; from pathlib import Path; from tests.fake_google.demo import main; sys.exit(main(Path(sys.argv[1])))"
+CALL = (
+    "import sys; from pathlib import Path; from tests.fake_google.demo import main; sys.exit(main(Path(sys.argv[1])))"
+)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
