@@ -14,6 +14,8 @@ from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.fixtures import BUCKET
 from tests.fake_google.world import Fault, stockout
 
+from taetpu.store.lease import PATIENCE
+
 PROGRAMS = Path(__file__).parents[2] / ".pytest_cache" / "programs"
 NAME = "tpu-me-tiny"
 STUDY = """\
@@ -68,6 +70,7 @@ def folder(google: FakeGoogle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     google.hosts.environment["JAX_COMPILATION_CACHE_DIR"] = str(PROGRAMS)
     monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
     monkeypatch.setenv("TAETPU_READY_MINUTES", "2")
+    monkeypatch.setenv(PATIENCE, "15")
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "tiny.yaml").write_text(STUDY)
@@ -110,7 +113,7 @@ def check_nothing_left(google: FakeGoogle) -> None:
 @pytest.mark.slow
 def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path):
     run = Command(folder, *V5E)
-    run.until(lambda: google.hosts.vms)  # while it is set up
+    run.until(lambda: google.world.table("tpu.nodes"))  # while it is set up
     google.preempt(NAME)
     run.until(lambda: saved(google))  # after the first checkpoint
     google.preempt(NAME)
@@ -172,7 +175,7 @@ def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.M
         assert option in refused.printed
     assert google.world.changes() == []
     run = Command(folder, *V5E, "--max-hours", "0.102")
-    run.until(lambda: google.hosts.vms)
+    run.until(lambda: google.world.table("tpu.nodes"))
     asked = [one["queueingPolicy"] for one in google.world.table("tpu.queuedResources").values()]
     time.sleep(8)  # of the 367 seconds, more than the 7 that make another machine worth while
     google.preempt(NAME)

@@ -10,6 +10,8 @@ import pytest
 from tests.cli.conftest import Done, command
 from tests.fake_google.cloud import FakeGoogle
 
+from taetpu.cloud.transfer import remote_folder
+
 pytestmark = pytest.mark.slow
 
 UP = ("tpu", "up", "tpu-me", "--type", "v4-16", "--zone", "us-central2-b", "--yes")
@@ -53,13 +55,9 @@ def copies(cloud: FakeGoogle, project: Path) -> list[set[str]]:
     """The files of the project on each host."""
     found = []
     for _, vm in sorted(cloud.hosts.vms.items()):
-        roots = list(vm.home.rglob(project.name))
-        files = (
-            {path.relative_to(roots[0]).as_posix() for path in roots[0].rglob("*") if path.is_file()}
-            if roots
-            else set()
-        )
-        found.append(files)
+        roots = [path for path in (vm.home / "work").glob("*") if path.name.rpartition("-")[0] == project.name]
+        paths = [path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file()]
+        found.append(set(paths))
     return found
 
 
@@ -78,8 +76,9 @@ def test_the_project_is_copied_without_what_git_ignores(machine: FakeGoogle, pro
 def test_a_command_runs_on_every_host_with_its_words_as_they_are(project: Path, call):
     ran = call("tpu", "run", "python", "show.py", "--lr", "3e-4", "two words", "$HOME", "--help")
     assert ran.code == 0, ran.err
+    work = Path(remote_folder(project)).name
     assert {line for line in ran.out.splitlines() if line.startswith("[")} == {
-        f"[{worker}] ['--lr', '3e-4', 'two words', '$HOME', '--help'] {project.name}" for worker in (0, 1)
+        f"[{worker}] ['--lr', '3e-4', 'two words', '$HOME', '--help'] {work}" for worker in (0, 1)
     }
     assert call("tpu", "run", "python", "fail.py").code == 3
     assert call("tpu", "run").code == 2

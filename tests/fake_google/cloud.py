@@ -100,8 +100,9 @@ class FakeGoogle:
 
     def preempt(self, name: str) -> None:
         """Take a machine away, as the API that made it does."""
-        self.tpu.preempt(name)
-        self.compute.preempt(name)
+        with self.world.lock:
+            self.tpu.preempt(name)
+            self.compute.preempt(name)
 
     def left(self) -> list[str]:
         """Every machine and queued resource that exists."""

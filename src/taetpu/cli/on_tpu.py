@@ -119,7 +119,11 @@ class StudyJob:
                 self.name, self.offsets = running[0]["name"], {}
                 return
             # The machine before may have been taken away while it held the study's claim.
-            environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.settings.project, **_coordinator(hosts)}
+            environment = {
+                PATIENCE: os.environ.get(PATIENCE, "120"),
+                "GOOGLE_CLOUD_PROJECT": self.settings.project,
+                **_coordinator(hosts),
+            }
             request = jobs.Request(
                 [command], f"studies/{self.study.name}", environment, self.settings.image, self.settings.secret_names
             )
