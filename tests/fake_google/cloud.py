@@ -118,7 +118,7 @@ def keep_imported(real: str) -> str:
         return ""
     name = f"taetpu-gcloud-{os.getpid()}"
     server = subprocess.Popen(
-        [python, "-S", Path(__file__).with_name("gcloud.py"), root, name], stdin=subprocess.PIPE,
+        [python, "-SP", Path(__file__).with_name("gcloud.py"), root, name], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert server.stdout

@@ -46,8 +46,21 @@ cd "$HOME"
 [ -z "$SSH_ORIGINAL_COMMAND" ] || exec /bin/bash -c "$SSH_ORIGINAL_COMMAND"
 exec /bin/bash --noprofile
 """
+PGREP = """\
+pids=$(/usr/bin/pgrep "$@") # of all machines and of this computer: those of this machine are kept
+code=1
+for pid in $pids; do
+  tr '\\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q bin/pgrep && continue
+  while [ "${pid:-0}" -gt 1 ]; do
+    if tr '\\0' '\\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "FAKE_MACHINE=$FAKE_MACHINE"; then code=0; break; fi
+    pid=$(sed 's/.*) . //; s/ .*//' "/proc/$pid/stat" 2>/dev/null)
+  done
+done
+exit $code
+"""
 PROGRAMS = {
     "systemctl": "exit 3\n",  # the timer is not active
+    "pgrep": PGREP,
     "systemd-run": 'while [ "${1#--}" != "$1" ]; do shift; done\nsetsid -f "$@" </dev/null >/dev/null 2>&1\n',
 }
 
@@ -101,6 +114,14 @@ class LoopbackHosts:
         path.write_text(metadata.get("startup-script", ""))
         vm.script = _start(vm, ["/bin/bash", str(path)])
         return "127.0.0.1", vm.port
+
+    def reboot(self, name: str, worker: int = 0) -> None:
+        """Restart a machine: its files stay, its processes end, its startup script runs again."""
+        vm = self.vms[name, worker]
+        _cut(vm)
+        vm.off.clear()
+        _listen(vm)
+        vm.script = _start(vm, ["/bin/bash", str(vm.folder / "startup-script")])
 
     def halt(self, name: str, worker: int | None = None) -> None:
         """Cut the power of a machine; nothing there is fine."""

@@ -78,7 +78,7 @@ class Tpu:
             raise Refused(14, "The service is currently unavailable.")
         there = [one for one in found if one["name"].split("/")[3] not in self.unreachable]
         places = [f"projects/{self.world.project}/locations/{zone}" for zone in sorted(self.unreachable)]
-        return {kind: there} | ({"unreachable": places} if places else {})
+        return {kind: there} | ({"unreachable": places} if places and request.parts["zone"] == "-" else {})
 
     def attributes(self, request: Request) -> Any:
         """What the hosts write when they have booted. Their names are not the node's."""

@@ -24,6 +24,12 @@ SIGN_IN = "gcloud auth login && gcloud auth application-default login"
 READ_LIMIT, CHANGE_LIMIT = 120.0, 300.0
 """Seconds after which a command that reads, or changes, is given up."""
 
+PROPERTIES = {
+    "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never",
+    "CLOUDSDK_CORE_USER_OUTPUT_ENABLED": "true", "CLOUDSDK_CORE_VERBOSITY": "warning",
+}  # fmt: skip
+"""Properties of gcloud that its output depends on, whatever the user's configuration says."""
+
 CAPACITY = (
     r"no more capacity|ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|no available capacity|stockout"
 )
@@ -148,11 +154,10 @@ def _execute(
     command: Command, limit: float, environment: Mapping[str, str] = MappingProxyType({}), held: int | None = None
 ) -> tuple[str, str]:
     """Run a command; its output and its messages."""
-    quiet = {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never"}
     process = subprocess.Popen(
         [program("gcloud"), "--format=json", "--quiet", *command.words],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        env={**os.environ, **quiet, **environment}, pass_fds=() if held is None else (held,),
+        env={**os.environ, **PROPERTIES, **environment}, pass_fds=() if held is None else (held,),
         start_new_session=True,  # Ctrl-C must not end it between a request and its answer
     )  # fmt: skip
     try:

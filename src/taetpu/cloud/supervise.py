@@ -56,9 +56,7 @@ class Limits:
     shortest: float = 0.1
 
 
-def supervise(
-    make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: up.Tell
-) -> int:  # fmt: skip
+def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: up.Tell) -> int:
     """Keep a job training until it ends; its exit code. The last machine is left to the caller.
 
     Args:
@@ -107,7 +105,7 @@ def _delete(machine: Machine, settings: Settings, tell: up.Tell) -> None:
 
 def _make_again(
     make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: up.Tell
-) -> Machine:  # fmt: skip
+) -> Machine:
     """Make another machine, waiting where no zone has one: the quota of a deleted machine is freed after a while."""
     end, pause = time.monotonic() + limits.patience * 3600, 6 * settings.poll_seconds
     while True:

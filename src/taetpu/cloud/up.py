@@ -8,7 +8,7 @@ import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from taetpu.cloud import labels
@@ -69,7 +69,7 @@ def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Ma
         OutcomeUnknown: whether it was made could not be found out; it may exist.
         CloudError: Google refused it, or `existing` does.
     """
-    _await_changes(spec.name)
+    _await_changes(spec.name, tell)
     check_can_delete_itself(spec, settings.project)
     there = existing(spec)
     refusals: list[CloudError] = []
@@ -88,7 +88,7 @@ def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Ma
             continue
         if refusals:  # a request that was thought refused may have been granted late
             for other in find(spec.name):
-                if other.zone != machine.zone:
+                if other.zone != machine.zone and other.owner == spec.owner:
                     delete(other, settings, tell)
         return machine
     raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
@@ -120,7 +120,8 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
             tell(f"no answer from Google: reading whether {spec.name} exists")
             unknown = error
         except CloudError:
-            if not (there := find(spec.name, zone, api=spec.api)):
+            there = [one for one in find(spec.name, zone, api=spec.api) if one.owner == spec.owner]
+            if not there:
                 raise
             return there[0]  # it exists: the request before was granted, or another call's was
         try:
@@ -152,9 +153,9 @@ def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
 
 
 def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
-    """Delete what is left of a machine that was refused or taken away."""
+    """Delete what is left of a machine of this owner that was refused or taken away."""
     for left in find(spec.name, zone, api=spec.api):
-        if left.state in ("lost", "deleting"):
+        if left.state in ("lost", "deleting") and left.owner == spec.owner:
             delete(left, settings, tell)
 
 
@@ -232,7 +233,7 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
         CloudError: one belongs to somebody else.
         OutcomeUnknown: a zone did not answer, or a machine is still listed.
     """
-    _await_changes(name)
+    _await_changes(name, tell)
     unreachable: list[str] = []
     there = find(name, unreachable=unreachable)
     for machine in there:
@@ -305,9 +306,10 @@ def _guard(name: str, operation: int) -> Iterator[int]:
     folder = state_folder() / "changes"
     with disk.explained("write", folder):
         disk.make_folder(folder)
-        with (folder / name).open("w") as file:
-            fcntl.flock(file, operation)
-            yield file.fileno()
+        file = (folder / name).open("w")
+    with file:
+        fcntl.flock(file, operation)
+        yield file.fileno()
 
 
 def _change(name: str, line: Command) -> None:
@@ -316,8 +318,11 @@ def _change(name: str, line: Command) -> None:
         change(line, held)
 
 
-def _await_changes(name: str) -> None:
+def _await_changes(name: str, tell: Tell) -> None:
     """Wait for gcloud commands that a killed process left running: what they do must be seen."""
+    with suppress(BlockingIOError), _guard(name, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        return
+    tell(f"waiting for an earlier gcloud command for {name}")
     with _guard(name, fcntl.LOCK_EX):
         pass
 

@@ -1,0 +1,126 @@
+"""`taetpu doctor`: each check against the fake project, what it finds and the line that mends it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cloud.commands import taetpu
+from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.project import ACCOUNT
+
+from taetpu.cloud import doctor
+from taetpu.cloud.doctor import Check
+from taetpu.cloud.gcloud import use_project
+from taetpu.cloud.settings import Settings
+
+KEY = {"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n"}
+
+
+def rule(**changed) -> dict:
+    made = {"name": "r", "network": "https://x/global/networks/default", "direction": "INGRESS"}
+    made |= {"allowed": [{"IPProtocol": "tcp", "ports": ["20-30"]}], "sourceRanges": ["35.235.240.0/20"]}
+    return made | {"id": "1", "selfLink": "https://x/r"} | changed
+
+
+FIREWALLS = {
+    "from IAP": ([rule()], "ok", ""),
+    "from IAP to taetpu's tag": ([rule(targetTags=["taetpu"])], "ok", ""),
+    "none": ([], "fails", "--source-ranges=35.235.240.0/20"),
+    "of another network": ([rule(network="https://x/global/networks/other")], "fails", "--network=default"),
+    "of other machines": ([rule(targetTags=["web"])], "fails", "--target-tags=taetpu"),
+    "disabled": ([rule(disabled=True)], "fails", "--allow=tcp:22"),
+    "of other ports": ([rule(allowed=[{"IPProtocol": "tcp", "ports": ["80", "443"]}])], "fails", "create"),
+    "open to the world": ([rule(name="open", sourceRanges=["0.0.0.0/0"]), rule()], "warning", "delete open"),
+}
+
+
+def run_check(check: Callable[[Settings], Check], settings: Settings) -> Check:
+    use_project(settings.project)
+    return doctor._caught("name", check, settings)
+
+
+@pytest.mark.parametrize("name", FIREWALLS)
+def test_firewall(google: FakeGoogle, settings: Settings, name: str) -> None:
+    rules, status, remedy = FIREWALLS[name]
+    google.world.table("compute.firewalls").update({str(number): one for number, one in enumerate(rules)})
+    found = run_check(doctor._firewall, settings)
+    assert found.status == status
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(("role", "status"), [
+    ("roles/editor", "ok"), ("roles/tpu.admin", "ok"), ("roles/viewer", "fails"), ("", "fails"),
+])  # fmt: skip
+def test_service_account(google: FakeGoogle, settings: Settings, role: str, status: str) -> None:
+    google.project.bindings = {role: [f"serviceAccount:{ACCOUNT}"]} if role else {}
+    found = run_check(doctor._service_account, settings)
+    assert found.status == status
+    assert ACCOUNT in found.found
+    assert status == "ok" or "--role=roles/tpu.admin" in found.remedy
+
+
+def test_apis(google: FakeGoogle, settings: Settings) -> None:
+    assert run_check(doctor._apis, settings).status == "ok"
+    google.project.services.remove("iap.googleapis.com")
+    found = run_check(doctor._apis, settings)
+    assert (found.status, found.remedy) == ("fails", "gcloud services enable iap.googleapis.com")
+
+
+@pytest.mark.parametrize(("bucket", "zones", "status"), [
+    ("studies", ("us-east5-b",), "ok"), ("studies", ("us-east5-b", "europe-west4-a"), "warning"),
+    ("missing", (), "fails"), ("", (), "warning"),
+])  # fmt: skip
+def test_bucket(google: FakeGoogle, settings: Settings, bucket: str, zones: tuple[str, ...], status: str) -> None:
+    found = run_check(doctor._bucket, settings.model_copy(update={"bucket": bucket, "zones": zones}))
+    assert found.status == status
+    assert bucket in found.found
+    assert status != "fails" or found.remedy == "taetpu bucket create missing"
+
+
+def test_a_check_that_google_refuses_fails_with_its_message(google: FakeGoogle, settings: Settings) -> None:
+    from tests.fake_google.world import Fault, Refused
+
+    google.world.faults.append(Fault("services.list", Refused(7, "Permission 'serviceusage.services.list' denied")))
+    found = run_check(doctor._apis, settings)
+    assert found.status == "fails"
+    assert "serviceusage.services.list" in found.found
+
+
+KEYS = {
+    "json": ("deep/key.json", json.dumps(KEY), True),
+    "yaml": ("conf.yaml", "type: service_account\nprivate_key: -----BEGIN PRIVATE KEY-----\n", True),
+    "python": ("x.py", f"KEY = {KEY!r}\n", True),
+    "a user's credentials": ("adc.json", json.dumps({"type": "authorized_user"}), False),
+    "a key of something else": ("tls.pem", "-----BEGIN PRIVATE KEY-----\nMIIE\n", False),
+    "words about keys": ("README.md", "A service_account key has a private_key.", False),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_key_files_of_the_project(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    file, text, found = KEYS[name]
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    check = doctor.key_files(tmp_path)
+    assert (check.status == "fails") == found
+    assert not found or file in check.found
+    assert "gitleaks" in check.found + check.remedy
+    (tmp_path / ".gitignore").write_text(file)
+    assert doctor.key_files(tmp_path).status == "ok"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / file))
+    assert (doctor.key_files(tmp_path).status == "fails") == found
+
+
+def test_a_failed_check_is_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAETPU_PROJECT", raising=False)
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    (tmp_path / "key.json").write_text(json.dumps(KEY))
+    done = taetpu("doctor", "--json", folder=tmp_path)
+    assert done.returncode == 3
+    status = {one["name"]: one["status"] for one in json.loads(done.stdout)}
+    assert status["project"] == status["keys"] == "fails"
+    assert "keys" in done.stderr

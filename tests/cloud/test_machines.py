@@ -1,0 +1,186 @@
+"""What exists is read from Google: lists with zones that do not answer, names of hosts, expired machines, sizes."""
+
+import fcntl
+import json
+import subprocess
+import time
+
+import pytest
+from tests.cloud.commands import DOWN, ZONE, succeed, taetpu
+from tests.fake_google.cloud import FakeGoogle
+
+from taetpu.cloud import bucket, gcloud, labels, machines, rates, up
+from taetpu.cloud.gcloud import OutcomeUnknown, command
+from taetpu.cloud.machines import Machine, Spec
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.ssh import Hosts
+from taetpu.core.chips import resolve
+from taetpu.store import address
+
+FAR = "us-west4-a"
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def make(
+    settings: Settings, api: str = "tpu-api", kind: str = "v6e-8", name: str = "box", owner: str = "me"
+) -> Machine:
+    gcloud.use_project(settings.project)
+    tpu = resolve(kind)
+    return up.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
+
+
+@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+@pytest.mark.slow
+def test_zones_that_do_not_answer_are_not_taken_for_empty(google: FakeGoogle, settings: Settings, api: str) -> None:
+    make(settings, api)
+    service = google.tpu if api == "tpu-api" else google.compute
+    service.unreachable.add(FAR)
+    listed = taetpu("tpu", "list", "--json")
+    assert listed.returncode == 3
+    assert [one["name"] for one in json.loads(listed.stdout)] == ["box"]
+    assert FAR in listed.stderr
+    service.unreachable.add(ZONE)
+    for words in (("tpu", "list"), ("tpu", "gc", "--yes"), DOWN):
+        done = taetpu(*words)
+        assert done.returncode == 3
+        assert ZONE in done.stderr
+        assert "may cost money" in " ".join(done.stderr.split())
+    assert google.left()
+    with pytest.raises(OutcomeUnknown, match=ZONE):
+        machines.find("box")
+    service.unreachable = {FAR}
+    assert taetpu(*DOWN).returncode == 3
+    assert google.left() == []
+
+
+@pytest.mark.slow
+def test_hosts_are_reached_by_the_names_that_they_report(google: FakeGoogle, settings: Settings) -> None:
+    machine = make(settings, kind="v4-16")
+    assert [worker.instance for worker in machine.workers] == ["", ""]
+    hosts = Hosts.of(machine, settings.user, settings.project)
+    assert [worker.instance for worker in hosts.workers] == ["t1v-n-box-w-0", "t1v-n-box-w-1"]
+    assert "start-iap-tunnel t1v-n-box-w-1 22" in (hosts.folder / "config").read_text()
+    folders = [hosts.run(number, ["pwd"]).out.strip() for number in hosts.all]
+    assert folders == [str(google.hosts.vms["box", number].home) for number in (0, 1)]
+    assert Hosts.remembered("box", settings.project) == hosts
+
+
+@pytest.mark.slow
+def test_gc_deletes_expired_machines_of_the_owner_alone(google: FakeGoogle, settings: Settings) -> None:
+    for name, owner in (("old", "me"), ("new", "me"), ("theirs", "somebody")):
+        make(settings, name=name, owner=owner)
+    for kind in ("tpu.queuedResources", "tpu.nodes"):
+        for key, one in google.world.table(kind).items():
+            node = one["tpu"]["nodeSpec"][0]["node"] if kind.endswith("Resources") else one
+            if not key.endswith("/new"):
+                node["labels"][labels.EXPIRES] = str(int(time.time()) - 60)
+    shown = succeed("tpu", "gc", "--dry-run")
+    assert "delete old " in shown
+    assert "theirs" not in shown
+    assert len(google.left()) == 6
+    succeed("tpu", "gc", "--yes")
+    assert {line.rpartition("/")[2] for line in google.left()} == {"new", "theirs"}
+    refused = taetpu("tpu", "down", "theirs", "--yes")
+    assert refused.returncode == 2
+    assert "somebody" in refused.stderr
+    assert len(google.left()) == 4
+
+
+@pytest.mark.slow
+def test_a_change_that_does_not_answer_in_time_is_looked_up(
+    google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcloud, "CHANGE_LIMIT", 3.0)
+    slept: list[str] = []
+
+    def watch(call, moment) -> None:
+        if call.name == "queuedResources.create" and moment == "after" and not slept:
+            slept.append(call.name)
+            google.world.lock.release()
+            time.sleep(4.0)
+            google.world.lock.acquire()
+
+    google.world.watch = watch
+    said: list[str] = []
+    gcloud.use_project(settings.project)
+    tpu = resolve("v5e-8")
+    spec = Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api"))
+    machine = up.make(spec, [ZONE], settings, said.append)
+    assert machine.state == "ready"
+    assert google.hosts.booted == ["box"]
+    assert any("no answer" in line for line in said)
+    creates = [call.name for call in google.world.calls].count("queuedResources.create")
+    assert creates == 1
+
+
+def test_the_size_of_a_bucket(google: FakeGoogle, settings: Settings) -> None:
+    gcloud.use_project(settings.project)
+    assert bucket.usage("studies") == 0
+    for number in range(3):
+        address.client().bucket("studies").blob(f"root/{number}/x").upload_from_string("x" * 10)
+    assert bucket.usage("studies") == 30
+
+
+@pytest.mark.slow
+def test_the_users_configuration_does_not_hide_zones_or_messages(
+    google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcloud.use_project(settings.project)
+    monkeypatch.setenv("CLOUDSDK_CORE_VERBOSITY", "none")
+    monkeypatch.setenv("CLOUDSDK_CORE_USER_OUTPUT_ENABLED", "false")
+    google.tpu.unreachable.add(FAR)
+    found, missing = gcloud.read_places(machines.list_commands(api="tpu-api")[0])
+    assert (found, missing) == ([], [FAR])
+    with pytest.raises(gcloud.CloudError, match="unavailable"):
+        gcloud.read(machines.list_commands(FAR, "tpu-api")[0])
+
+
+def test_a_command_has_a_time_limit(google: FakeGoogle) -> None:
+    with pytest.raises(OutcomeUnknown, match=r"0\.05 s"):
+        gcloud.run(command("compute", "tpus", "locations", "list"), 0.05)
+
+
+FAMILIES = {
+    "NoCapacity": 'There is no more capacity in the zone "us-east5-b"; you can try in another zone',
+    "NoQuota": "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone us-east5-b.",
+    "NotAllowed": "PERMISSION_DENIED: Permission 'tpu.nodes.create' denied on resource",
+    "OutcomeUnknown": "HTTPError 503: The service is currently unavailable.",
+    "CloudError": "INVALID_ARGUMENT: invalid runtime version",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_failures_keep_googles_message_whole(family: str) -> None:
+    message = f"ERROR: (gcloud.x) {FAMILIES[family]}{' more' * 1000} end"
+    log = f"==== request start ====\nuri: /quota/PERMISSION_DENIED\n{message}"
+    error = gcloud.failure(command("compute", "tpus", "list", zone="z"), 1, log)
+    assert type(error).__name__ == family
+    assert "`gcloud compute tpus list --zone=z`" in error.problem
+    assert message in str(error)
+    assert "request start" not in str(error)
+
+
+@pytest.mark.slow
+def test_what_another_owner_lost_is_left_alone(google: FakeGoogle, settings: Settings) -> None:
+    make(settings, owner="somebody")
+    google.preempt("box")
+    before = google.left()
+    with pytest.raises(gcloud.CloudError, match="already exists"):
+        make(settings)
+    assert google.left() == before
+
+
+@pytest.mark.slow
+def test_commands_wait_for_what_a_killed_process_left_running(google: FakeGoogle, settings: Settings) -> None:
+    gcloud.use_project(settings.project)
+    said: list[str] = []
+    with up._guard("box", fcntl.LOCK_SH) as held:
+        stray = subprocess.Popen(["sleep", "1.5"], pass_fds=(held,), start_new_session=True)
+    began = time.monotonic()
+    assert up.down("box", "me", settings, said.append) == []
+    assert time.monotonic() - began > 1.4
+    assert stray.wait() == 0
+    assert any("box" in line for line in said)

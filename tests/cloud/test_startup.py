@@ -1,0 +1,98 @@
+"""The startup script on machines of the fake cloud: it deletes its own machine at its end, and when it is idle."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cloud.commands import ZONE
+from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.world import Fault, Refused
+
+from taetpu.cloud import jobs, rates, startup, up
+from taetpu.cloud.gcloud import use_project
+from taetpu.cloud.machines import Machine, Spec
+from taetpu.cloud.settings import Settings
+from taetpu.cloud.ssh import forget
+from taetpu.core.chips import resolve
+
+pytestmark = pytest.mark.slow
+
+FAST_SLEEP = "exec /bin/sleep 0.2\n"
+FAST_DATE = "echo $(({start} + ($(/bin/date +%s%N) - {start}000000000) / 10000000))\n"
+"""A clock that is 100 times as fast from a second on."""
+
+
+def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -> tuple[Machine, Path]:
+    """A machine whose timer looks five times a second, and the folder of its script's state."""
+    google.hosts.programs["sleep"] = FAST_SLEEP
+    use_project(settings.project)
+    tpu = resolve("v6e-8")
+    spec = Spec("box", tpu, api, "me", hours, rates.runtime_for(tpu, api))
+    machine = up.make(spec, [ZONE], settings, lambda line: None)
+    state = google.hosts.vms["box", 0].folder / "state"
+    until((state / "ready").exists)
+    return machine, state
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+def test_it_deletes_its_machine_at_its_end_also_after_a_reboot(
+    google: FakeGoogle, settings: Settings, api: str
+) -> None:
+    _, state = make(google, settings, api)
+    end = (state / "expires").read_text()
+    assert int(end) == pytest.approx(time.time() + 2 * 3600, abs=30)
+    google.hosts.reboot("box")
+    until((state / "ready").exists)
+    assert (state / "expires").read_text() == end
+    time.sleep(1.0)
+    assert google.left()
+    (state / "expires").write_text(str(int(time.time())))
+    until(lambda: not google.left())
+    assert ("box", 0) not in google.hosts.vms
+
+
+def test_a_delete_that_fails_is_repeated(google: FakeGoogle, settings: Settings) -> None:
+    google.world.faults.append(Fault("queuedResources.delete", Refused(13, "internal"), times=2))
+    _, state = make(google, settings, "tpu-api")
+    (state / "expires").write_text("0")
+    until(lambda: not google.left())
+    assert [call.name for call in google.world.calls].count("queuedResources.delete") == 3
+
+
+def test_an_idle_machine_deletes_itself_and_one_with_a_job_does_not(google: FakeGoogle, settings: Settings) -> None:
+    google.hosts.programs["date"] = FAST_DATE.format(start=int(time.time()))
+    machine, _ = make(google, settings.model_copy(update={"idle_minutes": 20}), "tpu-api", hours=20.0)
+    hosts = startup.prepare(machine, settings, lambda line: None)
+    name = jobs.start(hosts, jobs.Request([["/bin/sleep", "30"]]))
+    began = time.monotonic()
+    while time.monotonic() - began < 15:  # 25 minutes by the machine's clock
+        assert google.left()
+        time.sleep(0.2)
+    assert jobs.find(hosts, name)[0]["state"] == "running"
+    forget("box", settings.project)  # a connection that is kept open counts as a login
+    until(lambda: not google.left())
+
+
+def test_without_an_idle_limit_only_the_end_counts(google: FakeGoogle, settings: Settings) -> None:
+    google.hosts.programs["date"] = FAST_DATE.format(start=int(time.time()))
+    make(google, settings.model_copy(update={"idle_minutes": 0}), "tpu-api", hours=0.5)
+    time.sleep(6.0)
+    assert google.left()
+    until(lambda: not google.left())
+
+
+@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+def test_the_script_has_valid_values_for_every_name(settings: Settings, api: str) -> None:
+    spec = Spec("box", resolve("v6e-8"), api, "me", 0.1, "r")
+    script = startup.startup_script(spec, ZONE, settings)
+    assert script.startswith("#!/bin/bash\nname=box\n")
+    assert "minutes=6\n" in script
+    assert len(script.splitlines()) < 100
