@@ -14,8 +14,6 @@ from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.fixtures import BUCKET
 from tests.fake_google.world import Fault, stockout
 
-from taetpu.store.lease import PATIENCE
-
 PROGRAMS = Path(__file__).parents[2] / ".pytest_cache" / "programs"
 NAME = "tpu-me-tiny"
 STUDY = """\
@@ -70,7 +68,6 @@ def folder(google: FakeGoogle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     google.hosts.environment["JAX_COMPILATION_CACHE_DIR"] = str(PROGRAMS)
     monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
     monkeypatch.setenv("TAETPU_READY_MINUTES", "2")
-    monkeypatch.setenv(PATIENCE, "15")
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "tiny.yaml").write_text(STUDY)
@@ -123,6 +120,7 @@ def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path)
     expected = train_here(folder)
     assert run.end() == 0, run.printed
     assert run.printed.count("is lost: ") == 3, run.printed
+    assert "damaged" not in run.printed
     assert [call.name for call in google.world.changes()].count("queuedResources.create") == 4
     check_results(google, folder, expected)
 

@@ -102,7 +102,8 @@ def test_a_job_is_listed_followed_stopped_and_cleaned(machine: FakeGoogle, proje
     assert {follower.stdout.readline() for _ in range(2)} == {"[0] waiting\n", "[1] waiting\n"}
     stopped = call("tpu", "stop", name, "--grace", "5")
     assert stopped.code == 0
-    assert follower.wait(60) == 0, "the log ends with the job"
+    follower.communicate(timeout=60)
+    assert follower.returncode == 0, "the log ends with the job"
     assert call("tpu", "stop").err.startswith("no job runs")
     listed = call("tpu", "clean", "--dry-run").err
     assert name in listed

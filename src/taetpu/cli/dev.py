@@ -135,10 +135,14 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
 
 def _send(hosts, paths: list[str], workers: list[int]) -> list[str]:
     from taetpu.cloud import transfer
+    from taetpu.core.errors import UserError
 
     if not paths:
         return bring(hosts, workers)
     root = transfer.project_folder(Path.cwd())
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UserError("no such file or folder", file=path, remedy="Name one of this project.")
     names = [name for path in _relative(root, paths) for name in _files(root, path)]
     return transfer.send(hosts, root, names, transfer.remote_folder(root), workers)
 

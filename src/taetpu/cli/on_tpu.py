@@ -120,7 +120,7 @@ class StudyJob:
                 return
             # The machine before may have been taken away while it held the study's claim.
             environment = {
-                PATIENCE: os.environ.get(PATIENCE, "120"),
+                PATIENCE: "120",
                 "GOOGLE_CLOUD_PROJECT": self.settings.project,
                 **_coordinator(hosts),
             }

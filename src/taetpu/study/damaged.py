@@ -52,15 +52,15 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
     """Whether a run had ended and its result was removed: it was evaluated, and the state of its pack is deleted."""
     if not run.evaluated():
         return False
-    packs = [plan.id for plan in stored_plans(folder) if (run.arm, run.seed, run.id) in plan.runs]
+    packs = [plan.id for plan in stored_plans(folder) if run.key in (folder.run(*names).key for names in plan.runs)]
     return not any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs)
 
 
 def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:
     """Planned runs that have files but no record, which is the first file of a run."""
-    known = {(run.arm, run.seed, run.id) for run in recorded}
-    planned = [folder.run(*names) for plan in stored_plans(folder) for names in plan.runs if names not in known]
-    return [run for run in planned if folder.store.list(run.key)]
+    known = {run.key for run in recorded}
+    planned = [folder.run(*names) for plan in stored_plans(folder) for names in plan.runs]
+    return [run for run in planned if run.key not in known and folder.store.list(run.key)]
 
 
 def _first(problems: Sequence[str]) -> str:
