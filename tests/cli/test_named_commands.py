@@ -34,7 +34,7 @@ def test_messages_and_docstrings():
     named = [line for path in SOURCES for one in (QUOTED, EXAMPLE, SHOWN) for line in one.findall(path.read_text())]
     assert len(named) > 100
     named = [re.sub(r"\{[^}]*\}", "X", line) for line in named]
-    assert any(line.startswith("taetpu bucket create X --region X") for line in named), "doctor's are among them"
+    assert "taetpu bucket create X" in named, "doctor's are among them"
     assert problems(named) == []
 
 

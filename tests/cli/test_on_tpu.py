@@ -110,7 +110,7 @@ def check_nothing_left(google: FakeGoogle) -> None:
 @pytest.mark.slow
 def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path):
     run = Command(folder, *V5E)
-    run.until(lambda: google.world.table("tpu.nodes"))  # while it is set up
+    run.until(lambda: "installing Python packages" in run.printed)  # while it is set up
     google.preempt(NAME)
     run.until(lambda: saved(google))  # after the first checkpoint
     google.preempt(NAME)
@@ -173,7 +173,7 @@ def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.M
         assert option in refused.printed
     assert google.world.changes() == []
     run = Command(folder, *V5E, "--max-hours", "0.102")
-    run.until(lambda: google.world.table("tpu.nodes"))
+    run.until(lambda: "installing Python packages" in run.printed)
     asked = [one["queueingPolicy"] for one in google.world.table("tpu.queuedResources").values()]
     time.sleep(8)  # of the 367 seconds, more than the 7 that make another machine worth while
     google.preempt(NAME)

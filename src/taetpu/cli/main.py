@@ -16,6 +16,7 @@ from taetpu.cli import (
     chips,
     dev,
     doctor,
+    export,
     image,
     inspect,
     live,
@@ -108,6 +109,7 @@ app.add_typer(dev.app, name="dev")
 app.command()(doctor.doctor)
 app.add_typer(image.app, name="image")
 app.add_typer(bucket.app, name="bucket")
+app.add_typer(export.app, name="export")
 
 
 def main() -> None:

@@ -55,8 +55,26 @@ Coordinator = Annotated[
         help="Train in several processes, which meet there; or as Cloud TPU, SLURM or Open MPI say (auto).",
     ),
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Train the I-th (from 0) of N shares of the packs; other processes train the others into the same --root.",
+    ),
+]
 On = Annotated[
-    str | None, typer.Option(metavar="tpu", help="Make a Cloud TPU, train on it into a bucket, and delete it.")
+    str | None,
+    typer.Option(
+        metavar="tpu|ray",
+        help="tpu: make a Cloud TPU, train on it into a bucket, delete it. ray: train on the nodes of a Ray cluster.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="With --on ray, the cluster; default: RAY_ADDRESS, or one on this host, else a new one.",
+    ),
 ]
 
 
@@ -72,11 +90,17 @@ def run(
     coordinator: Coordinator = None,
     processes: Annotated[int | None, integer(envvar="JAX_NUM_PROCESSES", help="How many there are.")] = None,
     process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="Which one this is, from 0.")] = None,
+    shard: ShardOption = None,
+    no_wait: Annotated[
+        bool,
+        typer.Option("--no-wait", help="With --shard, end with exit code 75 where the study has to wait for others."),
+    ] = False,
     profile: Profiled = 0,
     xla_flags: XlaFlags = "",
     libtpu_args: LibtpuArgs = "",
     dump: Dump = False,
     on: On = None,
+    address: Address = None,
     tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None,
     kind: Type = None,
     zone: Zones = None,
@@ -106,7 +130,13 @@ def run(
     if audit is not None and not reuse:
         problem = f"--audit {audit:g} trains reused runs again, and none is reused"
         raise UserError(problem, path=("--audit",), remedy="--reuse ROOT, or leave --audit out")
-    if on is not None:
+    _check_shard(shard, no_wait, on, coordinator)
+    if address is not None and on != "ray":
+        raise UserError("--address requires --on ray", path=("--address",), remedy="Add --on ray.")
+    if on == "ray" and coordinator is not None:
+        problem = "--on ray and --coordinator exclude each other"
+        raise UserError(problem, path=("--on",), remedy="Give one of them.")
+    if on is not None and on != "ray":
         if (coordinator, processes, process) != (None, None, None):
             remedy = "leave it out, and JAX_COORDINATOR_ADDRESS unset: the hosts of a TPU are told where they meet"
             raise UserError("processes of this machine do not meet on a TPU", path=("--coordinator",), remedy=remedy)
@@ -126,6 +156,8 @@ def run(
 
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
     how |= {"audit": AUDIT if audit is None else audit, "profile": profile, "retrain_damaged": retrain_damaged}
+    how |= {"ray": address or ""} if on == "ray" else {}
+    how |= {} if shard is None else {"shard": shard, "wait": not no_wait}
     if coordinator is None and (processes, process) != (None, None):
         remedy = "--coordinator HOST:PORT, the first one's address"
         raise UserError("several processes have to meet somewhere", path=("--coordinator",), remedy=remedy)
@@ -137,6 +169,22 @@ def run(
 
         with joined(Cluster(coordinator, processes, process) if coordinator else None):
             train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
+
+
+def _check_shard(shard: str | None, no_wait: bool, on: str | None, coordinator: str | None) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        UserError: they do.
+    """
+    from taetpu.core.errors import UserError
+
+    if no_wait and shard is None:
+        raise UserError("--no-wait requires --shard", path=("--no-wait",), remedy="Add --shard I/N.")
+    for option, given in (("--on", on), ("--coordinator", coordinator)):
+        if shard is not None and given is not None:
+            problem = f"--shard and {option} exclude each other"
+            raise UserError(problem, path=("--shard",), remedy="Give one of them.")
 
 
 def _words(
@@ -169,7 +217,7 @@ def _check_elsewhere(
     from taetpu.core.runtime import prepare_jax
 
     if on != "tpu":
-        raise UserError(f"there is no machine {on!r}", path=("--on",), remedy="--on tpu")
+        raise UserError(f"unknown machine {on!r}", path=("--on",), remedy="Use --on tpu or --on ray.")
     for root in reuse:
         if not root.startswith("gs://"):
             problem, remedy = f"no TPU sees {root!r}", "a root in a bucket: --reuse gs://BUCKET/FOLDER"
@@ -229,9 +277,14 @@ def train_study(
     from taetpu.core.errors import Failed
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
+    from taetpu.study.shards import SharesLeft
 
-    with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
-        outcome = run_file(file, sets, root=root, watcher=progress, **how)
+    try:
+        with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
+            outcome = run_file(file, sets, root=root, watcher=progress, **how)
+    except SharesLeft as left:
+        typer.echo(str(left), err=True)
+        raise typer.Exit(left.exit_code) from None
     if as_json and not silent:
         show_json(outcome.results)
     elif not silent:

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from taetpu.core.errors import UserError
@@ -88,7 +88,9 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         doomed = path.parent / (UNFINISHED + secrets.token_hex(8))
         path.rename(doomed)
-        shutil.rmtree(doomed)
+        while doomed.exists():
+            with suppress(FileNotFoundError):  # another process sweeps it at the same time
+                shutil.rmtree(doomed)
     else:
         path.unlink(missing_ok=True)
 

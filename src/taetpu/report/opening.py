@@ -68,7 +68,7 @@ def _cost(results: Results, folder: StudyFolder) -> str:
     """All runs together, as far as they ended."""
     ended = [sum(run["outcome"] != "unfinished" for run in arm["runs"]) for arm in results["arms"]]
     flops = sum(count * (arm["flops"] or 0) for arm, count in zip(results["arms"], ended, strict=True))
-    packs = (folder.read_times() or {"packs": {}})["packs"].values()
+    packs = folder.read_pack_times().values()
     cost = [f"{sum(ended)} runs"]
     cost += [f"{numbers.amount(flops)} training FLOPs"] if flops else []
     cost += (

@@ -8,14 +8,14 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.store.address import address
-from taetpu.store.keys import NotStored, check_name, this_process
+from taetpu.store.keys import Held, NotStored, check_name, this_process
 
 
 class Store(Protocol):
@@ -51,7 +51,7 @@ class Store(Protocol):
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Hold `key` against every other process until the block is left or this process dies.
 
-        What killed writers left unfinished in the key's folder is cleared. Raises `UserError` saying who holds it.
+        What killed writers left unfinished in the key's folder is cleared. Raises `Held`, which says who holds it.
         """
         ...
 
@@ -231,19 +231,20 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 continue
             below = f"{key}/{entry.name}" if key else entry.name
             if entry.is_dir():
-                yield from _files(entry.path, below, None if depth is None else depth - 1)
+                with suppress(FileNotFoundError):  # another process may have deleted it since
+                    yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
                 yield below
 
 
-def _held(path: Path) -> UserError:
+def _held(path: Path) -> Held:
     try:
         by = json.loads(path.read_text(encoding="utf-8"))
         holder = f"pid {by['pid']} on {by['host']} (user {by['user']}) since {by['since']}"
     except (ValueError, LookupError, TypeError):  # locked a moment ago and not signed yet
         holder = "a process that has just started"
     remedy = "wait for it or stop it, then run the same command again; or use another --root"
-    return UserError(f"the study is held by {holder}", file=path, remedy=remedy)
+    return Held(f"the study is held by {holder}", file=path, remedy=remedy)
 
 
 def _not_stored(path: Path) -> NotStored:

@@ -141,11 +141,11 @@ class GcsStore:
     def claim(self, key: str) -> Iterator[None]:
         with Lease(lambda: self._blob(key), self._address(key), self.retry, this_process()).held() as lease:
             self.listings.forget()  # it may be older than the claim
-            self.leases[key.rpartition("/")[0]] = lease
+            self.leases[key] = lease
             try:
                 yield
             finally:
-                del self.leases[key.rpartition("/")[0]]
+                del self.leases[key]
 
     def where(self, key: str) -> str:
         return str(self._address(key))
@@ -340,8 +340,9 @@ class GcsStore:
 
     def _check_claim(self, key: str) -> None:
         """Raise `UserError` where this process held the key's study and has lost it."""
-        for folder, lease in list(self.leases.items()):
-            if key.startswith(f"{folder}/") or not folder:
+        for claimed, lease in list(self.leases.items()):
+            study, inside, _ = claimed.partition("/")
+            if not inside or key.startswith(f"{study}/"):
                 lease.check()
 
     def _not_stored(self, key: str) -> NotStored:

@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from taetpu.core.errors import UserError, Where
 
 
+class Held(UserError):
+    """Another process holds a claim, or did until a moment ago."""
+
+
 class NotStored(UserError, KeyError):
     """Nothing is stored under the key."""
 

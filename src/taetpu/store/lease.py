@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import dead, lock_file, sweep
 from taetpu.store.address import LASTS, Address, explained, imported
+from taetpu.store.keys import Held
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -175,10 +176,6 @@ class Lease:
             "or use another --root"
         )
         return Held(f"the study is held by {signature(holder)}{seen}", file=str(self.place), remedy=remedy)
-
-
-class Held(UserError):
-    """Another process holds the claim, or did until a moment ago."""
 
 
 def signature(holder: dict[str, Any]) -> str:

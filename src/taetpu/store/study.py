@@ -47,6 +47,22 @@ class StudyFolder:
         """
         return self.store.claim(f"{self.name}/lock")
 
+    def claim_pack(self, pack_id: str) -> AbstractContextManager[None]:
+        """Hold one pack while it is trained, against other processes that train packs of the same study.
+
+        Raises:
+            Held: another process holds it.
+        """
+        return self.store.claim(f"{self.name}/claims/{pack_id}")
+
+    def claimed_packs(self) -> list[str]:
+        """Return the packs that a process holds, or held when it was stopped."""
+        return [key.rpartition("/")[2] for key in self.store.list(f"{self.name}/claims")]
+
+    def delete_claims(self) -> None:
+        """Delete the files of claims on packs. Only for the holder of the study's claim, when all packs are done."""
+        self.store.delete(f"{self.name}/claims")
+
     # What was asked.
 
     def write_study(self, data: dict[str, Any], replace: bool = False) -> None:
@@ -189,13 +205,15 @@ class StudyFolder:
         """What `write_audit` stored last, or None."""
         return self._read("audit.json")
 
-    def write_times(self, data: dict[str, Any]) -> None:
-        """Store wall times, in place of earlier ones: apart from results, which do not depend on the machine."""
-        self._write("times.json", data)
+    def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
+        """Store the wall time of a pack: apart from results, which do not depend on the machine."""
+        self._write(f"times/{pack_id}.json", data)
 
-    def read_times(self) -> dict[str, Any] | None:
-        """What `write_times` stored last, or None."""
-        return self._read("times.json")
+    def read_pack_times(self) -> dict[str, dict[str, Any]]:
+        """Read the wall times of all packs, by pack. Earlier versions kept them in one file, `times.json`."""
+        earlier = (self._read("times.json") or {}).get("packs", {})
+        names = [key.removeprefix(f"{self.name}/") for key in self.store.list(f"{self.name}/times")]
+        return earlier | {name[6:-5]: found for name in names if (found := self._read(name)) is not None}
 
     def write_report(self, name: str, data: bytes) -> str:
         """Store one file of the report, in place of an earlier one, and say where it can be opened."""

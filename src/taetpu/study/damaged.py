@@ -53,7 +53,9 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
     if not run.evaluated():
         return False
     packs = [plan.id for plan in stored_plans(folder) if run.key in (folder.run(*names).key for names in plan.runs)]
-    return not any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs)
+    if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):
+        return False
+    return run.status() != "done"  # another worker may have finished it since
 
 
 def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:

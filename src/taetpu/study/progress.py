@@ -169,6 +169,20 @@ class StudyProgress(Watcher):
     def audited(self, runs: Sequence[RunSpec]) -> None:
         self.tell(f"{len(runs)} of the reused runs are trained again, to prove them")
 
+    def trained_elsewhere(self, number: int, of: int, runs: Sequence[RunSpec], run_steps: int) -> None:
+        arms = list(dict.fromkeys(run.arm for run in runs))
+        self.runs = runs
+        self.say(
+            f"pack {number} of {of} ended: {', '.join(arms[:3])}{' ...' if len(arms) > 3 else ''} ({len(runs)} runs)"
+        )
+        self.bars.update(self.bar, description=f"packs {number}/{of}", rate="", left="")
+        self.bars.advance(self.bar, run_steps)
+
+    def waiting(self, reason: str) -> None:
+        if reason:
+            self.say(f"waiting: {reason}")
+        self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")
+
     def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0

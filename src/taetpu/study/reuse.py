@@ -6,7 +6,7 @@ identity is the same run, wherever it was trained. A random sample can be traine
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from taetpu.core.config import defaults, to_data
@@ -20,8 +20,11 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 
-def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[RunSpec]:
+def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = (), planned: Container[str] = ()) -> list[RunSpec]:
     """Copy every finished run of `roots`, and of the study itself, that is the same as one which is still missing.
+
+    Args:
+        planned: runs that other workers may be training; they are left to them.
 
     Returns:
         the study's runs that were trained elsewhere, also those that were taken over before.
@@ -30,7 +33,8 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = ()) -> list[
         UserError: there is no study at a root, or a run there is not what its folder's name says, or
             not what its metrics say.
     """
-    missing = [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"]
+    open_runs = [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"]
+    missing = [run for run in open_runs if run.id not in planned]
     here = _finished([folder]) if missing else {}
     elsewhere = dict[str, RunFolder]()
     for root in roots if any(run.id not in here for run in missing) else ():

@@ -22,12 +22,15 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
+from taetpu.study.on_ray import RayDriver, connected, shared_root
+from taetpu.study.packs import stored_plans
 from taetpu.study.prepare import proved, refuse_too_large
 from taetpu.study.reuse import adopt, sample, studies_at
+from taetpu.study.shards import ShardWorker, parse_shard
 from taetpu.study.timing import in_equal_time
 from taetpu.study.together import Together
 from taetpu.study.tracking import tracked
-from taetpu.study.trainer import Failure, train_missing
+from taetpu.study.trainer import Alone, Crew, Failure
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.train.plan import AUTO, Packing, parse_packing
 from taetpu.train.watch import Watcher
@@ -96,6 +99,9 @@ def run(
     until_resolved: bool = False,
     profile: int = 0,
     retrain_damaged: bool = False,
+    shard: str | None = None,
+    wait: bool = True,
+    ray: str | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
@@ -107,17 +113,29 @@ def run(
             rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
             begun go on as they are.
         reuse, audit, until_resolved, profile, retrain_damaged: see `Options`.
+        shard: the share of the packs that this process trains, `I/N`; see `study.shards`.
+        wait: with a shard, wait for other shards where more packs are planned when all have finished.
+        ray: train on a Ray cluster with this address; "" for one that runs on this host, else a new local one.
         watcher: is told how training gets on.
 
     Raises:
-        UserError: as `load_study` and `run_study`.
+        UserError: as `load_study` and `run_study`, an invalid shard, or no Ray cluster.
+        SharesLeft: the shard is trained, and others are not.
     """
     options = Options(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
     )
+    share = None if shard is None else parse_shard(shard)
     study = load_study(file, sets)
-    folder = StudyFolder(open_store(default_root(root)), study.name)
-    return run_study(study, folder, watcher or Watcher(), options)
+    folder, watcher = StudyFolder(open_store(default_root(root)), study.name), watcher or Watcher()
+    if ray is not None:
+        driver = RayDriver(folder, Path(file).resolve(), tuple(sets), shared_root(default_root(root)))
+        with connected(ray or None):
+            return run_study(study, folder, watcher, options, driver)
+    if share is None:
+        return run_study(study, folder, watcher, options)
+    staged = study.tune is not None or until_resolved
+    return run_study(study, folder, watcher, options, ShardWorker(folder, share, watcher, staged, wait))
 
 
 def shared(study: Study, folder: StudyFolder) -> StudyFolder:
@@ -150,8 +168,13 @@ def parse_profile(steps: int) -> int:
     raise UserError(f"{steps} steps cannot be profiled", path=("profile",), remedy="a number of steps, e.g. 20")
 
 
-def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS) -> Outcome:
+def run_study(
+    study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS, crew: Crew | None = None
+) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
+
+    Args:
+        crew: who trains; default: this process alone (or the processes of one JAX cluster together).
 
     Raises:
         UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
@@ -169,18 +192,22 @@ def run_study(study: Study, folder: StudyFolder, watcher: Watcher, options: Opti
     study, _ = proved(study)
     agreed(lambda: refuse_too_large(study, folder))
     own, folder = folder, shared(study, folder)
-    with folder.claim(), tracked(study, own, watcher) if is_first() else nullcontext(Watcher()) as watcher:
+    crew = crew or Alone(folder)
+    with crew.claimed(), tracked(study, own, watcher, crew.tracks) if is_first() else nullcontext(Watcher()) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
         watcher.compared(study.measure.primary)
         study = in_equal_time(study, folder, watcher)
-        if options.until_resolved:
-            study = study.changed(seeds=seeds_begun(study, folder))
         while True:
-            outcome = to_look(study, folder, watcher, options)
+            if options.until_resolved:
+                study = study.changed(seeds=seeds_begun(study, folder))
+            outcome = to_look(study, folder, watcher, options, crew)
+            if outcome is None:  # another process has added seeds
+                continue
             more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
             if more is None:
                 return outcome
             study = study.changed(seeds=more)
+            freeze(study, folder)
             watcher.added_seeds(more)
 
 
@@ -190,33 +217,46 @@ def refuse_another(study: Study, folder: StudyFolder) -> None:
         check_frozen(read_study(folder), study)
 
 
-def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options) -> Outcome:
-    """Train every arm on the study's seeds, and then what tuning adds; analyse and report."""
+def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options, crew: Crew) -> Outcome | None:
+    """Train every arm on the study's seeds, and then what tuning adds; analyse and report.
+
+    Returns:
+        None where another process analysed these seeds meanwhile, and added more.
+    """
     freeze(study, folder)
-    taken, failed = obtained(study, folder, watcher, options)
+    taken, failed = obtained(study, folder, watcher, options, crew)
+    if options.until_resolved and len(seeds_begun(study, folder)) > len(study.seeds):
+        return None
     if study.tune is not None:
         tried = trials(study)
-        more = [obtained(tried, folder, watcher, options)]
+        more = [obtained(tried, folder, watcher, options, crew)]
         chosen = choose(study, tried, folder)
         if chosen is not None:
             study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
             freeze(study, folder, tuning=chosen)
-            more.append(obtained(study, folder, watcher, options))
+            more.append(obtained(study, folder, watcher, options, crew))
         taken += [run for runs, _ in more for run in runs]
         failed += [failure for _, failures in more for failure in failures]
     audit = Audit(study, folder, watcher, options.packing)
     refuted = audit.prove(sample(taken, options.audit), taken)
     results = agreed(lambda: analyse(folder))
+    if not failed:
+        agreed(folder.delete_claims)
     return Outcome(results, agreed(lambda: build(folder)), failed, refuted, folder.where)
 
 
 def obtained(
-    study: Study, folder: StudyFolder, watcher: Watcher, options: Options
+    study: Study, folder: StudyFolder, watcher: Watcher, options: Options, crew: Crew
 ) -> tuple[list[RunSpec], list[Failure]]:
     """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
-    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse)])
+    others = (
+        {names[2] for plan in stored_plans(folder) for names in plan.runs}
+        if isinstance(crew, ShardWorker)
+        else set[str]()
+    )
+    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse, others)])
     taken = [run for run in study.runs() if run.id in names]
-    return taken, train_missing(study, folder, watcher, options.packing, options.profile)
+    return taken, crew.train(study, watcher, options.packing, options.profile)
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------

@@ -11,14 +11,20 @@ from taetpu.train.watch import Together, Watcher
 
 
 @contextmanager
-def tracked(study: Study, folder: StudyFolder, watcher: Watcher) -> Iterator[Watcher]:
-    """A watcher that tells the study's trackers, too; for as long as the block lasts."""
+def tracked(study: Study, folder: StudyFolder, watcher: Watcher, live: bool = True) -> Iterator[Watcher]:
+    """Yield a watcher that informs the study's trackers, too.
+
+    Args:
+        live: while runs train. Otherwise trackers receive finished runs at the end of the block, if it ends well.
+    """
     if not study.trackers:
         yield watcher
         return
     trackers = Trackers(folder, study.trackers, watcher.untracked)
     try:
-        yield Together(watcher, Tracking(trackers, folder))
+        yield Together(watcher, Tracking(trackers, folder)) if live else watcher
+        if not live:
+            trackers.caught_up()
     finally:
         trackers.close()
 

@@ -4,19 +4,21 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
-from taetpu.core.hosts import Parted, is_first, several
+from taetpu.core.hosts import Parted, agreed, is_first, several
 from taetpu.core.traced import split
 from taetpu.spec.design import RunSpec, Sources, Study
 from taetpu.spec.evaluation import Sample
+from taetpu.store.keys import Held
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
@@ -57,27 +59,87 @@ def environment() -> dict[str, Any]:
     }
 
 
-def train_missing(
-    study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing, profile: int = 0
-) -> list[Failure]:
-    """Train every run that has no result, pack by pack; packs begun by an earlier process first, as planned then.
+class Crew(Protocol):
+    """Who trains the packs of a study: this process, or several on one or more machines."""
 
-    A pack is trained whole, as it was begun, also when the file no longer names some of its runs. One that needs more
-    memory than there is is halved, and so are those to come that share its program.
+    @property
+    def tracks(self) -> bool:
+        """Whether this process hands runs to the study's trackers while they train."""
+        ...
 
-    Args:
-        profile: steps of each pack that are traced.
+    def claimed(self) -> AbstractContextManager[None]:
+        """Hold the study's claim: whoever holds it plans packs, analyses and reports."""
+        ...
+
+    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+        """Train every run of a study that has no result; called and left with the study's claim held."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alone:
+    """This process trains all packs."""
+
+    folder: StudyFolder
+    tracks: bool = True
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the study's claim.
+
+        Raises:
+            Held: other processes train packs of the study.
+        """
+        with self.folder.claim():
+            agreed(lambda: refuse_workers(self.folder))
+            yield
+
+    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+        """See `Crew`."""
+        queue = missing_packs(study, self.folder, watcher, packing)
+        return train_packs(study, self.folder, watcher, queue, profile)
+
+
+def missing_packs(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[PackPlan]:
+    """Plan every run that has no result; return the packs to train, those planned earlier first and as planned then.
+
+    A pack is trained whole, also when the study no longer names some of its runs.
     """
-    wanted = {run.id: run for run in study.runs()}
+    wanted = {run.id for run in study.runs()}
     queue = list[PackPlan]()
     for plan in planned(study, folder, packing, watcher):
         missing = unfinished(folder, plan)
         if not missing:
             folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
-        elif {run_id for _, _, run_id in missing} & set(wanted):
+        elif {run_id for _, _, run_id in missing} & wanted:
             queue.append(plan)
             if not packing.kept_by(plan):
                 watcher.kept(plan)
+    return queue
+
+
+def train_packs(
+    study: Study,
+    folder: StudyFolder,
+    watcher: Watcher,
+    queue: Sequence[PackPlan],
+    profile: int = 0,
+    change_plan: Callable[[], AbstractContextManager[None]] | None = None,
+    held: set[str] | None = None,
+) -> list[Failure]:
+    """Train packs one after another. One that needs more memory than there is is halved.
+
+    Args:
+        profile: steps of each pack that are traced.
+        change_plan: claims the study, where this process does not hold it. Then other processes train packs too, so
+            that only the pack itself is halved; otherwise those to come that share its program are as well.
+        held: receives the IDs of packs that other processes train, which are skipped.
+
+    Raises:
+        Held: another process trains a pack, and `held` is None.
+    """
+    wanted = {run.id: run for run in study.runs()}
+    queue = list(queue)
     trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
     known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))
     watcher.expected(expectation(queue, trainer, folder, known))
@@ -86,11 +148,23 @@ def train_missing(
     while queue:
         number, plan, queue = number + 1, queue[0], queue[1:]
         runs = trainer.members(plan)
-        watcher.pack(number, number + len(queue), runs)
-        error = trainer.train(plan)
+        try:
+            with folder.claim_pack(plan.id):
+                if not unfinished(folder, plan):  # another process was faster
+                    continue
+                watcher.pack(number, number + len(queue), runs)
+                error = trainer.train(plan)
+        except Held as other:
+            if held is None:
+                problem = f"pack {plan.id} is trained by another process: {other.problem}"
+                raise Held(problem, file=other.file, remedy=other.remedy) from None
+            held.add(plan.id)
+            continue
         if error is not None and out_of_memory(error) and plan.width > 1:
-            alike = [other for other in queue if trainer.program_key(other) == trainer.program_key(plan)]
-            halves = halve(folder, [plan, *alike])
+            same = [other for other in queue if trainer.program_key(other) == trainer.program_key(plan)]
+            alike = [] if change_plan else [other for other in same if is_free(folder, other)]
+            with change_plan() if change_plan else nullcontext():
+                halves = halve(folder, [plan, *alike])
             watcher.halved(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
@@ -100,6 +174,27 @@ def train_missing(
         else:
             watcher.finished(runs)
     return failed
+
+
+def refuse_workers(folder: StudyFolder) -> None:
+    """Raise `Held` where shards of a study are trained by other processes."""
+    for pack in folder.claimed_packs():
+        try:
+            with folder.claim_pack(pack):
+                pass
+        except Held as other:
+            problem = f"another process trains pack {pack}: {other.problem}"
+            remedy = "Wait for it or stop it; or train beside it with --shard I/N."
+            raise Held(problem, file=other.file, remedy=remedy) from None
+
+
+def is_free(folder: StudyFolder, plan: PackPlan) -> bool:
+    """Return whether no process trains a pack."""
+    try:
+        with folder.claim_pack(plan.id):
+            return True
+    except Held:
+        return False
 
 
 @dataclass
@@ -205,6 +300,4 @@ def run_steps(run: RunSpec, sources: Sources) -> int:
 
 def record_time(folder: StudyFolder, plan: PackPlan, seconds: float) -> None:
     """Note how long a pack took in this process, apart from the results."""
-    times = folder.read_times() or {"packs": {}}
-    times["packs"][plan.id] = {"seconds": round(seconds, 3), "runs": len(plan.runs)}
-    folder.write_times(times)
+    folder.write_pack_time(plan.id, {"seconds": round(seconds, 3), "runs": len(plan.runs)})

@@ -78,6 +78,12 @@ class Watcher:
     def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
         """The pack was profiled into a folder; the summary is None where it could not be, and why is the problem."""
 
+    def trained_elsewhere(self, number: int, of: int, runs: Sequence[RunSpec], run_steps: int) -> None:
+        """Pack `number` (from 1) of those trained on other machines has ended, with `run_steps` steps of all runs."""
+
+    def waiting(self, reason: str) -> None:
+        """Training waits for other processes; "" when it goes on."""
+
     def finished(self, runs: Sequence[RunSpec]) -> None:
         """The runs of a pack are done, their results stored."""
 

@@ -1,0 +1,263 @@
+"""A study as a job of other schedulers: a Slurm array, SkyPilot's managed jobs, an indexed Job of Kubernetes for Kueue.
+
+Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N` with the scheduler's rank for I. The store keeps
+what is done, so every scheduler may kill and repeat tasks as it likes.
+"""
+
+import base64
+import hashlib
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString as Quoted
+from ruamel.yaml.scalarstring import LiteralScalarString as Literal
+
+from taetpu.core.chips import Slice
+from taetpu.core.errors import UserError
+
+WAITS, INTERRUPTED, FAILED, REFUSED = 75, 130, 3, 2
+"""Exit codes of `taetpu run`: its stage waits for other shards (--no-wait), interrupted, failed runs, invalid input."""
+SIGNAL_SECONDS = 90
+"""Seconds before the time limit at which Slurm sends SIGTERM, as submitit's default; a checkpoint is stored then."""
+ACCELERATORS = {
+    "v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice",
+    "tpu7x": "tpu7x",
+}  # fmt: skip
+"""GKE's names of generations, https://github.com/AI-Hypercomputer/xpk (src/xpk/core/system_characteristics.py)."""
+CONFIG_MAP_BYTES = 1 << 20
+"""Limit of Kubernetes: https://kubernetes.io/docs/concepts/configuration/configmap/."""
+TPU_PORT = 8471
+"""Where the hosts of a slice talk to each other, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The command of each task, with a place for its rank.
+
+    Attributes:
+        study: name of the study.
+        words: options of `taetpu run` after the study's file.
+        shards: number of tasks.
+    """
+
+    study: str
+    words: tuple[str, ...]
+    shards: int
+
+    @property
+    def name(self) -> str:
+        """A name that Kubernetes and SkyPilot accept, different for each study."""
+        plain = re.sub(r"[^a-z0-9]+", "-", self.study.lower()).strip("-")[:30].rstrip("-")
+        if plain == self.study:
+            return f"taetpu-{plain}"
+        return f"taetpu-{plain}-{hashlib.sha256(self.study.encode()).hexdigest()[:6]}".replace("--", "-")
+
+    def command(self, python: str, file: str, rank: str) -> str:
+        """The command in a shell; `rank` is the name of the variable that holds the task's number, from 0."""
+        words = shlex.join([python, "-u", "-m", "taetpu", "run", file, *self.words])
+        return f'{words} --shard "${rank}/{self.shards}"'
+
+
+def slurm_script(share: Share, file: Path, logs: Path) -> str:
+    """An sbatch script with the options and log names of submitit 1.5.4.
+
+    A task whose stage waits for other shards, or that reaches its time limit, frees its node and is queued again.
+
+    Args:
+        file: the study, on a file system that all nodes mount.
+        logs: folder for `JOB_TASK_0_log.out` and `.err`, which must exist before `sbatch`.
+    """
+    log = f"{logs.resolve()}".replace("%", "%%") + "/%A_%a_0_log"
+    options = {
+        "array": f"0-{share.shards - 1}", "error": f"{log}.err", "job-name": share.name, "nodes": "1", "ntasks": "1",
+        "open-mode": "append", "output": f"{log}.out", "signal": f"TERM@{SIGNAL_SECONDS}",
+    }  # fmt: skip
+    lines = [f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items()]
+    command = share.command(sys.executable, str(file.resolve()), "SLURM_ARRAY_TASK_ID")
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {share.study} in {share.shards} shards. Options override these lines: sbatch --time=4:00:00 FILE",
+            "",
+            "# Parameters",
+            *lines,
+            "#SBATCH --requeue",
+            "",
+            "# command",
+            f"srun --unbuffered {command} --no-wait",
+            "code=$?",
+            f"# {WAITS}: the stage waits for other shards. {INTERRUPTED}: stopped by a signal, with a checkpoint.",
+            f"if [ $code -eq {WAITS} ] || [ $code -eq {INTERRUPTED} ]; then",
+            '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" && exit 0',
+            "fi",
+            "exit $code",
+            "",
+        ]
+    )
+
+
+def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, install: str, spot: bool) -> str:
+    """A task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
+
+    Args:
+        base: folder that the names in `files` are relative to; the first is the study.
+        install: what pip installs on the machines.
+
+    Raises:
+        UserError: SkyPilot does not make this slice, or it has several hosts.
+    """
+    if tpu.generation.runtime is None:
+        problem = f"SkyPilot makes TPUs through the Cloud TPU API, which does not offer {tpu.generation.name}"
+        raise UserError(problem, path=("--tpu",), remedy="Use `taetpu export kueue`, or another generation.")
+    _one_host(tpu, share)
+    resources: dict[str, Any] = {
+        "infra": "gcp",
+        "accelerators": f"tpu-{tpu.name}",
+        "accelerator_args": {"runtime_version": tpu.generation.runtime, "tpu_vm": True},
+        "use_spot": spot,
+        "job_recovery": {"recover_on_exit_codes": [INTERRUPTED]},
+    }
+    task = {
+        "name": share.name,
+        "resources": resources,
+        "file_mounts": {Quoted(f"~/study/{name}"): Quoted(base / name) for name in files},
+        "setup": Literal(f"pip install {shlex.quote(install)}\n"),
+        "run": Literal(f"cd ~/study\n{share.command('python', files[0], 'SKYPILOT_JOB_RANK')}\n"),
+    }
+    told = f"{share.study} in {share.shards} shards: sky jobs launch --num-jobs {share.shards} THIS_FILE"
+    return _yaml(told, task)
+
+
+def kueue_job(
+    share: Share, base: Path, files: Sequence[str], tpu: Slice, image: str, queue: str, account: str, spot: bool
+) -> str:
+    """A ConfigMap with the study's files and an indexed Job of GKE: an index for each shard.
+
+    A slice of several hosts trains the whole study as one program, with an index for each host.
+
+    Args:
+        base: folder that the names in `files` are relative to; the first is the study.
+        image: container with taetpu in it.
+        queue: Kueue's LocalQueue.
+        account: service account of Kubernetes, which may write to the bucket.
+
+    Raises:
+        UserError: GKE does not offer the slice, a slice of several hosts is to be shared, or files are too large.
+    """
+    if (accelerator := ACCELERATORS.get(tpu.generation.name)) is None:
+        remedy = f"Use one of {', '.join(ACCELERATORS)}, e.g. v5e-8."
+        raise UserError(f"no node label of GKE is known for {tpu.generation.name}", path=("--tpu",), remedy=remedy)
+    several = tpu.hosts > 1
+    if several and share.shards > 1:
+        _one_host(tpu, share)
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": accelerator,
+        "cloud.google.com/gke-tpu-topology": Quoted(tpu.topology_name.partition(":")[2]),
+    } | ({"cloud.google.com/gke-spot": Quoted("true")} if spot else {})
+    whole = shlex.join(["python", "-u", "-m", "taetpu", "run", files[0], *share.words, "--coordinator", "auto"])
+    command = whole if several else share.command("python", files[0], "JOB_COMPLETION_INDEX")
+    pod: dict[str, Any] = {
+        "serviceAccountName": Quoted(account),
+        "restartPolicy": "Never",
+        "nodeSelector": selector,
+        "containers": [
+            {
+                "name": "taetpu",
+                "image": Quoted(image),
+                "workingDir": "/study",
+                "command": ["sh", "-c", Literal(f"exec {command}\n")],
+                "resources": {kind: {"google.com/tpu": Quoted(tpu.chips_per_host)} for kind in ("requests", "limits")},
+                "volumeMounts": [{"name": "study", "mountPath": "/study"}],
+            }
+        ],
+        "volumes": [{"name": "study", "configMap": {"name": share.name, "items": _items(files)}}],
+    }
+    if several:
+        pod["subdomain"] = share.name
+        pod["containers"][0]["ports"] = [{"containerPort": TPU_PORT}]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": share.name, "labels": {"kueue.x-k8s.io/queue-name": Quoted(queue)}},
+        "spec": {
+            "suspend": True,  # Kueue starts it
+            "completionMode": "Indexed",
+            "completions": tpu.hosts if several else share.shards,
+            "parallelism": tpu.hosts if several else share.shards,
+            **({"backoffLimit": 20} if several else {"backoffLimitPerIndex": 5}),
+            "podFailurePolicy": {"rules": _rules("FailJob" if several else "FailIndex")},
+            "template": {"spec": pod},
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": share.name},
+        "spec": {"clusterIP": "None", "selector": {"job-name": share.name}},
+    }
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": share.name}, **_contents(base, files)}
+    told = f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE"
+    return _yaml(told, config, *([service] if several else []), job)
+
+
+def _rules(ends: str) -> list[dict[str, Any]]:
+    """What Kubernetes does with a pod that failed: evicted and interrupted ones are replaced without being counted."""
+
+    def codes(*values: int) -> dict[str, Any]:
+        return {"onExitCodes": {"containerName": "taetpu", "operator": "In", "values": sorted(values)}}
+
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": Quoted("True")}]},
+        {"action": "Ignore", **codes(INTERRUPTED)},
+        {"action": ends, **codes(REFUSED, FAILED)},
+    ]
+
+
+def _items(files: Sequence[str]) -> list[dict[str, str]]:
+    """Where the entries of the ConfigMap go; its keys may hold no slash."""
+    return [{"key": f"file-{number}", "path": Quoted(name)} for number, name in enumerate(files)]
+
+
+def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
+    """The files as `data` (text that YAML shows as it is) and `binaryData` of a ConfigMap.
+
+    Raises:
+        UserError: together they are larger than Kubernetes allows.
+    """
+    contents = {f"file-{number}": (base / name).read_bytes() for number, name in enumerate(files)}
+    if (size := sum(map(len, contents.values()))) > CONFIG_MAP_BYTES:
+        remedy = "Use smaller texts, or `taetpu export skypilot`, which copies files of any size."
+        problem = f"the study's files are {size} bytes, and a ConfigMap holds at most {CONFIG_MAP_BYTES}"
+        raise UserError(problem, file=base / files[0], remedy=remedy)
+    text, binary = {}, {}
+    for key, content in contents.items():
+        decoded = content.decode(errors="replace")
+        if decoded.encode() == content and decoded.translate({9: " ", 10: " "}).isprintable():
+            text[key] = Literal(decoded)
+        else:
+            binary[key] = Quoted(base64.b64encode(content).decode())
+    return {"data": text} | ({"binaryData": binary} if binary else {})
+
+
+def _one_host(tpu: Slice, share: Share) -> None:
+    """Raise `UserError` for a slice of several hosts, which cannot train a share."""
+    if tpu.hosts > 1:
+        problem = f"{tpu.name} has {tpu.hosts} hosts, and each of {share.shards} shards is trained by one host"
+        one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
+        remedy = f"Use {one}, or `taetpu export kueue --shards 1` for one program on all hosts."
+        raise UserError(problem, path=("--tpu",), remedy=remedy)
+
+
+def _yaml(comment: str, *documents: Mapping[str, Any]) -> str:
+    """YAML that parsers of 1.1 and 1.2 read alike, for what users name is in quotes."""
+    yaml, text = YAML(), StringIO()
+    yaml.width, yaml.default_flow_style = 1 << 16, False
+    yaml.dump_all(documents, text)
+    return f"# {comment}\n{text.getvalue()}"

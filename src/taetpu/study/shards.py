@@ -1,0 +1,186 @@
+"""Train one study in several processes, each a share of its packs: `taetpu run STUDY --shard I/N`.
+
+Any scheduler that gives processes a rank can run a study this way; they meet in the study's folder alone, which all of
+them see (a shared disk, or a bucket). The study's claim is held only to plan packs and to end a stage (analysis,
+report, tuned values, seeds of the next interim analysis), a pack's own claim while it is trained. Claims end with their
+process, so that no pack is trained twice, and none is lost.
+
+Packs are planned once, by the first process that holds the claim. Which bits a run comes to depends on its pack, not on
+who trains it.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from taetpu.core.errors import UserError
+from taetpu.spec.design import Study
+from taetpu.store.keys import Held
+from taetpu.store.study import StudyFolder
+from taetpu.study.packs import stored_plans, unfinished
+from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
+from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.watch import Watcher
+
+POLL_SECONDS = 2.0
+"""Between two attempts to take a claim, or two looks at what other processes have finished."""
+MOST_SHARDS = 100_000
+WAITING_EXIT_CODE = 75
+"""EX_TEMPFAIL of sysexits.h: the command is to be given again later."""
+
+
+class SharesLeft(Exception):
+    """This share is trained, and packs of other shares are not. `exit_code` is 0 unless the study waits for them."""
+
+    def __init__(self, message: str, exit_code: int = 0):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Share `index` (from 0) of `count`."""
+
+    index: int
+    count: int
+
+    def of(self, plans: Sequence[PackPlan]) -> list[PackPlan]:
+        """Return the share of some packs."""
+        return [plan for number, plan in enumerate(plans) if number % self.count == self.index]
+
+
+def parse_shard(text: str) -> Shard:
+    """Parse `I/N`.
+
+    Raises:
+        UserError: it has another form, or I is not below N.
+    """
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+    if not found:
+        problem = f"invalid shard {text!r}"
+        raise UserError(problem, path=("--shard",), remedy="Use I/N, the share and their number, such as 0/4.")
+    index, count = map(int, found.groups())
+    if not 0 <= index < count <= MOST_SHARDS:
+        problem = f"shard {index} of {count} does not exist"
+        limit = f"I from 0 to {count - 1}" if 0 < count <= MOST_SHARDS else f"N from 1 to {MOST_SHARDS}"
+        raise UserError(problem, path=("--shard",), remedy=f"Use I/N with {limit}.")
+    return Shard(index, count)
+
+
+@dataclass
+class ShardWorker:
+    """A `Crew` of this process and others that it does not know.
+
+    Attributes:
+        staged: whether more packs are planned when the present ones are done, so that this process has to wait.
+        wait: wait then; otherwise end with `WAITING_EXIT_CODE`.
+    """
+
+    folder: StudyFolder
+    shard: Shard
+    watcher: Watcher
+    staged: bool
+    wait: bool = True
+    tracks: bool = False
+    claim: ExitStack = field(default_factory=ExitStack)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the study's claim, waiting for it; `train` lets go of it meanwhile."""
+        self.take()
+        with self.claim:
+            yield
+
+    def take(self) -> None:
+        """Take the study's claim, however long another process holds it."""
+        reason = ""
+        while True:
+            try:
+                self.claim.enter_context(self.folder.claim())
+                break
+            except Held as other:
+                if not reason:
+                    reason = other.problem
+                    self.watcher.waiting(reason)
+                time.sleep(POLL_SECONDS)
+        if reason:
+            self.watcher.waiting("")
+
+    @contextmanager
+    def changing_plan(self) -> Iterator[None]:
+        """Hold the study's claim while the pack plan is changed."""
+        self.take()
+        with self.claim:
+            yield
+
+    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+        """Train this share, and what dead processes left of others; return when all packs are done.
+
+        Raises:
+            SharesLeft: packs of other shares are left, and this process does not wait for them.
+        """
+        missing = missing_packs(study, self.folder, watcher, packing)
+        if not missing:
+            return []
+        wanted = {run.id for run in study.runs()}
+        # Where this share was done before, the command was given again: to train what other processes did not.
+        again = any(wanted & {names[2] for names in plan.runs} for plan in self.share()) and not self.own(missing)
+        tried, failed = set[str](), list[Failure]()
+        self.claim.close()
+        while missing := self.missing(wanted):
+            held = set[str]()
+            todo = [plan for plan in self.own(missing) if plan.id not in tried]
+            if not todo:
+                others = [plan for plan in missing if plan.id not in tried]
+                todo = others if again else [plan for plan in others if self.begun(plan)]
+            todo = [plan for plan in todo if is_free(self.folder, plan)]
+            if todo:
+                failed += train_packs(study, self.folder, watcher, todo, profile, self.changing_plan, held)
+                tried |= {plan.id for plan in todo} - held
+            if len(held) == len(todo):  # all of them are trained by others, if there are any
+                if failed:
+                    break
+                self.pause(len(missing), watcher)
+        watcher.waiting("")
+        self.take()
+        return failed
+
+    def share(self) -> list[PackPlan]:
+        """Return the packs of this share, finished ones too."""
+        return self.shard.of(stored_plans(self.folder))
+
+    def own(self, missing: Sequence[PackPlan]) -> list[PackPlan]:
+        """Return those of some packs that are of this share."""
+        own = {plan.id for plan in self.share()}
+        return [plan for plan in missing if plan.id in own]
+
+    def missing(self, wanted: set[str]) -> list[PackPlan]:
+        """Return the planned packs with unfinished runs of some IDs."""
+        return [
+            plan for plan in stored_plans(self.folder)
+            if wanted & {run_id for _, _, run_id in unfinished(self.folder, plan)}
+        ]  # fmt: skip
+
+    def begun(self, plan: PackPlan) -> bool:
+        """Return whether a process has begun to train a pack. It is at work, or was stopped."""
+        return bool(self.folder.store.list(f"{self.folder.name}/packs/{plan.id}"))
+
+    def pause(self, left: int, watcher: Watcher) -> None:
+        """Wait for other processes, or end this one.
+
+        Raises:
+            SharesLeft: nothing follows these packs, or this process is not to wait.
+        """
+        packs = "1 pack" if left == 1 else f"{left} packs"
+        if self.staged and self.wait:
+            watcher.waiting(f"{packs} of other shards")
+            time.sleep(POLL_SECONDS)
+            return
+        done = f"shard {self.shard.index}/{self.shard.count} is trained; {packs} of other shards are left"
+        if self.staged:
+            raise SharesLeft(f"{done}, and more follows: give the same command again later", WAITING_EXIT_CODE)
+        raise SharesLeft(
+            f"{done}: the last shard to finish writes the report, and so does the same command given again"
+        )

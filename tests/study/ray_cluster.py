@@ -1,0 +1,30 @@
+"""Nodes of a Ray cluster on this machine, for `test_ray`: run by itself, commanded by lines of standard input.
+
+Prints the address; `kill N` kills node N as a machine that is taken away would end, any other line ends all.
+"""
+
+import logging
+import sys
+import warnings
+
+warnings.simplefilter("ignore")
+
+
+def main() -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        word, _, number = line.strip().partition(" ")
+        if word != "kill":
+            break
+        cluster.remove_node(nodes[int(number)], allow_graceful=False)
+        print("killed", flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    main()

@@ -1,0 +1,160 @@
+"""A study as tasks of a real Ray cluster of three nodes on this machine: nodes, workers and drivers are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.study.test_shards import end, results
+
+from taetpu.core.errors import UserError
+from taetpu.study.on_ray import check_nodes, resources, shared_root
+from taetpu.train.plan import PackPlan
+
+pytest.importorskip("ray")
+
+STUDY = """\
+study: many
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 60, batch_size: 8, eval_every: 20, checkpoint: eval, sample: none}
+seeds: 8
+arms:
+  low: {train.optimizer.lr: 1e-4}
+  high: {train.optimizer.lr: 1e-2}
+  decay: {train.optimizer.weight_decay: 0.3}
+  no-decay: {train.optimizer.weight_decay: 0.01}
+"""
+
+
+@dataclass
+class Nodes:
+    """A cluster in a process of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def kill(self, node: int) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"kill {node}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "killed\n"
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    words = [sys.executable, "-m", "tests.study.ray_cluster"]
+    environment = os.environ | {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert process.stdout
+    yield Nodes(process, process.stdout.readline().strip())
+    process.communicate("end\n", timeout=60)
+
+
+def start(folder: Path, root: Path, *options: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "taetpu", "run", "s.yaml", "--pack", "2", "--root", str(root), *options]
+    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def reached(root: Path, runs: int, driver: subprocess.Popen[str]) -> None:
+    """Wait until so many runs are done."""
+    while len(list(root.glob("many/runs/*/*/result.json"))) < runs:
+        assert driver.poll() is None, driver.communicate()[0]
+        time.sleep(0.01)
+
+
+def workers() -> list[psutil.Process]:
+    """Processes of Ray that train a pack."""
+    return [
+        one for one in psutil.process_iter(["cmdline"]) if any("taetpu many" in w for w in one.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ("cpu", {"num_cpus": 4}),
+        ("gpu", {"num_cpus": 1, "num_gpus": 4}),
+        ("tpu", {"num_cpus": 1, "resources": {"TPU": 4}}),
+    ],
+)
+def test_a_task_asks_for_the_devices_of_its_plan(backend: str, expected: dict):
+    data = {"id": "p", "width": 8, "devices": 4, "runs": [("a", 0, "0" * 8)], "live": []}
+    plan = PackPlan.from_data(data | {"unroll": 1, "precision": "float32", "chosen": "rule of thumb"})
+    assert resources(plan, backend) == expected
+
+
+def test_a_pack_that_no_node_can_train_is_refused():
+    nodes = [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 4.0}]
+    check_nodes({"num_cpus": 2}, nodes)
+    check_nodes({"num_cpus": 1, "num_gpus": 4}, nodes)
+    with pytest.raises(UserError, match="2 CPU, 1 GPU") as caught:
+        check_nodes({"num_cpus": 2, "num_gpus": 1}, nodes)
+    assert "driver" in (caught.value.remedy or "")
+
+
+def test_nodes_get_an_absolute_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert shared_root("runs") == str(tmp_path / "runs")
+    assert shared_root("gs://bucket/runs") == "gs://bucket/runs"
+
+
+@pytest.mark.slow
+def test_forty_runs_while_a_node_a_worker_and_the_driver_are_killed(tmp_path: Path, nodes: Nodes):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    code, said = end(start(tmp_path, tmp_path / "alone"))
+    assert code == 0, said
+    root = tmp_path / "root"
+    driver = start(tmp_path, root, "--on", "ray", "--address", nodes.address)
+    reached(root, 4, driver)
+    nodes.kill(0)
+    reached(root, 10, driver)
+    if training := workers():
+        training[0].kill()
+    reached(root, 16, driver)
+    driver.send_signal(signal.SIGKILL)
+    end(driver)
+    kept = {path: path.read_bytes() for path in root.glob("many/runs/*/*/result.json")}
+    code, said = end(start(tmp_path, root, "--on", "ray", "--address", nodes.address))
+    assert code == 0, said
+    assert all(path.read_bytes() == content for path, content in kept.items())
+    assert len(list(root.glob("many/runs/*/*/result.json"))) == 40
+    assert results(root) == results(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_tasks(tmp_path: Path, nodes: Nodes):
+    (tmp_path / "s.yaml").write_text(STUDY.replace("steps: 60", "steps: 6000"))
+    root = tmp_path / "root"
+    driver = start(tmp_path, root, "--on", "ray", "--address", nodes.address)
+    while not list(root.glob("many/packs/*/begun.json")):
+        assert driver.poll() is None, end(driver)
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    code, said = end(driver)
+    assert code == 130, said
+    until = time.monotonic() + 30
+    while workers() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not workers()
+
+
+@pytest.mark.slow
+def test_no_cluster_there(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    code, said = end(start(tmp_path, tmp_path / "root", "--on", "ray", "--address", "127.0.0.1:1"))
+    assert code == 2
+    assert "127.0.0.1:1" in said
+    assert "ray start --head" in said
+    assert "Traceback" not in said

@@ -1,0 +1,161 @@
+"""Several processes train one study: no pack is lost or trained twice, and results are those of one process."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from taetpu.core.errors import UserError
+from taetpu.study.shards import WAITING_EXIT_CODE, Shard, parse_shard
+
+STUDY = """\
+study: many
+base:
+  task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 40, batch_size: 8, eval_every: 20, checkpoint: eval, sample: none}
+seeds: 4
+arms:
+  low: {train.optimizer.lr: 1e-4}
+  high: {train.optimizer.lr: 1e-2}
+"""
+TUNED = STUDY.replace("seeds: 4", "seeds: 2") + "tune: {train.optimizer.lr: [1e-3, 3e-3], seeds: [100]}\n"
+LOOKS = STUDY.replace("seeds: 4", "seeds: 2") + "measure: {looks: [2, 4]}\n"
+
+CLAIMS = """
+import sys, time
+from taetpu.store.backend import open_store
+from taetpu.store.keys import Held
+from taetpu.store.study import StudyFolder
+folder = StudyFolder(open_store(sys.argv[1]), "s")
+for pack in map(str, range(12)):
+    try:
+        with folder.claim_pack(pack):
+            if not folder.store.exists(f"s/done/{pack}"):
+                print(pack, flush=True)
+                time.sleep(0.02)
+                folder.store.write(f"s/done/{pack}", b"")
+    except Held:
+        pass
+"""
+
+
+def command(root: Path | str, *options: str) -> list[str]:
+    return [sys.executable, "-m", "taetpu", "run", "s.yaml", "--pack", "2", "--root", str(root), *options]
+
+
+def start(folder: Path, root: Path | str, *options: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(root, *options), cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    with process:
+        said = process.communicate(timeout=500)[0]
+    return process.returncode, said
+
+
+def results(root: Path, name: str = "many") -> bytes:
+    return (root / name / "results.json").read_bytes()
+
+
+def alone(folder: Path, *options: str) -> bytes:
+    """The results of one process that trains all packs."""
+    code, said = end(start(folder, folder / "alone", *options))
+    assert code == 0, said
+    return results(folder / "alone")
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/", "/2", "x/2", "-1/2", "2/2", "3/2", "0/0", "1/2/3", "0.5/2", "²/3"])
+def test_what_is_no_shard(text: str):
+    with pytest.raises(UserError) as caught:
+        parse_shard(text)
+    assert caught.value.path == ("--shard",)
+    assert "I/N" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_shards_divide_the_packs(count: int):
+    packs = list(range(13))
+    shares = [Shard(index, count).of(packs) for index in range(count)]  # pyright: ignore[reportArgumentType]
+    assert sorted(pack for share in shares for pack in share) == packs  # pyright: ignore[reportArgumentType]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_eight_processes_train_each_pack_once(place: str, tmp_path: Path, request: pytest.FixtureRequest):
+    root = str(tmp_path / "root") if place == "disk" else request.getfixturevalue("gs_root")
+    words = [sys.executable, "-c", CLAIMS, root]
+    workers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(8 if place == "disk" else 4)]
+    trained = Counter(pack for worker in workers for pack in worker.communicate(timeout=120)[0].split())
+    assert [worker.returncode for worker in workers] == [0] * len(workers)
+    assert set(trained.values()) == {1}
+    missed = {str(pack) for pack in range(12)} - set(trained)
+    assert not missed, "a pack that every process found held would wait for the next command"
+
+
+@pytest.mark.slow
+def test_four_shards_of_which_two_are_killed(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    expected, root = alone(tmp_path), tmp_path / "root"
+    workers = [start(tmp_path, root, "--shard", f"{index}/4") for index in range(4)]
+    for killed, marks in ((workers[1], 1), (workers[2], 2)):
+        while len(list(root.glob("many/packs/*/begun.json"))) < marks and killed.poll() is None:
+            time.sleep(0.01)
+        killed.send_signal(signal.SIGKILL)
+    ended = [end(worker) for worker in workers]
+    assert {code for code, _ in (ended[0], ended[3])} == {0}, ended
+    for index in (1, 2):
+        code, said = end(start(tmp_path, root, "--shard", f"{index}/4"))
+        assert code == 0, said
+    assert results(root) == expected
+    assert (root / "many/report/index.html").is_file()
+    assert not list(root.glob("many/packs/*"))
+    assert not list(root.glob("many/claims/*"))
+
+
+@pytest.mark.slow
+def test_the_command_given_again_trains_what_others_never_began(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    expected, root = alone(tmp_path), tmp_path / "root"
+    code, said = end(start(tmp_path, root, "--shard", "0/3"))
+    assert code == 0
+    assert "4 packs of other shards are left" in said
+    assert not (root / "many/results.json").exists()
+    code, said = end(start(tmp_path, root, "--shard", "0/3"))
+    assert code == 0, said
+    assert results(root) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "options"), [(TUNED, ()), (LOOKS, ("--until-resolved",))], ids=["tune", "looks"])
+def test_stages_end_when_all_shards_have(tmp_path: Path, text: str, options: tuple[str, ...]):
+    (tmp_path / "s.yaml").write_text(text)
+    expected, root = alone(tmp_path, *options), tmp_path / "root"
+    code, said = end(start(tmp_path, root, "--shard", "0/2", "--no-wait", *options))
+    assert code == WAITING_EXIT_CODE == 75
+    assert "of other shards are left" in said
+    workers = [start(tmp_path, root, "--shard", f"{index}/2", *options) for index in (1, 0)]
+    assert [code for code, _ in map(end, workers)] == [0, 0]
+    assert results(root) == expected
+
+
+@pytest.mark.slow
+def test_a_plain_run_does_not_train_a_pack_that_a_shard_trains(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text(STUDY.replace("steps: 40", "steps: 4000"))
+    root = tmp_path / "root"
+    worker = start(tmp_path, root, "--shard", "0/1")
+    while not list(root.glob("many/packs/*/begun.json")):
+        assert worker.poll() is None, end(worker)
+        time.sleep(0.01)
+    code, said = end(start(tmp_path, root))
+    assert code == 2
+    assert f"pid {worker.pid} " in said
+    worker.send_signal(signal.SIGINT)
+    assert end(worker)[0] == 130
+    with pytest.raises(StopIteration):
+        next(root.glob("many/packs/*/begun.json"))
