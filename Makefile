@@ -3,11 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test slow nightly lint format install clean
+.PHONY: demo cloud-demo test slow nightly lint format install clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.demo        ## run the quick study and say where its report is
 	$(BIN)/taetpu demo
+
+cloud-demo: install      ## the cloud commands, from zones to teardown, through gcloud against the tests' fake of Google Cloud
+	$(BIN)/python -m tests.fake_google.demo
 
 test: install            ## the default tests
 	$(BIN)/python -m pytest -n auto --dist worksteal

@@ -48,6 +48,6 @@ def test_pages(page):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_scripts(script):
-    named = re.findall(r"^(?:until command taetpu|tpu) (.*?)(?: &| \|.*)?$", script.read_text(), re.MULTILINE)
+    named = re.findall(r"^run (.*)$", script.read_text(), re.MULTILINE)
     assert named
     assert problems([f"taetpu {line}" for line in named]) == []

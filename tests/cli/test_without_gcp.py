@@ -1,15 +1,16 @@
-"""taetpu without gcloud and without the extra `[gcp]`: what needs neither works, the others say what to install."""
+"""taetpu without the extra `[gcp]` and without gcloud: what needs neither works, the rest says where to get it."""
 
 import json
 import subprocess
 import sys
 
 import pytest
+from tests.fake_google.cloud import FakeGoogle
 
 EACH = """
 import contextlib, io, json, sys
-# As if they were not installed; google.protobuf is another matter, which orbax needs.
-sys.modules.update(dict.fromkeys(["google.api_core", "google.auth", "google.cloud", "google.rpc", "grpc", "requests"]))
+# As if they were not installed.
+sys.modules.update(dict.fromkeys(["google.api_core", "google.auth", "google.cloud", "google.rpc", "requests"]))
 from taetpu.cli.main import main
 told = {}
 for words in json.loads(sys.argv[1]):
@@ -22,29 +23,48 @@ for words in json.loads(sys.argv[1]):
             told[" ".join(words)] = [end.code or 0, said.getvalue()]
 print(json.dumps(told))
 """
+BUCKET = ["list --root gs://my-bucket/x", "status gs://my-bucket/x"]
+HERE = ["chips", "list", "plan s.yaml", "catalog", "tpu --help", "tpu zones --type v6e-8", "run s.yaml --root root"]
 GCLOUD = [
-    "tpu list", "tpu up --type v6e-8 --yes", "tpu status", "tpu ssh", "tpu sync", "tpu run ls", "tpu logs", "tpu stop",
-    "tpu clean", "tpu cost", "tpu gc", "tpu down", "tpu zones --type v6e-8 --ask",
+    "tpu list", "tpu up --type v6e-8 --yes", "tpu up --type v5e-8 --yes", "tpu status", "tpu ssh ls", "tpu sync",
+    "tpu run ls", "tpu logs", "tpu stop", "tpu clean", "tpu cost", "tpu gc", "tpu down --yes",
     "bucket create my-bucket --region us-east5 --yes", "bucket status my-bucket", "bucket delete my-bucket --yes",
-    "image build --yes", "image list", "image delete x --yes", "dev mount s.yaml", "dev run s.yaml", "dev scrap s.yaml",
-    "dev sync", "dev run-all s.yaml",
+    "image list", "image delete a/b/c:d --yes", "dev mount s.yaml", "dev run s.yaml", "dev scrap s.yaml", "dev sync",
+    "dev run-all s.yaml",
 ]  # fmt: skip
-STORE = ["list --root gs://my-bucket/x", "status gs://my-bucket/x"]
-EXPORT = "export kueue s.yaml --tpu v6e-8 --image x --root gs://my-bucket/x"
-HERE = ["chips", "list", "plan s.yaml", "catalog", "tpu --help", "tpu zones --type v6e-8", EXPORT]
+WITH_GOOGLE = ["tpu up --type v6e-8 --zone us-east5-b --yes", "tpu list", "tpu run true", "tpu cost", "tpu down --yes"]
+
+
+def each(*lines: str) -> dict[str, tuple[int, str]]:
+    """Give commands in one process without Google's libraries: exit code and errors of each."""
+    commands = json.dumps([line.split() for line in lines])
+    done = subprocess.run([sys.executable, "-c", EACH, commands], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
-def test_every_command_says_what_to_install_or_works(here, monkeypatch):
+def test_without_googles_library_only_buckets_are_missing(here):
+    told = each(*BUCKET, *HERE)
+    assert {line: told[line][0] for line in HERE} == dict.fromkeys(HERE, 0), told
+    for line in BUCKET:
+        code, said = told[line]
+        assert (code, said.splitlines()[-1]) == (2, "  remedy: pip install 'taetpu[gcp]'"), (line, said)
+
+
+@pytest.mark.slow
+def test_without_googles_library_machines_are_made_and_used(here, google: FakeGoogle):
+    told = each(*WITH_GOOGLE)
+    assert {line: code for line, (code, _) in told.items()} == dict.fromkeys(WITH_GOOGLE, 0), told
+    assert google.left() == []
+
+
+@pytest.mark.slow
+def test_without_gcloud_every_command_says_where_to_get_it(here, monkeypatch, tmp_path):
     monkeypatch.setenv("TAETPU_PROJECT", "my-project")
-    monkeypatch.setenv("PATH", "")
-    (here / "Dockerfile").write_text("FROM scratch\n")
-    commands = json.dumps([words.split() for words in [*GCLOUD, *STORE, *HERE]])
-    done = subprocess.run([sys.executable, "-c", EACH, commands], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert {words: told[words] for words in HERE if told[words][0]} == {}
-    for words in [*GCLOUD, *STORE]:
-        code, said = told[words]
-        remedy = "https://cloud.google.com/sdk/docs/install" if words in GCLOUD else "pip install 'taetpu[gcp]'"
-        assert (code, said.splitlines()[-1]) == (2, f"  remedy: {remedy}"), (words, said)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for line, (code, said) in each(*GCLOUD).items():
+        assert code == 2, (line, said)
+        assert "gcloud is not installed" in said, (line, said)
+        assert said.splitlines()[-1] == "  remedy: https://cloud.google.com/sdk/docs/install", (line, said)

@@ -2,19 +2,22 @@
 
 import atexit
 import getpass
+import json
 import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tests.fake_google import storage
+from tests.fake_google.artifacts import Artifacts
 from tests.fake_google.compute import Compute
 from tests.fake_google.hosts import LoopbackHosts
 from tests.fake_google.project import Project
@@ -25,9 +28,10 @@ from tests.fake_google.world import Refused, World
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-a", "us-east5-b", "us-west4-a", "us-south1-a", "us-central2-b")
 PATHS = {
     "TPU": "", "COMPUTE": "compute/v1/", "STORAGE": "storage/v1/", "CLOUDRESOURCEMANAGER": "", "SERVICEUSAGE": "",
-    "IAM": "",
+    "IAM": "", "ARTIFACTREGISTRY": "",
 }  # fmt: skip
 """By API of gcloud: what follows the server's address in its endpoint override."""
+ACCOUNT = "me@example.org"
 
 GCLOUD = """\
 #!{python} -ES
@@ -68,6 +72,7 @@ class FakeGoogle:
     tpu: Tpu
     compute: Compute
     project: Project
+    artifacts: Artifacts
     server: Server
     bin: Path
     started: subprocess.Popen[str] | None = None
@@ -80,6 +85,7 @@ class FakeGoogle:
         return overrides | {
             "CLOUDSDK_CONFIG": str(self.bin.parent / "gcloud"),
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
+            "CLOUDSDK_CORE_ACCOUNT": ACCOUNT,
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -94,8 +100,9 @@ class FakeGoogle:
 
     def preempt(self, name: str) -> None:
         """Take a machine away, as the API that made it does."""
-        self.tpu.preempt(name)
-        self.compute.preempt(name)
+        with self.world.lock:
+            self.tpu.preempt(name)
+            self.compute.preempt(name)
 
     def left(self) -> list[str]:
         """Every machine and queued resource that exists."""
@@ -126,6 +133,7 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
     hosts = LoopbackHosts(folder / "hosts")
     world = World(hosts=hosts)
     tpu, compute, project = Tpu(world, ZONES), Compute(world, ZONES), Project(world)
+    artifacts = Artifacts(world)
 
     def where(request):
         found = re.fullmatch(r"t1v-n-(.*)-w-(\d+)", request.parts["name"])
@@ -135,7 +143,7 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
         return f"127.0.0.1:{vm.port}".encode()
 
     tunnel = Route("fake", "hosts", "GET", "/fake/hosts/(?P<name>[^/]+)", where)
-    routes = [*tpu.routes(), *compute.routes(), *project.routes(), *storage.routes(world), tunnel]
+    routes = [*tpu.routes(), *compute.routes(), *project.routes(), *artifacts.routes(), *storage.routes(world), tunnel]
     with Server(world, routes) as server:
         bin = folder / "bin"
         bin.mkdir(parents=True)
@@ -143,12 +151,22 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
         values = {"python": sys.executable, "real": real, "kept": keep_imported(real), "server": server.address}
         (bin / "gcloud").write_text(GCLOUD.format(**values))
         (bin / "gcloud").chmod(0o755)
-        found = FakeGoogle(world, hosts, tpu, compute, project, server, bin)
+        found = FakeGoogle(world, hosts, tpu, compute, project, artifacts, server, bin)
         hosts.environment = found.environment()
+        sign_in(folder / "gcloud")
         try:
             yield found
         finally:
             hosts.close()
+
+
+def sign_in(folder: Path) -> None:
+    """Sign an account in, with a token that nothing asks for: `folder` is gcloud's configuration."""
+    folder.mkdir()
+    token = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    with closing(sqlite3.connect(folder / "credentials.db")) as kept, kept:
+        kept.execute("CREATE TABLE credentials (account_id TEXT PRIMARY KEY, value BLOB)")
+        kept.execute("INSERT INTO credentials VALUES (?, ?)", (ACCOUNT, json.dumps(token)))
 
 
 def exports(cloud: FakeGoogle) -> str:

@@ -6,7 +6,12 @@ from typing import Any
 from tests.fake_google.server import Request, Route
 from tests.fake_google.world import Refused, World
 
-INSTANCES, OPERATIONS, FIREWALLS = "compute.instances", "compute.operations", "compute.firewalls"
+INSTANCES, OPERATIONS = "compute.instances", "compute.operations"
+IAP_RULE = {
+    "name": "allow-iap", "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/default",
+    "direction": "INGRESS", "disabled": False, "sourceRanges": ["35.235.240.0/20"],
+    "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+}  # fmt: skip
 STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
@@ -21,6 +26,7 @@ class Compute:
     def __init__(self, world: World, zones: tuple[str, ...]):
         self.world, self.zones = world, zones
         self.operations: list[dict[str, Any]] = []
+        self.rules = [IAP_RULE]
         self.unreachable: set[str] = set()
         self.slow = 0
 
@@ -101,7 +107,7 @@ class Compute:
         return next(one for one in self.operations if one["name"] == request.parts["name"])
 
     def firewalls(self, request: Request) -> Any:
-        return {"items": list(self.world.table(FIREWALLS).values())}
+        return {"items": self.rules}
 
     def preempt(self, name: str) -> None:
         """Take a spot instance away: it is deleted, as its termination action says."""

@@ -4,6 +4,7 @@ import gc
 import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,21 +67,38 @@ def gs_root(world: World, bucket_server: Server, tmp_path: Path, monkeypatch: py
     return f"gs://{BUCKET}/root"
 
 
-@pytest.fixture
-def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeGoogle]:
+@contextmanager
+def google_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
     """All of the fake cloud, with machines that boot and an empty bucket; this process and those it starts go there."""
     if not (shutil.which("gcloud") and executable("sshd") and shutil.which("rsync")):
         pytest.skip("gcloud, OpenSSH's server or rsync is not installed")
-    ignore_unclosed(request)
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
-    with running(tmp_path / "google") as cloud:
-        state = {"XDG_STATE_HOME": str(tmp_path / "state"), "TAETPU_CACHE": str(tmp_path / "cache")}
+    with running(folder / "google") as cloud:
+        state = {"XDG_STATE_HOME": str(folder / "state"), "TAETPU_CACHE": str(folder / "cache")}
         for name, value in {**cloud.environment(), **state, "TAETPU_OWNER": "me"}.items():
             monkeypatch.setenv(name, value)
         make_bucket(cloud.world)
         yield cloud
     forget_buckets()
+
+
+@pytest.fixture
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeGoogle]:
+    """A fake cloud for one test, see `google_cloud`."""
+    ignore_unclosed(request)
+    with google_cloud(tmp_path, monkeypatch) as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def shared_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGoogle]:
+    """A fake cloud for all tests of a module, which leave it as it is."""
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        google_cloud(tmp_path_factory.mktemp("shared"), monkeypatch) as cloud,
+    ):
+        yield cloud
 
 
 def make_bucket(world: World) -> None:

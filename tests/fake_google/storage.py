@@ -37,6 +37,10 @@ def routes(world: World, taken: Collection[str] = ()) -> list[Route]:
         ("buckets.list", "GET", "/storage/v1/b", there.list_buckets),
         ("buckets.get", "GET", bucket, there.get_bucket),
         ("buckets.patch", "PATCH", bucket, there.patch_bucket),
+        ("buckets.getIamPolicy", "GET", f"{bucket}/iam", there.get_policy),
+        ("buckets.setIamPolicy", "PUT", f"{bucket}/iam", there.set_policy),
+        ("buckets.getStorageLayout", "GET", f"{bucket}/storageLayout", there.layout),
+        ("managedFolders.list", "GET", f"{bucket}/managedFolders", lambda request: {"items": []}),
         ("buckets.delete", "DELETE", bucket, there.delete_bucket),
         ("objects.list", "GET", f"{bucket}/o", there.list_objects),
         ("objects.get", "GET", one, there.get),
@@ -54,6 +58,7 @@ class _Storage:
     def __init__(self, world: World, taken: Collection[str]):
         self.world, self.taken = world, frozenset(taken)
         self.sessions: dict[str, Session] = {}
+        self.policies: dict[str, Any] = {}
         self.numbers = itertools.count(1)
         self.last = 0
 
@@ -103,6 +108,18 @@ class _Storage:
         if any(one.bucket == name for one in self.objects.values()):
             raise Refused(6, "The bucket you tried to delete is not empty.", "conflict")
         del self.world.table(BUCKETS)[name]
+
+    def layout(self, request: Request) -> Any:
+        bucket = self._bucket(request, "storage.objects.list")
+        return {"bucket": bucket["name"], "location": bucket["location"], "locationType": bucket["locationType"]}
+
+    def get_policy(self, request: Request) -> Any:
+        return self.policies.get(self._bucket(request, "storage.buckets.getIamPolicy")["name"], {"version": 1})
+
+    def set_policy(self, request: Request) -> Any:
+        name = self._bucket(request, "storage.buckets.setIamPolicy")["name"]
+        self.policies[name] = request.json()
+        return self.policies[name]
 
     def _bucket(self, request: Request, right: str, part: str = "bucket") -> dict[str, Any]:
         name = unquote(request.parts[part])

@@ -21,7 +21,9 @@ def create(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Create a private bucket, let machines write to it, and name it in taetpu.toml. One that exists is kept.
+    """Create a private bucket that machines can write to.
+
+    Its name is added to taetpu.toml. A bucket that exists is kept.
 
     Example: taetpu bucket create my-studies --region us-east5
     """

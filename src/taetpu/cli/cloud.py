@@ -18,20 +18,45 @@ if TYPE_CHECKING:
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands that would run; change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The machine; default: `name` of the settings.")]
-Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine; default: `name` of the settings.")]
-Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of several, counted from 0.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would change, with the gcloud commands for it; change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation, as in scripts.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The machine; default: `name` of the settings, else tpu-OWNER.")
+]
+Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine; default: as for `tpu up`.")]
+Workers = Annotated[
+    str, typer.Option("--worker", metavar="N|all", help="One host of a slice that has several, from 0.")
+]
 Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")]
-Zones = Annotated[list[str] | None, typer.Option("--zone", help="Zones to try in this order; may be repeated.")]
-ApiOption = Annotated[str, typer.Option("--api", help="gce or tpu-api: your quota may be in the other one.")]
-Spot = Annotated[bool, typer.Option("--spot", help="Cheaper; may be taken away at any time.")]
-Reservation = Annotated[str, typer.Option(metavar="NAME", help="Use this reservation.")]
-MaxHours = Annotated[float | None, number(help="Delete the machine after this time; default: the settings', 4.")]
-MaxUsd = Annotated[float | None, number(help="Refuse what may cost more in its whole time.")]
-IdleMinutes = Annotated[int | None, integer(help="Delete the machine when idle for this time; 0: never.")]
-Runtime = Annotated[str, typer.Option(help="Software version (tpu-api) or image family (gce), to pin one.")]
+Zones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--zone",
+        metavar="ZONE",
+        help="A zone to try, such as that of your bucket; may be repeated. Default: the cheapest first.",
+    ),
+]
+ApiOption = Annotated[
+    str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use: each has a quota of its own.")
+]
+Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, and Google may take it away at any time.")]
+Reservation = Annotated[
+    str, typer.Option(metavar="NAME", help="Use chips of a reservation that your project has paid for.")
+]
+MaxHours = Annotated[
+    float | None,
+    number(help="Delete the machine after these hours, which bounds its cost. Default: 4."),
+]
+MaxUsd = Annotated[float | None, number(help="Refuse a machine that may cost more by its end. Default: no limit.")]
+IdleMinutes = Annotated[
+    int | None,
+    integer(help="Delete the machine after these minutes without a job or login; 0: never. Default: 30."),
+]
+Runtime = Annotated[
+    str, typer.Option(help="Software version (tpu-api) or image family (gce), where the default does not suit.")
+]
 
 LONGEST_HOURS, SHORTEST_HOURS = 168.0, 0.1
 
@@ -110,8 +135,7 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
     limit = settings.max_usd if max_usd is None else max_usd
     if named:
         return rates.affordable(spec, named, limit)
-    listed = rates.affordable(spec, rates.zones(spec.tpu), limit)
-    return sorted(listed, key=lambda zone: rates.cost(spec, zone).hourly or float("inf"))
+    return rates.affordable(spec, rates.cheapest_first(spec.tpu, spec.spot), limit)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Command]" = ()) -> str:
@@ -164,11 +188,13 @@ def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = 
     return True
 
 
-def print_commands(commands: "Sequence[Command]", project: str) -> None:
-    """Print gcloud commands as lines that can be pasted into a shell."""
+def print_commands(commands: "Sequence[Command]", project: str, others: "Sequence[Command]" = ()) -> None:
+    """Print gcloud commands as lines that can be pasted into a shell. `others` are alternatives, as comments."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(project)}")
     for one in commands:
         typer.echo(one.shown)
+    for one in others:
+        typer.echo(f"# or, where there is no capacity: {one.shown}")
 
 
 @contextmanager
@@ -194,18 +220,21 @@ def telling_what_runs(words: str) -> Iterator[None]:
 
 
 def find_machine(settings: "Settings", name: str | None) -> "Machine":
-    """A machine by name, the ready one where several exist.
+    """Return a machine by name, the ready one where several exist.
 
     Raises:
         CloudError: there is none.
     """
     from taetpu.cloud.gcloud import CloudError
-    from taetpu.cloud.machines import find
+    from taetpu.cloud.machines import list_machines
+    from taetpu.core.errors import suggest
 
     wanted = machine_name(settings, name)
-    there = sorted(find(wanted), key=lambda one: one.state != "ready")
+    machines = list_machines()
+    there = sorted((one for one in machines if one.name == wanted), key=lambda one: one.state != "ready")
     if not there:
-        raise CloudError(f"no machine {wanted!r}", remedy="`taetpu tpu list` shows all; `taetpu tpu up` makes one.")
+        hint = suggest(wanted, (one.name for one in machines)) if machines else "`taetpu tpu up` makes one."
+        raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
     return there[0]
 
 

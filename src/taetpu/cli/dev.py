@@ -13,7 +13,7 @@ from taetpu.cli.remote import COMMAND, Beside, Debug, Detach, bring, command_wor
 
 app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
 
-NEXT = "+"
+NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
 POLL = 0.5
 """Seconds between two comparisons of this folder's files, with `sync --watch`."""
 
@@ -22,7 +22,7 @@ Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files a
 
 @app.command()
 def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
-    """Copy files and folders to the hosts, to the same place in the project.
+    """Copy files and folders to the hosts, to the same paths.
 
     Example: taetpu dev mount train.py models/
     """
@@ -31,7 +31,7 @@ def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None
         typer.echo(line)
 
 
-@app.command(context_settings=COMMAND)
+@app.command(context_settings=COMMAND, options_metavar=FILES)
 def run(
     context: typer.Context, tpu: Tpu = None, worker: Workers = "all", detach: Detach = False, debug: Debug = False,
     beside: Beside = False,
@@ -49,9 +49,9 @@ def run(
     run_job(settings, hosts, commands, chosen, detach=detach, debug=debug, beside=beside)
 
 
-@app.command("run-all", context_settings=COMMAND)
+@app.command("run-all", context_settings=COMMAND, options_metavar=FILES)
 def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all", beside: Beside = False) -> None:
-    """Copy Python files, run them, and delete them from the hosts when they have ended.
+    """Copy Python files, run them, and delete the copies.
 
     Example: taetpu dev run-all train.py --steps 10
     """
@@ -73,7 +73,9 @@ def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all", be
 
 @app.command()
 def scrap(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
-    """Delete files and folders of this project from the hosts; all of it where none is named. Here all is kept.
+    """Delete the copies of files and folders from the hosts.
+
+    Without a PATH the whole project is deleted there. Nothing is deleted here.
 
     Example: taetpu dev scrap train.py
     """
@@ -133,10 +135,14 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
 
 def _send(hosts, paths: list[str], workers: list[int]) -> list[str]:
     from taetpu.cloud import transfer
+    from taetpu.core.errors import UserError
 
     if not paths:
         return bring(hosts, workers)
     root = transfer.project_folder(Path.cwd())
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UserError("no such file or folder", file=path, remedy="Name one of this project.")
     names = [name for path in _relative(root, paths) for name in _files(root, path)]
     return transfer.send(hosts, root, names, transfer.remote_folder(root), workers)
 

@@ -57,7 +57,8 @@ def list_images(as_json: AsJson = False) -> None:
     """
     from taetpu.cloud import image
 
-    found = image.list_images(read_settings())
+    settings = read_settings()
+    found = [] if image.repository_commands(settings) else image.list_images(settings)
     if as_json:
         show_json(found)
     elif found:

@@ -57,8 +57,9 @@ def run_on_tpu(
         return 0
     plan = f"train {study.name} into {store.where(study.name)}, then {'keep' if keep else 'delete'} the machine"
     if dry_run:
-        tell(f"{describe_plan(spec, zones)}\n{plan}")
-        print_commands([making.creation(spec, zone, settings) for zone in zones], settings.project)
+        confirm(f"{describe_plan(spec, zones)}\n{plan}", "", yes=False, dry_run=True)
+        first, *others = (making.creation(spec, zone, settings) for zone in zones)
+        print_commands([first], settings.project, others)
         return 0
     if there is None:
         confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes, dry_run=False)
@@ -118,7 +119,11 @@ class StudyJob:
                 self.name, self.offsets = running[0]["name"], {}
                 return
             # The machine before may have been taken away while it held the study's claim.
-            environment = {PATIENCE: "120", "GOOGLE_CLOUD_PROJECT": self.settings.project, **_coordinator(hosts)}
+            environment = {
+                PATIENCE: "120",
+                "GOOGLE_CLOUD_PROJECT": self.settings.project,
+                **_coordinator(hosts),
+            }
             request = jobs.Request(
                 [command], f"studies/{self.study.name}", environment, self.settings.image, self.settings.secret_names
             )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # The words after the options are a command with options of its own.
 COMMAND = {"allow_extra_args": True, "allow_interspersed_args": False}
+WORDS = "[OPTIONS] COMMAND [ARGS]..."
 DEBUG = {
     "TF_CPP_MIN_LOG_LEVEL": "0", "TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0", "TPU_LOG_DIR": "{job}",
     "XLA_FLAGS": "--xla_dump_to={job}/xla --xla_dump_hlo_as_text", "JAX_TRACEBACK_FILTERING": "off",
@@ -27,9 +28,19 @@ DEBUG = {
 """Variables of a job with --debug; `{job}` is its folder on the host."""
 FETCHED = "taetpu-debug"
 
-Beside = Annotated[bool, typer.Option("--beside", help="Start it although another job runs; it must not use the TPU.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Verbose XLA and TPU logs and dumps, fetched when it ends.")]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for its end.")]
+Beside = Annotated[
+    bool,
+    typer.Option(
+        "--beside", help="Start it although another job runs, which has the TPU: for programs that use no TPU."
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug", help="For a crash or hang: verbose XLA and TPU logs and dumps, copied here when the job ends."
+    ),
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; `tpu logs -f` follows the job.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job; default: the newest.")]
 
 
@@ -62,7 +73,9 @@ def run(
     beside: Beside = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Sync this project and run a command in it on every host, as a job that survives lost connections and Ctrl-C.
+    """Copy this project to the hosts and run a command there.
+
+    The job survives lost connections and Ctrl-C. It is refused while another job runs.
 
     Example: taetpu tpu run --detach python train.py --lr 3e-4
     """
@@ -88,7 +101,7 @@ def logs(
     job: Job = "",
     tpu: Tpu = None,
     worker: Workers = "all",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Read until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
 ) -> None:
     """Print a job's log, of several hosts with their numbers.
 
@@ -185,8 +198,8 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command(context_settings=COMMAND)(ssh)
-    app.command(context_settings=COMMAND)(run)
+    app.command(context_settings=COMMAND, options_metavar="[OPTIONS] [COMMAND [ARGS]...]")(ssh)
+    app.command(context_settings=COMMAND, options_metavar=WORDS)(run)
     for command in (sync, logs, stop, clean, status):
         app.command()(command)
 

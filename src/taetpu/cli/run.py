@@ -151,8 +151,8 @@ def run(
         how = {"keep": keep, "yes": yes, "dry_run": dry_run}
         raise typer.Exit(_elsewhere(study, sets or [], root, words, tpu, asked, where, how))
     if given := [name for name, value in machine.items() if value]:
-        remedy = "--on tpu; what would be trained here `taetpu plan` says"
-        raise UserError("it is for a TPU that is made, and --on tpu is not said", path=(given[0],), remedy=remedy)
+        remedy = "Add --on tpu. `taetpu plan` shows what would be trained here."
+        raise UserError(f"{given[0]} requires --on tpu", path=(given[0],), remedy=remedy)
 
     how = {"pack": pack, "until_resolved": until_resolved, "reuse": reuse or []}
     how |= {"audit": AUDIT if audit is None else audit, "profile": profile, "retrain_damaged": retrain_damaged}

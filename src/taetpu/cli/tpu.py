@@ -57,7 +57,7 @@ def zones(
     tpu = resolve(kind)
     settings = read_settings(need_project=ask)
     rows = []
-    for zone in rates.zones(tpu):
+    for zone in rates.cheapest_first(tpu, spot):
         rate = rates.rate(tpu, zone, spot)
         cost = rates.Cost(tpu.chips, settings.max_hours, rate)
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
@@ -137,9 +137,9 @@ def make_ready(
     from taetpu.cloud.gcloud import CloudError
 
     if dry_run:
-        tell(describe_plan(spec, zones))
-        print_commands([making.creation(spec, zone, settings) for zone in zones], settings.project)
-        tell("dry run: nothing was changed")
+        confirm(describe_plan(spec, zones), "", yes=False, dry_run=True)
+        first, *others = (making.creation(spec, zone, settings) for zone in zones)
+        print_commands([first], settings.project, others)
         return None
     if not (there := making.existing(spec)):
         confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
@@ -191,7 +191,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
 
 @app.command("list")
 def list_machines(as_json: AsJson = False) -> None:
-    """List all TPU machines of the project, in all zones and of all owners.
+    """List all TPU machines of the project, of all owners.
 
     Example: taetpu tpu list
     """
@@ -239,7 +239,7 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
 
 @app.command()
 def cost(as_json: AsJson = False) -> None:
-    """Show what your machines cost per hour, and at most until their end.
+    """Show what your machines cost, per hour and at most.
 
     Example: taetpu tpu cost
     """

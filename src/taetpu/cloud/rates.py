@@ -67,6 +67,11 @@ def zones(tpu: Slice) -> list[str]:
     return sorted(listed, key=lambda zone: (not zone.startswith("us-"), zone))
 
 
+def cheapest_first(tpu: Slice, spot: bool) -> list[str]:
+    """Zones in which the table lists a generation, by rate; at the same rate US zones first."""
+    return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
+
+
 def region(zone: str) -> str:
     """The region of a zone: `us-east5` of `us-east5-b`."""
     return zone.rpartition("-")[0]

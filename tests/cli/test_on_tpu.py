@@ -1,0 +1,183 @@
+"""`taetpu run --on tpu` on machines of the fake cloud that are taken away: it ends as the same study does here."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.fixtures import BUCKET
+from tests.fake_google.world import Fault, stockout
+
+PROGRAMS = Path(__file__).parents[2] / ".pytest_cache" / "programs"
+NAME = "tpu-me-tiny"
+STUDY = """\
+study: tiny
+base:
+  task: {kind: copy, seq_len: 8}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 240, batch_size: 8, eval_every: 80, checkpoint: 80, sample: none}
+seeds: 2
+arms:
+  no-ffn: {model.ffn: none}
+  one-head: {model.mixer.num_heads: 1}
+measure: {primary: val/loss}
+"""
+PACKED = ("--pack", "2")
+V5E = ("run", "tiny.yaml", *PACKED, "--on", "tpu", "--type", "v5e-8", "--zone", "us-west4-a", "--spot", "--yes")
+V6E = ("run", "tiny.yaml", *PACKED, "--on", "tpu", "--type", "v6e-8", "--zone", "us-east5-b", "--spot", "--yes")
+SAVED = r"packs/[^/]+/\d+/\.files\.json"
+
+
+class Command:
+    """A `taetpu` in a process of its own."""
+
+    def __init__(self, folder: Path, *words: str):
+        self.log = folder / f"log-{time.monotonic_ns()}"
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "taetpu", *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment | {"JAX_COMPILATION_CACHE_DIR": str(PROGRAMS)}, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def printed(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, holds: Callable[[], object], seconds: float = 120.0) -> None:
+        """Wait for something to hold while the command runs."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert self.process.poll() is None, self.printed
+            assert time.monotonic() < end, self.printed
+            time.sleep(0.002)
+
+    def end(self, seconds: float = 240.0) -> int:
+        return self.process.wait(seconds)
+
+
+@pytest.fixture
+def folder(google: FakeGoogle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the study; machines keep compiled programs between them."""
+    google.hosts.environment["JAX_COMPILATION_CACHE_DIR"] = str(PROGRAMS)
+    monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
+    monkeypatch.setenv("TAETPU_READY_MINUTES", "2")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "tiny.yaml").write_text(STUDY)
+    return folder
+
+
+def train_here(folder: Path) -> bytes:
+    """The results of the study trained here."""
+    run = Command(folder, "run", "tiny.yaml", *PACKED, "--root", "local")
+    assert run.end() == 0, run.printed
+    return (folder / "local" / "tiny" / "results.json").read_bytes()
+
+
+def keys(google: FakeGoogle) -> set[str]:
+    """What is stored in the study's folder in the bucket."""
+    start = f"{BUCKET}/studies/tiny/"
+    with google.world.lock:
+        names = google.world.table("storage.objects")
+        return {name.removeprefix(start) for name in names if name.startswith(start)}
+
+
+def saved(google: FakeGoogle) -> set[str]:
+    """The packs with a whole checkpoint."""
+    return {name.split("/")[1] for name in keys(google) if re.fullmatch(SAVED, name)}
+
+
+def check_results(google: FakeGoogle, folder: Path, expected: bytes) -> None:
+    """The results in the bucket and the copy here are the expected ones; no machine is left."""
+    assert google.world.table("storage.objects")[f"{BUCKET}/studies/tiny/results.json"].data == expected
+    assert (folder / "cloud/tiny/results.json").read_bytes() == expected
+    assert (folder / "cloud/tiny/report/index.html").stat().st_size
+    check_nothing_left(google)
+
+
+def check_nothing_left(google: FakeGoogle) -> None:
+    assert google.left() == []
+    assert google.hosts.vms == {}
+
+
+@pytest.mark.slow
+def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path):
+    run = Command(folder, *V5E)
+    run.until(lambda: "installing Python packages" in run.printed)  # while it is set up
+    google.preempt(NAME)
+    run.until(lambda: saved(google))  # after the first checkpoint
+    google.preempt(NAME)
+    first = saved(google)
+    run.until(lambda: saved(google) - first)  # in a later pack
+    google.preempt(NAME)
+    expected = train_here(folder)
+    assert run.end() == 0, run.printed
+    assert run.printed.count("is lost: ") == 3, run.printed
+    assert "damaged" not in run.printed
+    assert [call.name for call in google.world.changes()].count("queuedResources.create") == 4
+    check_results(google, folder, expected)
+
+
+@pytest.mark.slow
+def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path):
+    """After Ctrl-C and after SIGKILL the machine trains on, and the same command follows it."""
+    first = Command(folder, *V6E)
+    first.until(lambda: saved(google))
+    os.killpg(first.process.pid, signal.SIGINT)  # as a terminal does: ssh, too, receives it
+    assert first.end() == 130, first.printed
+    for part in (NAME, "costs money", "taetpu tpu down", "same command"):
+        assert part in first.printed.splitlines()[-1]
+    (machine,) = google.hosts.vms.values()
+
+    second = Command(folder, *V6E)
+    second.until(lambda: "running there already" in second.printed or "step 240" in second.printed)
+    second.process.kill()
+    second.end()
+    assert list(google.hosts.vms.values()) == [machine]
+
+    third = Command(folder, *V6E)
+    assert third.end() == 0, third.printed
+    assert [call.name for call in google.world.changes()].count("instances.insert") == 1
+    check_results(google, folder, train_here(folder))
+
+    again = Command(folder, *V6E)
+    assert again.end() == 0, again.printed
+    assert [call.name for call in google.world.changes()].count("instances.insert") == 1
+
+
+@pytest.mark.slow
+def test_a_zone_without_capacity_is_passed_over(google: FakeGoogle, folder: Path):
+    google.world.faults.append(Fault("queuedResources.create", stockout("us-west4-a"), zone="us-west4-a", times=9))
+    run = Command(folder, *V5E, "--zone", "us-central1-a", "--set", "train.steps=80", "--keep")
+    assert run.end() == 0, run.printed
+    assert "no more capacity" in run.printed
+    (left,) = {line.split("/locations/")[1].split("/")[0] for line in google.left()}
+    assert left == "us-central1-a"
+    assert Command(folder, "tpu", "down", NAME, "--yes").end() == 0
+    check_nothing_left(google)
+
+
+@pytest.mark.slow
+def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """What may cost too much, or is too short, is refused before anything is made; lost machines use up the hours."""
+    for option, value in (("--max-usd", "1"), ("--max-hours", "0.01"), ("--max-hours", "1000")):
+        refused = Command(folder, *V5E, option, value)
+        assert refused.end() == 2, refused.printed
+        assert option in refused.printed
+    assert google.world.changes() == []
+    run = Command(folder, *V5E, "--max-hours", "0.102")
+    run.until(lambda: "installing Python packages" in run.printed)
+    asked = [one["queueingPolicy"] for one in google.world.table("tpu.queuedResources").values()]
+    time.sleep(8)  # of the 367 seconds, more than the 7 that make another machine worth while
+    google.preempt(NAME)
+    assert run.end() == 3, run.printed
+    assert "0.102 h" in run.printed
+    assert asked == [{"validUntilDuration": "367s"}]
+    check_nothing_left(google)

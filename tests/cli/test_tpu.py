@@ -1,0 +1,228 @@
+"""`taetpu tpu zones | up | list | down | gc | cost`: plans, questions, gcloud lines, machines that are touched."""
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+from tests.cli.commands import commands
+from tests.cli.terminal import CTRL_C, on_terminal
+from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.compute import INSTANCES
+
+UP = ["tpu", "up", "lab", "--type", "v6e-8", "--zone", "us-east5-b", "--spot"]
+V5E = ["tpu", "up", "lab", "--type", "v5e-8", "--zone", "us-west4-a"]
+
+
+def instance(cloud: FakeGoogle, name: str, owner: str = "me", hours: float = 1.0, zone: str = "us-east5-b") -> None:
+    """Put an instance there without a host."""
+    labels = {"taetpu-owner": owner, "taetpu-expires": str(int(time.time() + hours * 3600))} if owner else {}
+    link = f"{cloud.server.address}/compute/v1/projects/{cloud.world.project}/zones/{zone}"
+    cloud.world.table(INSTANCES)[zone, name] = {
+        "name": name, "zone": link, "selfLink": f"{link}/instances/{name}", "status": "RUNNING", "labels": labels,
+        "machineType": f"{link}/machineTypes/ct6e-standard-8t", "networkInterfaces": [{"networkIP": "10.0.0.2"}],
+        "scheduling": {"provisioningModel": "SPOT"},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def machines(shared_google: FakeGoogle):
+    """Machines of this user, one of them expired, one of another user, and one that taetpu did not make."""
+    instance(shared_google, "mine")
+    instance(shared_google, "old", hours=-1.0)
+    instance(shared_google, "theirs", owner="you", hours=-1.0)
+    instance(shared_google, "foreign", owner="")
+    shared_google.world.calls.clear()
+    yield shared_google
+    shared_google.world.table(INSTANCES).clear()
+
+
+def names(cloud: FakeGoogle) -> set[str]:
+    return {name for _, name in cloud.world.table(INSTANCES)}
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def each_command(group: dict, path: tuple[str, ...] = ()):
+    for name, one in group.items():
+        if hasattr(one, "commands"):
+            yield (*path, name), one
+            yield from each_command(one.commands, (*path, name))
+        else:
+            yield (*path, name), one
+
+
+@pytest.mark.parametrize("group", ["tpu", "dev", "bucket", "image"])
+def test_help_of_a_group_is_whole_and_every_option_says_what_it_is_for(taetpu, group):
+    shown = taetpu(group, "--help").out
+    assert "..." not in shown.partition("Commands:")[2], "a first line is cut off"
+    for path, one in each_command(commands()):
+        if path[0] == group:
+            assert one.help, path
+            assert all(param.help for param in one.params), path
+
+
+def test_help_names_nothing_that_is_gone():
+    gone = re.compile(r"fake.cloud|consent|docker engine|registry client|pytorch image|--backend|--stack|\.env\b", re.I)
+    for path, one in each_command(commands()):
+        texts = [one.help or "", *(getattr(param, "help", "") or "" for param in one.params)]
+        assert not [text for text in texts if gone.search(text)], path
+
+
+# --- zones -----------------------------------------------------------------------------------------------------------
+
+
+def test_zones_are_listed_cheapest_first_without_asking_google(taetpu, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    told = taetpu("tpu", "zones", "--type", "v6e-8", "--spot", "--json").json()
+    rates = [row["usd_per_hour"] for row in told["zones"]]
+    assert rates == sorted(rates)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", told["dated"])
+    shown = taetpu("tpu", "zones", "--type", "v6e-8").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert told["dated"] in shown
+
+
+def test_wrong_names_are_refused_with_the_nearest_valid_ones(taetpu, monkeypatch):
+    monkeypatch.setenv("TAETPU_PROJECT", "my-project")
+    for words, near in [
+        (["tpu", "zones", "--type", "v6f-8"], "v6e"),
+        (["tpu", "up", "--type", "v6e-9"], "v6e-8"),
+        (["tpu", "up", "--type", "v6e-8", "--zone", "useast5b"], "us-east5-b"),
+        (["tpu", "up", "--type", "v6e-8", "--api", "gcee"], "gce"),
+        (["tpu", "up", "Lab", "--type", "v6e-8"], "lower-case"),
+    ]:
+        code, _, err = taetpu(*words)
+        assert code == 2, err
+        assert near in err.partition("remedy:")[2], err
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_the_plan_is_shown_and_nothing_is_made(taetpu, machines):
+    code, out, err = taetpu(*UP)
+    assert (code, out) == (2, "")
+    for part in ("create lab", "v6e-8", "us-east5-b", "$10.80/h", "$43.20 in 4 h", "spot", "--yes"):
+        assert part in err
+    assert max(map(len, err.splitlines())) <= 80
+    assert machines.world.changes() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), (CTRL_C, 130)], ids=["no", "ctrl-c"])
+def test_a_refusal_and_ctrl_c_change_nothing(machines, tmp_path, answer, code):
+    ended, shown = on_terminal(tmp_path, UP, answer)
+    assert ended == code, shown
+    assert "nothing was changed" in shown
+    assert "Traceback" not in shown
+    assert machines.world.changes() == []
+
+
+@pytest.mark.slow
+def test_a_limit_is_kept(taetpu, machines):
+    code, _, err = taetpu(*UP, "--max-usd", "10", "--yes")
+    assert code == 2
+    assert "$43.20" in err
+    assert "--max-hours 0.9" in err
+    assert machines.world.changes() == []
+
+
+def test_alternatives_of_a_dry_run_are_comments(taetpu, machines):
+    """Pasted, the lines make one machine, not one in each zone."""
+    out = taetpu("tpu", "up", "lab", "--type", "v6e-8", "--dry-run").out
+    first, create, *others = out.splitlines()
+    assert first.startswith("export CLOUDSDK_CORE_PROJECT=")
+    assert create.startswith("gcloud compute instances create lab ")
+    assert others
+    assert all(line.startswith("# ") for line in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [UP, V5E], ids=["gce", "tpu-api"])
+def test_pasted_lines_of_a_dry_run_make_and_delete_the_machine(process, google: FakeGoogle, words: list[str]):
+    paste(process(*words, "--dry-run").out)
+    assert google.left()
+    assert process(*words).code == 0, "it is found, and no question is asked"
+    assert [one["name"] for one in process("tpu", "list", "--json").json()] == ["lab"]
+    created = [call for call in google.world.changes() if call.name.endswith((".create", ".insert"))]
+    assert len(created) == 1
+    paste(process("tpu", "down", "lab", "--dry-run").out)
+    assert google.left() == []
+
+
+def paste(lines: str) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "CLOUDSDK_CORE_PROJECT"}
+    done = subprocess.run(["bash", "-e"], input=lines, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- list, cost, gc, down --------------------------------------------------------------------------------------------
+
+
+def test_all_machines_are_listed_with_owner_and_end(taetpu, machines):
+    rows = {one["name"]: one for one in taetpu("tpu", "list", "--json").json()}
+    assert set(rows) == {"mine", "old", "theirs", "foreign"}
+    assert rows["theirs"]["labels"]["taetpu-owner"] == "you"
+    shown = taetpu("tpu", "list").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(r"foreign .* unknown +unknown", shown)
+
+
+@pytest.mark.slow
+def test_the_cost_counts_to_the_end_of_own_machines(taetpu, machines):
+    rows = {one["name"]: one for one in taetpu("tpu", "cost", "--json").json()}
+    assert set(rows) == {"mine", "old"}
+    assert rows["mine"]["usd_per_hour"] == pytest.approx(10.8)
+    assert rows["mine"]["usd_at_most"] == pytest.approx(10.8, rel=0.01)
+    assert rows["old"]["usd_at_most"] == 0
+
+
+def test_gc_deletes_own_expired_machines_alone(taetpu, machines):
+    code, out, _ = taetpu("tpu", "gc", "--dry-run")
+    assert code == 0
+    assert [line.split()[4] for line in out.splitlines()[1:]] == ["old"]
+    code, _, err = taetpu("tpu", "gc")
+    assert code == 2
+    assert "--yes" in err
+    assert machines.world.changes() == []
+    assert taetpu("tpu", "gc", "--yes").code == 0
+    assert names(machines) == {"mine", "theirs", "foreign"}
+
+
+@pytest.mark.slow
+def test_down_deletes_own_machines_alone(taetpu, machines):
+    for name, owner in (("theirs", "you"), ("foreign", "nobody")):
+        code, _, err = taetpu("tpu", "down", name, "--yes")
+        assert code != 0
+        assert owner in err
+    assert machines.world.changes() == []
+    assert taetpu("tpu", "down", "mine").code == 2
+    assert taetpu("tpu", "down", "mine", "--yes").code == 0
+    assert names(machines) == {"old", "theirs", "foreign"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), (CTRL_C, 130)], ids=["no", "ctrl-c"])
+def test_down_asks(machines, tmp_path, answer, code):
+    ended, shown = on_terminal(tmp_path, ["tpu", "down", "mine"], answer)
+    assert ended == code, shown
+    assert "delete mine" in shown
+    assert machines.world.changes() == []
+
+
+@pytest.mark.slow
+def test_a_machine_that_does_not_exist_is_refused_with_the_nearest_name(taetpu, machines):
+    for words in (["tpu", "status", "mime"], ["tpu", "ssh", "--tpu", "mime", "ls"], ["tpu", "logs", "--tpu", "mime"]):
+        code, _, err = taetpu(*words)
+        assert code == 2
+        assert "did you mean 'mine'" in err
+
+
+@pytest.mark.slow
+def test_zones_can_be_asked_whether_they_list_the_slice(taetpu, shared_google):
+    rows = taetpu("tpu", "zones", "--type", "v6e-8", "--ask", "--json").json()["zones"]
+    assert {row["zone"]: row["listed"] for row in rows}["us-east5-b"] is True
+    assert {row["zone"]: row["listed"] for row in rows}["asia-northeast1-b"] is False
