@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from taetpu.cloud import supervise as module
-from taetpu.cloud.gcloud import NoCapacity
+from taetpu.cloud.gcloud import NoCapacity, Preempted
 from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits, Lost, supervise
@@ -21,11 +21,13 @@ class Scene:
         lives: hours until each machine in turn is lost; the last one lives until the job ends.
         stores: whether results are stored on each machine in turn.
         refusals: how often no machine can be had after the first.
+        first: raised instead of making the first machine.
     """
 
     lives: list[float]
     stores: list[bool] = field(default_factory=list)
     refusals: int = 0
+    first: Exception | None = None
     now: float = 0.0
     asked: list[float] = field(default_factory=list)
     deleted: int = 0
@@ -33,6 +35,9 @@ class Scene:
     slept: list[float] = field(default_factory=list)
 
     def make(self, hours: float) -> Machine:
+        if self.first:
+            error, self.first = self.first, None
+            raise error
         if self.asked and self.refusals:
             self.refusals -= 1
             raise NoCapacity("the zone has none")
@@ -119,3 +124,14 @@ def test_nothing_is_used_before_the_first_machine(monkeypatch: pytest.MonkeyPatc
     scene = Scene([])
     assert scene.run(Limits(4.0), monkeypatch) == 7
     assert (scene.asked, scene.deleted) == ([4.0], 0)
+
+
+def test_a_machine_that_is_taken_before_it_is_ready_is_made_again(monkeypatch: pytest.MonkeyPatch):
+    scene = Scene([], first=Preempted("box was not made: PREEMPTED"))
+    assert scene.run(Limits(10), monkeypatch) == 7
+    assert scene.asked == [10]
+
+
+def test_where_no_machine_can_be_had_at_first_it_ends(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(NoCapacity):
+        Scene([], first=NoCapacity("the zone has none")).run(Limits(10), monkeypatch)

@@ -59,6 +59,10 @@ class NoCapacity(CloudError):
     exit_code = 3
 
 
+class Preempted(NoCapacity):
+    """The machine was taken away before it was ready."""
+
+
 class NoQuota(CloudError):
     """The project may not have that many there. Another region has a quota of its own."""
 

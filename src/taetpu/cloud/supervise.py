@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taetpu.cloud import up
-from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown
+from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown, Preempted
 from taetpu.cloud.machines import Machine, find
 from taetpu.cloud.settings import Settings
 
@@ -67,7 +67,11 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
         CloudError: no machine can be had, or the job cannot start.
     """
     used, losses, idle, seen = 0.0, 0, 0, job.progress()
-    machine = make(limits.hours)
+    try:
+        machine = make(limits.hours)
+    except Preempted as error:
+        tell(error.problem.splitlines()[-1])
+        machine = _make_again(make, limits, used, settings, tell)
     while True:
         began = time.monotonic()
         try:

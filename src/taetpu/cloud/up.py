@@ -19,6 +19,7 @@ from taetpu.cloud.gcloud import (
     NoQuota,
     NotAllowed,
     OutcomeUnknown,
+    Preempted,
     change,
     command,
     failure,
@@ -173,7 +174,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
             reason = failure(delete_command(machine), 1, machine.detail)
             kind = type(reason) if isinstance(reason, NoCapacity | NoQuota | NotAllowed) else CloudError
             if machine.detail.startswith(("SUSPEND", "PREEMPTED")):  # taken away as soon as it was given
-                kind = NoCapacity
+                kind = Preempted
             raise kind(f"{machine.name} in {machine.zone} was not made: {machine.detail}", remedy=reason.remedy)
         if machine.detail != said:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
