@@ -53,16 +53,17 @@ def test_a_study_is_frozen(study: StudyFolder):
 
 
 def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
-    assert (study.read_plan(), study.read_results(), study.read_times()) == (None, None, None)
+    assert (study.read_plan(), study.read_results(), study.read_pack_times()) == (None, None, {})
     for value in (1, 2):
         study.write_plan({"packs": [value]})
         study.write_results({"mean": value, "effect": float("nan")})
-        study.write_times({"seconds": value})
+        study.write_pack_time("p0", {"seconds": value})
         place = study.write_report("index.html", b"<p>%d" % value)
         assert place == f"{study.where}/report/index.html"
     assert study.read_plan() == {"packs": [2]}
     assert study.read_results() == {"mean": 2, "effect": None}
-    assert study.read_times() == {"seconds": 2}
+    study.write_pack_time("p1", {"seconds": 3})
+    assert study.read_pack_times() == {"p0": {"seconds": 2}, "p1": {"seconds": 3}}
     assert study.store.read(f"{study.name}/report/index.html") == b"<p>2"
 
 
@@ -219,3 +220,10 @@ def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
         run.evaluation()
     run.write_evaluation({})
     assert run.evaluation() == {}
+
+
+def test_wall_times_of_earlier_versions_are_read(study: StudyFolder):
+    """They were in one file for all packs."""
+    study._write("times.json", {"packs": {"p0": {"seconds": 1}, "p1": {"seconds": 2}}})
+    study.write_pack_time("p1", {"seconds": 3})
+    assert study.read_pack_times() == {"p0": {"seconds": 1}, "p1": {"seconds": 3}}
