@@ -26,6 +26,7 @@ COMMANDS = (
     "tpu",
     "dev",
     "doctor",
+    "export",
 )
 GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
 WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]

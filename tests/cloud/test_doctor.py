@@ -44,7 +44,7 @@ def run_check(check: Callable[[Settings], Check], settings: Settings) -> Check:
 @pytest.mark.parametrize("name", FIREWALLS)
 def test_firewall(google: FakeGoogle, settings: Settings, name: str) -> None:
     rules, status, remedy = FIREWALLS[name]
-    google.world.table("compute.firewalls").update({str(number): one for number, one in enumerate(rules)})
+    google.compute.rules = rules
     found = run_check(doctor._firewall, settings)
     assert found.status == status
     assert remedy in found.remedy

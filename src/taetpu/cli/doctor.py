@@ -11,7 +11,7 @@ from taetpu.cli.tables import say, show_json
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check programs, account, project, network, service account, bucket, and the project's files for keys.
+    """Check the account, project and network, and files for keys.
 
     Example: taetpu doctor
     """
