@@ -91,7 +91,7 @@ def kueue(
     out: Out = None,
     force: Force = False,
 ) -> None:
-    """Write an indexed Job for GKE with Kueue, with the root in a bucket.
+    """Write an indexed Job for GKE with Kueue.
 
     With --shards 1 the slice may have several hosts, which train the study as one program.
 
