@@ -60,7 +60,7 @@ def skypilot(
     out: Out = None,
     force: Force = False,
 ) -> None:
-    """Write a task for `sky jobs launch` (SkyPilot 0.14), with the root in a bucket.
+    """Write a task for `sky jobs launch` of SkyPilot 0.14.
 
     Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --spot --root gs://my-studies/studies
     """
