@@ -62,12 +62,12 @@ def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, fold
     file.write_bytes(to_yaml({"study": NAME, "base": base, "seeds": seeds, "arms": arms}))
     environment = {**alone(), "TAETPU_CACHE": str(folder / "cache")}
     seconds, _ = timed(["-m", "taetpu", "run", str(file), "--root", str(root)], environment)
-    done = {name: json.loads((root / NAME / f"{name}.json").read_text()) for name in ("results", "times")}
-    trained = sum(len(arm["runs"]) for arm in done["results"]["arms"])
+    results = json.loads((root / NAME / "results.json").read_text())
+    trained = sum(len(arm["runs"]) for arm in results["arms"])
     if trained != (len(arms) + 1) * seeds or not (root / NAME / "report" / "index.html").exists():
         raise RuntimeError(f"the study is not whole: {trained} runs")
-    packs = [pack["seconds"] for pack in done["times"]["packs"].values()]
-    return {"seconds": seconds, "in_packs": sum(packs), "packs": len(packs), "results": done["results"]}
+    packs = [json.loads(file.read_text())["seconds"] for file in (root / NAME / "times").glob("*.json")]
+    return {"seconds": seconds, "in_packs": sum(packs), "packs": len(packs), "results": results}
 
 
 def run_peer(chosen: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:

@@ -151,9 +151,12 @@ class Bench:
         assert not outcome.failed, outcome.failed[0].error
 
     def places(self) -> list[Path]:
-        """Every file and folder that may be struck. `lock` holds nothing, and the report is only ever written."""
+        """Every file and folder that may be struck. Claims hold nothing, and the report is only ever written."""
         own = sorted(path.relative_to(self.source) for path in (self.source / "part/small").rglob("*"))
-        return [Path("data.txt"), *(path for path in own if path.name != "lock" and "report" not in path.parts)]
+        return [
+            Path("data.txt"),
+            *(path for path in own if path.name != "lock" and not {"report", "claims"} & {*path.parts}),
+        ]
 
     def fault(self, at: random.Random) -> Fault:
         """One at random: first what is struck, so that a checkpoint's many files do not draw all."""
@@ -274,7 +277,7 @@ def files(folder: StudyFolder) -> dict[str, bytes]:
     """The contents of a study by name, but for wall times and what was set aside."""
     root = Path(folder.where)
     found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
-    hidden = {"times", "times.json", "damaged", "report", "lock"}
+    hidden = {"times", "times.json", "damaged", "report", "lock", "claims"}
     return {name: path.read_bytes() for name, path in found.items() if not hidden & set(name.split("/"))}
 
 

@@ -74,7 +74,7 @@ def test_two_checkpoints_are_kept_and_one_gives_way_where_there_is_no_room_for_a
 
 
 GROWING = """
-for size in 16k 60k 64k 1100k 1400k 2100k; do
+for size in 16k 64k 68k 1100k 1400k 2100k; do
     mount -o remount,size=$size "$DISK"
     taetpu run s.yaml
     echo code $?

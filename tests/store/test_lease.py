@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fake_google.world import Fault, Refused, World
 
+from taetpu.core import scratch as scratches
 from taetpu.core.errors import UserError
 from taetpu.core.scratch import dead, lock_file, scratch, sweep
 from taetpu.store import lease
@@ -119,7 +120,9 @@ def test_local_clocks_do_not_matter(store: GcsStore, killed: None, monkeypatch: 
         pass
 
 
-def test_a_killed_holder_of_this_machine_is_seen_at_once(gs_root: str, store: GcsStore, start: Start):
+def test_a_killed_holder_of_this_machine_is_seen_at_once(
+    gs_root: str, store: GcsStore, start: Start, monkeypatch: pytest.MonkeyPatch
+):
     holder = start(HOLDS, gs_root)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "mine\n"
@@ -128,9 +131,25 @@ def test_a_killed_holder_of_this_machine_is_seen_at_once(gs_root: str, store: Gc
     holder.kill()
     holder.communicate()
     folder = Path(json.loads(store.read("s/lock"))["lock"]).parent
-    assert folder.exists()
+    (folder / "left").mkdir()
     with store.claim("s/lock"):
-        assert not folder.exists()  # what it left is swept
+        assert not (folder / "left").exists()
+    assert dead(folder / "lock")  # so that other claims of it are seen to be free
+    monkeypatch.setattr(scratches, "KEPT_SECONDS", -1)
+    sweep()
+    assert not folder.exists()
+
+
+def test_every_claim_of_a_killed_process_is_free_at_once(gs_root: str, store: GcsStore, start: Start):
+    """The first one that is taken removes what the process left."""
+    both = HOLDS.replace('.claim("s/lock"):', '.claim("s/lock"), open_store(sys.argv[1]).claim("s/claims/p"):')
+    holder = start(both, gs_root)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "mine\n"
+    holder.kill()
+    holder.communicate()
+    with store.claim("s/lock"), store.claim("s/claims/p"):
+        pass
 
 
 def test_renewals_keep_it(store: GcsStore, world: World, monkeypatch: pytest.MonkeyPatch):

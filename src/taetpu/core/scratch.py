@@ -7,13 +7,17 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from taetpu.core import disk
 from taetpu.core.runtime import cache_folder
 
-LOCK = "lock"
+LOCK, SWEPT = "lock", "swept"
+KEPT_SECONDS = 600
+"""For which the lock file of a process that is gone is kept; longer than a claim in a bucket lasts."""
 
 
 @cache
@@ -51,7 +55,19 @@ def dead(lock: Path) -> bool:
 
 
 def sweep() -> None:
-    """Remove the folders of processes that are gone."""
+    """Remove the folders of processes that are gone.
+
+    The lock file stays for a while: other claims of the same process are judged by it.
+    """
     for lock in scratch().parent.glob(f"*/{LOCK}"):
-        if dead(lock):
-            shutil.rmtree(lock.parent, ignore_errors=True)
+        if not dead(lock):
+            continue
+        swept = lock.with_name(SWEPT)
+        with suppress(OSError):  # another process sweeps at the same time
+            if swept.exists() and time.time() - swept.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(lock.parent)
+                continue
+            swept.touch()
+            for path in lock.parent.iterdir():
+                if path.name not in (LOCK, SWEPT):
+                    disk.remove(path)
