@@ -65,7 +65,8 @@ def test_apis(google: FakeGoogle, settings: Settings) -> None:
     assert run_check(doctor._apis, settings).status == "ok"
     google.project.services.remove("iap.googleapis.com")
     found = run_check(doctor._apis, settings)
-    assert (found.status, found.remedy) == ("fails", "gcloud services enable iap.googleapis.com")
+    assert found.status == "fails"
+    assert found.remedy == "gcloud services enable iap.googleapis.com --project=fake-project"
 
 
 @pytest.mark.parametrize(("bucket", "zones", "status"), [

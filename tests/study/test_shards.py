@@ -124,7 +124,7 @@ def test_the_command_given_again_trains_what_others_never_began(tmp_path: Path):
     expected, root = alone(tmp_path), tmp_path / "root"
     code, said = end(start(tmp_path, root, "--shard", "0/3"))
     assert code == 0
-    assert "4 packs of other shards are left" in said
+    assert "left to other processes: 4 packs" in said
     assert not (root / "many/results.json").exists()
     code, said = end(start(tmp_path, root, "--shard", "0/3"))
     assert code == 0, said
@@ -138,7 +138,7 @@ def test_stages_end_when_all_shards_have(tmp_path: Path, text: str, options: tup
     expected, root = alone(tmp_path, *options), tmp_path / "root"
     code, said = end(start(tmp_path, root, "--shard", "0/2", "--no-wait", *options))
     assert code == WAITING_EXIT_CODE == 75
-    assert "of other shards are left" in said
+    assert "left to other processes" in said
     workers = [start(tmp_path, root, "--shard", f"{index}/2", *options) for index in (1, 0)]
     assert [code for code, _ in map(end, workers)] == [0, 0]
     assert results(root) == expected

@@ -142,7 +142,8 @@ def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Comman
     """What will be made, where, what it costs, and when it ends."""
     from taetpu.cloud import rates
 
-    way = "spot" if spec.spot else f"reservation {spec.reservation}" if spec.reservation else "on demand"
+    reserved = f"reservation {spec.reservation}" if spec.api == "gce" else "any reservation of the project"
+    way = "spot" if spec.spot else reserved if spec.reservation else "on demand"
     size = f"{spec.tpu.chips} chips, {spec.tpu.hosts} host(s)"
     lines = [f"create {spec.name}: {spec.tpu.name}, {size}, {way}, {spec.api}"]
     lines += [f"  {'or' if zone != zones[0] else 'in'} {zone}: {rates.cost(spec, zone)}" for zone in zones[:6]]

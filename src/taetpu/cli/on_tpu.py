@@ -1,6 +1,7 @@
 """`taetpu run --on tpu`: train a study on Cloud TPUs, from no machine to its report and back to none."""
 
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,6 +64,10 @@ def run_on_tpu(
         return 0
     if there is None:
         confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes, dry_run=False)
+    else:
+        keep = keep or there.study != spec.study  # made for something else: it is not this command's to delete
+        tell(f"{spec.name} exists in {there.zone}; if it is lost, this is made in its place:")
+        tell(describe_plan(spec, zones))
     options = [word for one in sets for word in ("--set", one)]
     job = StudyJob(settings, spec, study, store, file, [*options, "--root", address, *words])
 
@@ -72,7 +77,7 @@ def run_on_tpu(
     with telling_what_runs(_still_running(spec, study)):
         code = supervise(make, job, Limits(spec.hours), settings, tell)
         fetch_report(store, study.name)
-        if keep:
+        if keep or code == 128 + signal.SIGTERM:
             tell(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
         else:
             making.down(spec.name, spec.owner, settings, tell)
@@ -142,7 +147,10 @@ class StudyJob:
         with _as_lost():
             patience = 6 * self.settings.poll_seconds
             jobs.follow(hosts, self.name, write, patience=patience, offsets=self.offsets)
-            codes = [one["rc"] for one in jobs.find(hosts, self.name).values()]
+            ended = jobs.find(hosts, self.name).values()
+            codes = [one["rc"] for one in ended]
+        if any(one["stopped"] for one in ended):  # by `taetpu tpu stop`
+            return 128 + signal.SIGTERM
         if None in codes or any(code >= 128 for code in codes):
             raise Lost("the study was ended by a signal")
         return max(codes)

@@ -132,7 +132,7 @@ def make_ready(
     settings: "Settings", spec: "Spec", zones: Sequence[str], *, yes: bool, dry_run: bool
 ) -> "Machine | None":
     """Confirm, make and prepare a machine; None after a dry run."""
-    from taetpu.cloud import startup
+    from taetpu.cloud import labels, startup
     from taetpu.cloud import up as making
     from taetpu.cloud.gcloud import CloudError
 
@@ -143,8 +143,11 @@ def make_ready(
         return None
     if not (there := making.existing(spec)):
         confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
-    elif there.state != "ready":
+    else:
         tell(f"{spec.name} exists in {there.zone}: {there.detail}")
+        if (minutes := there.labels.get(labels.MINUTES)) != f"{spec.hours * 60:.0f}":
+            hours = f"{int(minutes) / 60:.3g} h" if minutes and minutes.isdecimal() else "its hours"
+            tell(f"it keeps {hours} from its start, whatever --max-hours says; `taetpu tpu down` first to change that")
     left = (
         f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
         f"`taetpu tpu down {spec.name}` deletes it"
@@ -177,6 +180,8 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     unreachable: list[str] = []
     there = find(wanted, unreachable=unreachable)
     removed: list[Machine] = []
+    for machine in there:
+        making.check_owner(machine, label_value(settings.owner))
     if not there:
         tell(f"no machine {wanted!r}")
     if dry_run:
@@ -230,8 +235,8 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     if dry_run:
         print_commands([delete_command(one) for one in doomed], settings.project)
     elif doomed and confirm(_doomed(doomed), "Delete them?", yes=yes, dry_run=False):
-        for machine in doomed:
-            making.delete(machine, settings, tell)
+        with telling_what_runs("machines may still exist and cost money: repeat the command"):
+            making.delete_all(doomed, settings, tell)
     if as_json:
         show_json([asdict(one) for one in doomed])
     check_reached(unreachable)

@@ -95,6 +95,7 @@ def stop(request):
     path = os.path.join(JOBS, request["name"])
     pid = leader(path)
     if pid:
+        open(os.path.join(path, "stopped"), "w").close()
         for number, patience in ((signal.SIGTERM, request["grace"]), (signal.SIGKILL, 5.0)):
             try:
                 os.killpg(pid, number)
@@ -125,6 +126,7 @@ def describe(name):
     return {
         "name": name, "state": "ended" if code else "running" if alive else "lost", "rc": int(code) if code else None,
         "commands": job.get("commands", []), "folder": job.get("folder", ""), "pid": alive,
+        "stopped": os.path.exists(os.path.join(path, "stopped")),
         "bytes": os.path.getsize(log) if os.path.exists(log) else 0,
     }  # fmt: skip
 

@@ -6,17 +6,18 @@ from taetpu.cloud.gcloud import Command, command, read
 from taetpu.cloud.labels import OWNER
 from taetpu.cloud.settings import Settings
 
-UNFINISHED_DAYS = 7
-"""Days after which uploads that were never finished are deleted."""
 STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
 """USD per GB and month of the standard class in most US regions, by a copy of https://cloud.google.com/storage/pricing."""
 
 
 def create_command(name: str, region: str) -> Command:
-    """Create a bucket: no public access, no per-object rights, standard class."""
+    """Create a bucket: no public access, no per-object rights, standard class.
+
+    Without soft delete, whose default would bill each checkpoint for a week after a newer one replaced it.
+    """
     return command(
         "storage", "buckets", "create", f"gs://{name}", location=region, uniform_bucket_level_access=True,
-        public_access_prevention=True, default_storage_class="STANDARD",
+        public_access_prevention=True, default_storage_class="STANDARD", soft_delete_duration="0",
     )  # fmt: skip
 
 
@@ -50,11 +51,6 @@ def grant_command(name: str, account: str) -> Command:
     """Let a service account read and write a bucket's objects."""
     role = {"member": f"serviceAccount:{account}", "role": "roles/storage.objectAdmin"}
     return command("storage", "buckets", "add-iam-policy-binding", f"gs://{name}", **role)
-
-
-def region_of(name: str) -> str:
-    """The region of a bucket in lower case; "" where it cannot be read."""
-    return ((describe(name) or {}).get("location") or "").lower()
 
 
 def default_name(settings: Settings) -> str:

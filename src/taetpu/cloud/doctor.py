@@ -110,7 +110,8 @@ def _apis(settings: Settings) -> Check:
     listed = read(command("services", "list", enabled=True)) or []
     enabled = {one.get("config", {}).get("name") for one in listed}
     if missing := [api for api in APIS if api not in enabled]:
-        return Check("apis", "fails", f"off: {', '.join(missing)}", command("services", "enable", *missing).shown)
+        line = command("services", "enable", *missing, project=settings.project)
+        return Check("apis", "fails", f"off: {', '.join(missing)}", line.shown)
     return Check("apis", "ok", "enabled")
 
 
@@ -124,13 +125,15 @@ def _firewall(settings: Settings) -> Check:
         and not rule.get("disabled") and _opens_ssh(rule)
     ]  # fmt: skip
     world = [rule["name"] for rule in rules if "0.0.0.0/0" in rule.get("sourceRanges", ())]
+    through_iap = any(IAP_RANGE in rule.get("sourceRanges", ()) for rule in rules)
+    rule = {"network": settings.network, "allow": "tcp:22", "source_ranges": IAP_RANGE, "target_tags": TAG}
+    line = command("compute", "firewall-rules", "create", "taetpu-iap", project=settings.project, **rule)
     if world:
         problem = f"ssh is open to the whole internet: {', '.join(world)}"
-        return Check("network", "warning", problem, command("compute", "firewall-rules", "delete", *world).shown)
-    if any(IAP_RANGE in rule.get("sourceRanges", ()) for rule in rules):
+        close = command("compute", "firewall-rules", "delete", *world, project=settings.project).shown
+        return Check("network", "warning", problem, close if through_iap else f"{line.shown} && {close}")
+    if through_iap:
         return Check("network", "ok", f"ssh from Identity-Aware Proxy to {settings.network}")
-    rule = {"network": settings.network, "allow": "tcp:22", "source_ranges": IAP_RANGE, "target_tags": TAG}
-    line = command("compute", "firewall-rules", "create", "taetpu-iap", **rule)
     return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
 
 

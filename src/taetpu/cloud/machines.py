@@ -136,7 +136,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
     """
     common = {
         "zone": zone, "labels": labels.as_flag(spec.labels()), "async": True, "tags": TAG,
-        "metadata": f"enable-oslogin=FALSE,ssh-keys={spec.user}:{ssh_key}",
+        "metadata": f"enable-oslogin=FALSE,block-project-ssh-keys=TRUE,ssh-keys={spec.user}:{ssh_key}",
         "metadata_from_file": f"startup-script={startup}", "scopes": "cloud-platform",
         "service_account": spec.service_account, "network": spec.network,
     }  # fmt: skip

@@ -4,12 +4,14 @@ mkdir -p "$state"
 exec >>"$state/startup.log" 2>&1
 fail() { echo "$1" >"$state/failed"; exit 1; }
 rm -f "$state/ready" "$state/failed"
-[ -s "$state/expires" ] || echo $(($(date +%s) + minutes * 60)) >"$state/expires"
+[[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]] || echo $(($(date +%s) + minutes * 60)) >"$state/expires"
 
 # The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
+where="--zone=$zone --project=$project --quiet"
 case $api in
-  tpu-api) delete="gcloud compute tpus queued-resources delete $name --zone=$zone --project=$project --force --quiet" ;;
-  gce) delete="gcloud compute instances delete $name --zone=$zone --project=$project --quiet" ;;
+  tpu-api) delete="timeout 300 gcloud compute tpus queued-resources delete $name $where --force ||
+      timeout 300 gcloud compute tpus tpu-vm delete $name $where" ;; # a node may outlive its queued resource
+  gce) delete="timeout 300 gcloud compute instances delete $name $where" ;;
 esac
 cat >"$state/timer.sh" <<TIMER
 active() { # a running job, or somebody logged in
@@ -19,7 +21,7 @@ last=\$(date +%s)
 while :; do
   now=\$(date +%s)
   active && last=\$now
-  if [ \$now -ge \$(cat $state/expires) ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
+  if [ \$now -ge $(cat "$state/expires") ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
     $delete
   fi
   sleep 20

@@ -73,12 +73,14 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
         tell(error.problem.splitlines()[-1])
         machine = _make_again(make, limits, used, settings, tell)
     while True:
-        began = time.monotonic()
+        began, since = time.monotonic(), time.time()
         try:
             job.start(machine)
             return job.follow(machine)
         except Lost as error:
             used += (time.monotonic() - began) / 3600
+            if up.deleted_since(machine.name, since):
+                raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`") from error
             reason = loss(machine, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
         _delete(machine, settings, tell)

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from taetpu.cloud import labels
@@ -166,7 +167,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     Raises:
         NoCapacity, NoQuota, CloudError: it was refused or taken away.
     """
-    said = ""
+    said, began = "", time.time()
     while True:
         if machine.state == "ready":
             return machine
@@ -182,6 +183,8 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
         time.sleep(settings.poll_seconds)
         there = _find_patiently(machine, settings)
         if not there:
+            if deleted_since(machine.name, began):
+                raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
             if machine.api == "gce":  # Compute Engine removes an instance that it could not make
                 raise NoCapacity(f"{machine.name} disappeared from {machine.zone} before it was ready")
             raise CloudError(f"{machine.name} in {machine.zone} was deleted by somebody else")
@@ -238,14 +241,47 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
     unreachable: list[str] = []
     there = find(name, unreachable=unreachable)
     for machine in there:
-        if machine.owner != owner:
-            problem = f"{name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
-            raise CloudError(problem, remedy="Its owner can delete it.")
-    for machine in there:
-        delete(machine, settings, tell)
+        check_owner(machine, owner)
+    delete_all(there, settings, tell)
     check_reached(unreachable)
     forget(name, settings.project)
+    disk.write_file(_deleted_file(name), str(time.time()).encode(), replace=True)
     return there
+
+
+def deleted_since(name: str, began: float) -> bool:
+    """Return whether `down` was given for a machine on this computer after a time, in seconds since 1970."""
+    with suppress(OSError, ValueError):
+        return float(_deleted_file(name).read_text(encoding="utf-8")) > began
+    return False
+
+
+def _deleted_file(name: str) -> Path:
+    return state_folder() / "deleted" / name
+
+
+def check_owner(machine: Machine, owner: str) -> None:
+    """Raise `CloudError` where a machine belongs to somebody else."""
+    if machine.owner != owner:
+        problem = f"{machine.name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
+        raise CloudError(problem, remedy="Its owner can delete it.")
+
+
+def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> None:
+    """Delete machines, each of them whatever becomes of the others.
+
+    Raises:
+        CloudError: some could not be deleted; the first error, with the others printed.
+    """
+    errors: list[CloudError] = []
+    for machine in machines:
+        try:
+            delete(machine, settings, tell)
+        except CloudError as error:
+            tell(error.problem)
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def expired(owner: str, unreachable: list[str]) -> list[Machine]:

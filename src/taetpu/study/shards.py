@@ -85,6 +85,7 @@ class ShardWorker:
     wait: bool = True
     tracks: bool = False
     claim: ExitStack = field(default_factory=ExitStack)
+    waited_for: int = 0
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -121,12 +122,15 @@ class ShardWorker:
         Raises:
             SharesLeft: packs of other shares are left, and this process does not wait for them.
         """
+        planned_before = bool(stored_plans(self.folder))
         missing = missing_packs(study, self.folder, watcher, packing)
         if not missing:
             return []
         wanted = {run.id for run in study.runs()}
-        # Where this share was done before, the command was given again: to train what other processes did not.
-        again = any(wanted & {names[2] for names in plan.runs} for plan in self.share()) and not self.own(missing)
+        # Where this share was done before, the command was given again: to train what other processes did not. A share
+        # without packs helps as soon as another process has planned them.
+        nonempty = any(wanted & {names[2] for names in plan.runs} for plan in self.share())
+        again = not self.own(missing) and (nonempty or planned_before)
         tried, failed = set[str](), list[Failure]()
         self.claim.close()
         while missing := self.missing(wanted):
@@ -175,10 +179,12 @@ class ShardWorker:
         """
         packs = "1 pack" if left == 1 else f"{left} packs"
         if self.staged and self.wait:
-            watcher.waiting(f"{packs} of other shards")
+            if left != self.waited_for:
+                self.waited_for = left
+                watcher.waiting(f"{packs} of other shards")
             time.sleep(POLL_SECONDS)
             return
-        done = f"shard {self.shard.index}/{self.shard.count} is trained; {packs} of other shards are left"
+        done = f"shard {self.shard.index}/{self.shard.count} has nothing to train now; left to other processes: {packs}"
         if self.staged:
             raise SharesLeft(f"{done}, and more follows: give the same command again later", WAITING_EXIT_CODE)
         raise SharesLeft(
