@@ -181,3 +181,32 @@ def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.M
     assert "0.102 h" in run.printed
     assert asked == [{"validUntilDuration": "367s"}]
     check_nothing_left(google)
+
+
+@pytest.mark.slow
+def test_a_machine_that_was_made_for_something_else_is_kept(google: FakeGoogle, folder: Path):
+    up = Command(folder, "tpu", "up", "mine", "--type", "v6e-8", "--zone", "us-east5-b", "--spot", "--yes")
+    assert up.end() == 0, up.printed
+    (machine,) = google.hosts.vms.values()
+    run = Command(folder, *V6E, "--tpu", "mine", "--set", "train.steps=80")
+    assert run.end() == 0, run.printed
+    assert "at most $" in run.printed, "it may be made again"
+    assert "mine is kept" in run.printed
+    assert list(google.hosts.vms.values()) == [machine]
+
+
+@pytest.mark.slow
+def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
+    """Neither is a loss: no machine is made in place of one that the user ends."""
+    run = Command(folder, *V6E)
+    run.until(lambda: saved(google))
+    assert Command(folder, "tpu", "stop", "--tpu", NAME).end() == 0
+    assert run.end() == 143, run.printed
+    assert f"{NAME} is kept" in run.printed
+    again = Command(folder, *V6E)
+    again.until(lambda: "going on from step" in again.printed or "pack 2" in again.printed)
+    assert Command(folder, "tpu", "down", NAME, "--yes").end() == 0
+    assert again.end() == 2, again.printed
+    assert "was deleted by `taetpu tpu down`" in again.printed
+    assert [call.name for call in google.world.changes()].count("instances.insert") == 1
+    check_nothing_left(google)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from taetpu.cloud import supervise as module
-from taetpu.cloud.gcloud import NoCapacity, Preempted
+from taetpu.cloud import up
+from taetpu.cloud.gcloud import CloudError, NoCapacity, Preempted
 from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits, Lost, supervise
@@ -135,3 +136,20 @@ def test_a_machine_that_is_taken_before_it_is_ready_is_made_again(monkeypatch: p
 def test_where_no_machine_can_be_had_at_first_it_ends(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(NoCapacity):
         Scene([], first=NoCapacity("the zone has none")).run(Limits(10), monkeypatch)
+
+
+def test_each_machine_is_deleted_whatever_becomes_of_the_others(monkeypatch: pytest.MonkeyPatch):
+    machines = [Machine(name, "us-east5-b", "gce", "t", "ready", "", {}) for name in ("a", "b", "c")]
+    tried: list[str] = []
+
+    def delete(machine: Machine, *_: object) -> None:
+        tried.append(machine.name)
+        if machine.name != "c":
+            raise CloudError(f"{machine.name} cannot be deleted")
+
+    monkeypatch.setattr(up, "delete", delete)
+    said: list[str] = []
+    with pytest.raises(CloudError, match="a cannot be deleted"):
+        up.delete_all(machines, Settings(), said.append)
+    assert tried == ["a", "b", "c"]
+    assert said == ["a cannot be deleted", "b cannot be deleted"]
