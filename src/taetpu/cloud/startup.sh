@@ -7,11 +7,13 @@ rm -f "$state/ready" "$state/failed"
 [[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]] || echo $(($(date +%s) + minutes * 60)) >"$state/expires"
 
 # The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
-where="--zone=$zone --project=$project --quiet"
 case $api in
-  tpu-api) delete="timeout 300 gcloud compute tpus queued-resources delete $name $where --force ||
-      timeout 300 gcloud compute tpus tpu-vm delete $name $where" ;; # a node may outlive its queued resource
-  gce) delete="timeout 300 gcloud compute instances delete $name $where" ;;
+  tpu-api)
+    delete="gcloud compute tpus queued-resources delete $name --zone=$zone --project=$project --force --quiet"
+    orphan="gcloud compute tpus tpu-vm delete $name --zone=$zone --project=$project --quiet" ;; # outlives its request
+  gce)
+    delete="gcloud compute instances delete $name --zone=$zone --project=$project --quiet"
+    orphan=false ;;
 esac
 cat >"$state/timer.sh" <<TIMER
 active() { # a running job, or somebody logged in
@@ -21,8 +23,10 @@ last=\$(date +%s)
 while :; do
   now=\$(date +%s)
   active && last=\$now
-  if [ \$now -ge $(cat "$state/expires") ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
-    $delete
+  end=\$(cat "$state/expires")
+  [[ \$end =~ ^[0-9]+\$ ]] || end=$(cat "$state/expires") # the file is damaged: the end as it was
+  if [ \$now -ge \$end ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
+    timeout 300 $delete || timeout 300 $orphan
   fi
   sleep 20
 done
