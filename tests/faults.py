@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -120,16 +121,18 @@ KINDS: dict[str, Callable[[Path, random.Random], None]] = {"flip": flip, "cut": 
 
 
 class Bench:
-    """A reference, a study that is partly done, and what is compared."""
+    """A reference, a study that is partly done, and what is compared. To be left by `with`: it replaces functions."""
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.replaced = ExitStack()
         source = folder / "source"
         source.mkdir()
         (source / "study.yaml").write_text(STUDY)
         (source / "data.txt").write_text(TEXT)
         self.study = load_study(source / "study.yaml")
-        share_programs(self.study)
+        for place, name, function in shared_programs(self.study):
+            self.replaced.enter_context(mock.patch.object(place, name, function))
         whole = self.open(source / "whole")
         self.train(whole, Watcher())
         self.whole = files(whole)
@@ -141,6 +144,12 @@ class Bench:
         self.part = files(part)
         shutil.rmtree(source / "whole")
         self.source = source
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.replaced.close()
 
     def open(self, root: Path) -> StudyFolder:
         return StudyFolder(open_store(root), self.study.name)
@@ -248,8 +257,8 @@ class Bench:
         self.check_whole(folder)
 
 
-def share_programs(study: Study) -> None:
-    """Compile, and prove the arms, once, and draw no charts: this is about files."""
+def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Compile, and prove the arms, once, and draw no charts: this is about files. What is replaced, where, by what."""
     made: dict[str, Any] = {}
     build_program, prove = trainer.Program, run.proved
 
@@ -260,9 +269,9 @@ def share_programs(study: Study) -> None:
         return made[key]
 
     proof = prove(study)
-    trainer.Program = program  # type: ignore[misc,assignment]
-    run.proved = lambda one: proof if one is study else prove(one)
-    run.build = read_for_report
+    yield trainer, "Program", program
+    yield run, "proved", lambda one: proof if one is study else prove(one)
+    yield run, "build", read_for_report
 
 
 def read_for_report(folder: StudyFolder) -> dict[str, str]:
@@ -322,8 +331,7 @@ def main() -> int:
     began, at = time.monotonic(), random.Random(given.seed)
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     came, broken = Counter[tuple[str, str]](), []
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        bench = Bench(Path(folder).resolve())
+    with tempfile.TemporaryDirectory(dir=place) as folder, Bench(Path(folder).resolve()) as bench:
         ready = time.monotonic() - began
         for _ in range(number):
             fault = bench.fault(at)

@@ -29,19 +29,23 @@ class Killer:
     """Kills a process at its n-th call.
 
     Args:
+        changing: count from the first call that changes something, not from the first of all: how often the state is
+            read before that differs from time to time.
         way: `before` and `after`: with its gcloud, before the call is answered, or when what it asks for is done.
             `alone`: without its gcloud, which goes on.
     """
 
-    def __init__(self, cloud: FakeGoogle, number: int, way: str):
+    def __init__(self, cloud: FakeGoogle, number: int, way: str, *, changing: bool):
         self.cloud, self.number, self.way, self.seen = cloud, number, way, 0
+        self.counting = not changing
         self.process: subprocess.Popen[str] | None = None
         self.struck: Call | None = None
 
     def __call__(self, call: Call, moment: Moment) -> None:
         if call.service == "fake" or self.struck or not self.process:
             return
-        self.seen += moment == "before"
+        self.counting = self.counting or call.changes
+        self.seen += self.counting and moment == "before"
         if self.seen < self.number or moment != ("after" if self.way == "after" else "before"):
             return
         self.struck = call
@@ -54,9 +58,11 @@ class Killer:
             raise Cut
 
 
-def strike(cloud: FakeGoogle, words: Sequence[str], number: int, way: str) -> Call | None:
+def strike(
+    cloud: FakeGoogle, words: Sequence[str], number: int, way: str = "before", *, changing: bool = False
+) -> Call | None:
     """Run a command that is killed at its n-th call; the call, or None where it ended before."""
-    killer = Killer(cloud, number, way)
+    killer = Killer(cloud, number, way, changing=changing)
     with cloud.world.lock:
         killer.process = start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         cloud.world.watch = killer
@@ -69,25 +75,29 @@ def strike(cloud: FakeGoogle, words: Sequence[str], number: int, way: str) -> Ca
 @pytest.mark.parametrize("api", UP)
 def test_up(google: FakeGoogle, api: str) -> None:
     succeed(*UP[api])
-    calls = [call for call in google.world.calls if call.service != "fake"]
-    created = [call.name for call in calls].index(CREATES[api])
-    assert created > 3
-    clear(google)
-    for number in range(1, created + 1):
-        assert strike(google, UP[api], number, "before")
+    for number in range(1, before_changes(google) + 1):
+        clear(google)
+        assert strike(google, UP[api], number)
         assert google.left() == []
     finish_up(google, api)
     for way in ("before", "after", "alone"):
-        struck = strike(google, UP[api], created + 1, way)
+        struck = strike(google, UP[api], 1, way, changing=True)
         assert struck
         assert struck.name == CREATES[api]
         finish_up(google, api)
-    number = created + 2
-    while strike(google, UP[api], number, "before"):
+    number = 2
+    while strike(google, UP[api], number, changing=True):
         finish_up(google, api)
         number += 1
     finish_up(google, api)
-    assert number > created + 2
+    assert number > 2
+
+
+def before_changes(cloud: FakeGoogle) -> int:
+    """The number of calls before the first that changed something."""
+    number = [call.changes for call in cloud.world.calls if call.service != "fake"].index(True)
+    assert number > 2
+    return number
 
 
 def finish_up(cloud: FakeGoogle, api: str) -> None:
@@ -104,26 +114,24 @@ def test_down(google: FakeGoogle, api: str) -> None:
     make(google, api)
     google.world.calls.clear()
     succeed(*DOWN)
-    calls = [call for call in google.world.calls if call.service != "fake"]
-    deleted = next(number for number, call in enumerate(calls) if call.changes)
+    before = before_changes(google)
     make(google, api)
-    for number in range(1, deleted + 1):
-        assert strike(google, DOWN, number, "before")
+    for number in range(1, before + 1):
+        assert strike(google, DOWN, number)
         assert names(google, api) == ["box"]
     for way in ("before", "after", "alone"):
         make(google, api)
-        struck = strike(google, DOWN, deleted + 1, way)
+        struck = strike(google, DOWN, 1, way, changing=True)
         assert struck
-        assert struck.changes
         finish_down(google)
-    number = deleted + 2
+    number = 2
     make(google, api)
-    while strike(google, DOWN, number, "before"):
+    while strike(google, DOWN, number, changing=True):
         finish_down(google)
         make(google, api)
         number += 1
     assert google.left() == []
-    assert number > deleted + 2
+    assert number > 2
 
 
 def finish_down(cloud: FakeGoogle) -> None:

@@ -22,26 +22,26 @@ def test_fifty_faults():
 
 @pytest.mark.slow
 def test_a_lost_record_of_a_run_that_has_begun_is_reported(tmp_path: Path):
-    bench = Bench(tmp_path)
-    records = sorted(bench.source.glob("part/small/runs/low-lr/*/config.json"))
-    assert len(records) == 2
-    for place in records:
-        assert bench.strike(Fault("remove", place.relative_to(bench.source)), random.Random(0)) == "repaired"
+    with Bench(tmp_path) as bench:
+        records = sorted(bench.source.glob("part/small/runs/low-lr/*/config.json"))
+        assert len(records) == 2
+        for place in records:
+            assert bench.strike(Fault("remove", place.relative_to(bench.source)), random.Random(0)) == "repaired"
 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_between_its_evaluation_and_its_result_is_not_damaged(tmp_path: Path):
-    bench = Bench(tmp_path)
-    folder = bench.open(bench.source / "part")
-    done = [run for run in folder.runs() if run.status() == "done"]
-    left = [run for run in folder.runs() if run.status() != "done"]
-    assert left
-    for run in left:  # of any values, since it is written again
-        run.write_evaluation(done[0].evaluation())
-    told = Told()
-    bench.train(folder, told)
-    assert told.lines == []
-    bench.check_whole(folder)
+    with Bench(tmp_path) as bench:
+        folder = bench.open(bench.source / "part")
+        done = [run for run in folder.runs() if run.status() == "done"]
+        left = [run for run in folder.runs() if run.status() != "done"]
+        assert left
+        for run in left:  # of any values, since it is written again
+            run.write_evaluation(done[0].evaluation())
+        told = Told()
+        bench.train(folder, told)
+        assert told.lines == []
+        bench.check_whole(folder)
 
 
 @pytest.mark.nightly
