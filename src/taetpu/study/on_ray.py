@@ -10,6 +10,7 @@ Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest
 
 import logging
 import platform
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -32,6 +33,7 @@ from taetpu.train.watch import Watcher
 RETRIES = 20
 """How often Ray starts a pack again whose node or process died."""
 POLL_SECONDS = 0.5
+CONNECT_SECONDS = 10.0
 HELD_SECONDS = 120.0
 """How long a task waits for the claim of its forerunner, whose host may be gone."""
 
@@ -219,14 +221,22 @@ def connected(address: str | None) -> Iterator[None]:
     except ImportError:
         raise UserError("ray is not installed", remedy="pip install 'taetpu[ray]'") from None
     try:
+        _check_answers(address or "")
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         remedy = "Start it with `ray start --head`, and name HOST:6379."
         raise UserError(f"no Ray cluster at {address}: {error}", path=("--address",), remedy=remedy) from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `OSError` where nobody listens at an address HOST:PORT: Ray itself tries for minutes, and can hang."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def shared_root(root: str) -> str:
