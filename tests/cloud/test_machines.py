@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from tests.cloud.commands import DOWN, ZONE, succeed, taetpu
+from tests.cloud.commands import DOWN, ZONE, start, succeed, taetpu
 from tests.fake_google.cloud import FakeGoogle
 
 from taetpu.cloud import bucket, gcloud, labels, machines, rates, up
@@ -171,6 +171,51 @@ def test_what_another_owner_lost_is_left_alone(google: FakeGoogle, settings: Set
     with pytest.raises(gcloud.CloudError, match="already exists"):
         make(settings)
     assert google.left() == before
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_make_one_machine(google: FakeGoogle) -> None:
+    words = ("tpu", "up", "box", "--type", "v5e-8", "--yes", "--zone")
+    both = [start((*words, zone), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for zone in (ZONE, FAR)]
+    printed = [one.communicate()[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], printed
+    assert google.hosts.booted == ["box"]
+    assert any("waiting for another" in one for one in printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+def test_two_computers_at_once_keep_the_machine_requested_first(
+    google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    first = make(settings, api)
+    tpu = resolve("v6e-8")
+    spec = Spec("box", tpu, first.api, "me", 1.0, rates.runtime_for(tpu, first.api))
+    with monkeypatch.context() as patch:
+        patch.setattr(up, "existing", lambda spec: None)  # asked before the other's machine was listed
+        time.sleep(1.1)  # requests have the time in seconds
+        kept = up.make(spec, [FAR], settings, silent)
+    assert kept.zone == ZONE
+    assert [one.zone for one in machines.find("box")] == [ZONE]
+
+
+@pytest.mark.slow
+def test_several_machines_of_a_name_are_said(
+    google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(settings)
+    tpu = resolve("v6e-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(up, "existing", lambda spec: None)
+        patch.setattr(up, "_keep_first", lambda made, settings, tell: made)
+        up.make(Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent)
+    for words in (("tpu", "up", "box", "--type", "v6e-8", "--api", "tpu-api", "--yes"), ("tpu", "status", "box")):
+        done = taetpu(*words)
+        assert done.returncode == 2, done.stdout
+        for part in (ZONE, FAR, "taetpu tpu down box"):
+            assert part in " ".join(done.stderr.split())
+    assert taetpu(*DOWN).returncode == 0
+    assert google.left() == []
 
 
 @pytest.mark.slow

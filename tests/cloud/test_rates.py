@@ -26,11 +26,16 @@ def test_the_worst_case_is_chips_times_hours_times_rate() -> None:
         assert f"${cost.most:.2f}" in str(cost)
 
 
-def test_a_rate_of_another_region_gives_no_worst_case() -> None:
-    cost = rates.cost(spec(), "europe-north9-z")
+def test_an_unknown_rate_is_said_with_the_dearest_one_that_is_known_and_keeps_no_limit() -> None:
+    cost_spec = spec()
+    cost = rates.cost(cost_spec, "europe-north9-z")
     assert cost.rate.elsewhere
     assert cost.most is None
-    assert "another region" in str(cost)
+    assert cost.rate.usd == max(
+        one.usd or 0.0 for one in (rates.rate(cost_spec.tpu, zone, False) for zone in known(cost_spec))
+    )
+    assert "rate unknown" in str(cost)
+    assert f"at most ${8 * 4.0 * cost.rate.usd:.2f}" in str(cost)
 
 
 def test_a_zone_is_affordable_up_to_its_worst_case_exactly() -> None:

@@ -39,6 +39,7 @@ def test_variables_override_the_file(tmp_path: Path, name: str) -> None:
 
 def test_every_field_has_a_variable(tmp_path: Path) -> None:
     given = {"user": "me", "bucket": "my-bucket", "region": "us-east5", "service_account": "a@b"}
+    given["subnetwork"] = "mine"
     given |= {name: text for name, (text, _) in VARIABLES.items()}
     for name, field in Settings.model_fields.items():
         text = given.get(name, str(field.default or "1"))
@@ -57,6 +58,8 @@ MISTAKES = {
     'region = "us-east5-b"': ("region", "us-east5"),
     'secrets = ["a b"]': ("secrets", "WANDB_API_KEY"),
     'api = "gke"': ("api", "gce"),
+    'network = "a,b=c"': ("network", "a,b=c"),
+    'service_account = "a@b,c=d"': ("service_account", "a@b,c=d"),
     'servise_account = "x@y"': ("servise_account", "service_account"),
     'key_file = "key.json"': ("key_file", "gcloud auth login"),
 }
@@ -82,9 +85,11 @@ def test_files_that_are_not_settings_are_refused(tmp_path: Path, text: str, said
     assert said in str(raised.value)
 
 
-def test_an_invalid_variable_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="max_hours"):
+def test_an_invalid_variable_is_named_and_not_the_file(tmp_path: Path) -> None:
+    write(tmp_path, '[cloud]\nproject = "my-project"\n')
+    with pytest.raises(UserError, match="TAETPU_MAX_HOURS") as raised:
         read_settings(tmp_path, {"TAETPU_MAX_HOURS": "many"})
+    assert "taetpu.toml" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("before", "after"), [

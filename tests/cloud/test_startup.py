@@ -59,6 +59,24 @@ def test_it_deletes_its_machine_at_its_end_also_after_a_reboot(
     assert ("box", 0) not in google.hosts.vms
 
 
+def test_a_machine_that_boots_late_ends_when_its_label_says(google: FakeGoogle, settings: Settings) -> None:
+    now = int(time.time())
+    google.hosts.programs["date"] = f"echo {now + 3 * 3600}\n"
+    _, state = make(google, settings, "tpu-api", hours=2.0)
+    assert int((state / "expires").read_text()) == pytest.approx(now + 2 * 2.0 * 3600, abs=30)
+
+
+def test_a_machine_that_cannot_reach_google_is_not_ready(google: FakeGoogle, settings: Settings) -> None:
+    google.world.faults.append(Fault("queuedResources.get", Refused(7, "denied"), times=1000))
+    google.hosts.programs["sleep"] = FAST_SLEEP
+    use_project(settings.project)
+    tpu = resolve("v6e-8")
+    spec = Spec("box", tpu, "tpu-api", "me", 2.0, rates.runtime_for(tpu, "tpu-api"))
+    machine = up.make(spec, [ZONE], settings, lambda line: None)
+    with pytest.raises(startup.NotSetUp, match=r"cannot read box.*Private Google Access"):
+        startup.prepare(machine, settings, lambda line: None)
+
+
 def test_a_delete_that_fails_is_repeated(google: FakeGoogle, settings: Settings) -> None:
     google.world.faults.append(Fault("queuedResources.delete", Refused(13, "internal"), times=2))
     _, state = make(google, settings, "tpu-api")

@@ -58,10 +58,19 @@ for pid in $pids; do
 done
 exit $code
 """
+SYSTEMD_RUN = """\
+unset HOME PATH # as in a real unit
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --setenv=*) export "${1#--setenv=}" ;; esac
+  shift
+done
+setsid=/usr/bin/setsid
+exec $setsid -f "$@" </dev/null >/dev/null 2>&1
+"""
 PROGRAMS = {
     "systemctl": "exit 3\n",  # the timer is not active
     "pgrep": PGREP,
-    "systemd-run": 'while [ "${1#--}" != "$1" ]; do shift; done\nsetsid -f "$@" </dev/null >/dev/null 2>&1\n',
+    "systemd-run": SYSTEMD_RUN,
 }
 
 

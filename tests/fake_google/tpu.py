@@ -30,6 +30,7 @@ class Tpu:
             ("acceleratorTypes.get", "GET", f"{place}/acceleratorTypes/(?P<type>[^/]+)", self.accelerator_type),
             ("queuedResources.create", "POST", f"{place}/queuedResources", self.create),
             ("queuedResources.list", "GET", f"{place}/queuedResources", self.list_requests),
+            ("queuedResources.get", "GET", f"{place}/queuedResources/(?P<name>[^/]+)", self.get),
             ("queuedResources.delete", "DELETE", f"{place}/queuedResources/(?P<name>[^/]+)", self.delete),
             ("nodes.list", "GET", f"{place}/nodes", self.list_nodes),
             ("nodes.getGuestAttributes", "POST", f"{place}/nodes/(?P<name>[^/]+):getGuestAttributes", self.attributes),
@@ -67,6 +68,12 @@ class Tpu:
         for one in found:
             self._advance(one)
         return self._listed(request, "queuedResources", found)
+
+    def get(self, request: Request) -> Any:
+        full = self._full(request.parts["zone"], "queuedResources", request.parts["name"])
+        if full not in self.world.table(REQUESTS):
+            raise Refused(5, f"Resource '{full}' was not found")
+        return self.world.table(REQUESTS)[full]
 
     def list_nodes(self, request: Request) -> Any:
         found = [one for one in self.world.table(NODES).values() if self._is_in(one, request.parts["zone"])]

@@ -221,13 +221,14 @@ def telling_what_runs(words: str) -> Iterator[None]:
 
 
 def find_machine(settings: "Settings", name: str | None) -> "Machine":
-    """Return a machine by name, the ready one where several exist.
+    """Return a machine by name, the ready one beside others that are lost.
 
     Raises:
-        CloudError: there is none.
+        CloudError: there is none, or several are ready.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
+    from taetpu.cloud.up import check_one
     from taetpu.core.errors import suggest
 
     wanted = machine_name(settings, name)
@@ -236,6 +237,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     if not there:
         hint = suggest(wanted, (one.name for one in machines)) if machines else "`taetpu tpu up` makes one."
         raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
+    check_one([one for one in there if one.state == "ready"])
     return there[0]
 
 

@@ -67,7 +67,7 @@ def zones(
         show_json({"type": tpu.name, "spot": spot, "dated": rates.dated(), "zones": rows})
         return
     show_table([_zone_cells(row) for row in rows])
-    say(f"Rates of {rates.dated()}; ~ is the rate of another region. Listed zones may have no machine free.")
+    say(f"Rates of {rates.dated()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
 
 
 def _listed(tpu: Any, zone: str) -> bool:

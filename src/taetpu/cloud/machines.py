@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from taetpu.cloud import labels
 from taetpu.cloud.gcloud import Command, OutcomeUnknown, command, read, read_places
-from taetpu.core.chips import Slice
+from taetpu.core.chips import Slice, generations
 
 Api = Literal["gce", "tpu-api"]
 State = Literal["queued", "starting", "ready", "stopped", "lost", "deleting", "unknown"]
@@ -53,7 +53,7 @@ class Machine:
     Attributes:
         detail: the API's own words for its state, with the reason of a failure.
         has_request: a queued resource belongs to it, which keeps quota until it is deleted.
-        created: ISO time.
+        created: ISO time of the request.
     """
 
     name: str
@@ -264,7 +264,7 @@ def _tpu(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> M
             Worker(end.get("ipAddress", ""), end.get("accessConfig", {}).get("externalIp", ""))
             for end in (node or {}).get("networkEndpoints", ())
         ),
-        created=(node or request or {}).get("createTime", ""),
+        created=(request or node or {}).get("createTime", ""),
         spot="spot" in (request or {}) or bool((node or {}).get("schedulingConfig", {}).get("spot")),
         has_request=request is not None,
     )
@@ -294,11 +294,17 @@ def _instance(told: Mapping[str, Any]) -> Machine:
     # Compute Engine's SUSPENDED means that somebody paused the instance, the TPU API's that the machine was taken away.
     state = "stopped" if status.startswith("SUSPEND") else STATES.get(status, "unknown")
     return Machine(
-        name=told["name"], zone=_last(told["zone"]), api="gce", type=kind, state=state, detail=status,
+        name=told["name"], zone=_last(told["zone"]), api="gce", type=_slice_name(kind), state=state, detail=status,
         labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),
         workers=(Worker(interfaces[0].get("networkIP", ""), external, told["name"]),),
         spot=scheduling.get("provisioningModel") == "SPOT",
     )  # fmt: skip
+
+
+def _slice_name(machine_type: str) -> str:
+    """The name of the slice that a machine type has, such as `v6e-8`; the type itself where none is known."""
+    slices = (one for chip in generations() for one in chip.slices())
+    return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 
 
 def _place(full: str) -> tuple[str, str]:

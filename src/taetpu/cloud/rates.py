@@ -18,7 +18,7 @@ from taetpu.core.errors import UserError, suggest
 
 @dataclass(frozen=True)
 class Rate:
-    """USD per chip-hour; None where the table has none. `elsewhere`: it is the cheapest US region's, not this one's."""
+    """USD per chip-hour; None where none is known. `elsewhere`: of the dearest known region; this one's is unknown."""
 
     usd: float | None
     elsewhere: bool = False
@@ -38,15 +38,16 @@ class Cost:
 
     @property
     def most(self) -> float | None:
-        """The cost if the machine runs for all of its hours; None where the zone's rate is unknown."""
+        """The cost if the machine runs for all of its hours; None where the region's rate is unknown."""
         return None if self.hourly is None or self.rate.elsewhere else self.hourly * self.hours
 
     def __str__(self) -> str:
         if self.hourly is None:
-            return "rate unknown"
-        if self.most is None:
-            return f"about ${self.hourly:.2f}/h (rate of another region)"
-        return f"${self.hourly:.2f}/h, at most ${self.most:.2f} in {self.hours:.3g} h"
+            return "rate unknown, and so is the most that it can cost"
+        most = f"at most ${self.hourly * self.hours:.2f} in {self.hours:.3g} h"
+        if self.rate.elsewhere:
+            return f"rate unknown; ${self.hourly:.2f}/h, {most} if it is that of the dearest known region"
+        return f"${self.hourly:.2f}/h, {most}"
 
 
 @cache
@@ -113,8 +114,11 @@ def runtime_for(tpu: Slice, api: Api) -> str:
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
     """The rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
-    own = _table()["rates"].get(tpu.generation.name, {}).get(region(zone))
-    return Rate(own[spot]) if own else Rate(tpu.generation.usd_per_chip_hour(spot), elsewhere=True)
+    known = _table()["rates"].get(tpu.generation.name, {})
+    if own := known.get(region(zone)):
+        return Rate(own[spot])
+    usd = [tpu.generation.usd_per_chip_hour(spot), *(pair[spot] for pair in known.values())]
+    return Rate(max((one for one in usd if one is not None), default=None), elsewhere=True)
 
 
 def cost(spec: Spec, zone: str, hours: float | None = None) -> Cost:

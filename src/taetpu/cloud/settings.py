@@ -25,7 +25,9 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "region": (r"[a-z]+-[a-z]+\d+", "a region, such as us-east5"),
     "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
     "user": (r"[a-z_][a-z0-9_-]{0,31}", "a login of Linux"),
-    "service_account": (r"[^@\s/]+@[^@\s/]+", "an e-mail address, NAME@PROJECT.iam.gserviceaccount.com"),
+    "service_account": (r"[^@\s/,]+@[^@\s/,]+", "an e-mail address, NAME@PROJECT.iam.gserviceaccount.com"),
+    "network": (r"[a-z][a-z0-9/-]*", "the name of a network"),
+    "subnetwork": (r"[a-z][a-z0-9/-]*", "the name of a subnetwork"),
     "zones": (ZONE, "a list of zones, such as us-east5-b"),
     "secrets": (r"[A-Za-z_]\w*(=[\w-]{1,255})?", "names of secrets, as in WANDB_API_KEY or WANDB_API_KEY=my-secret"),
 }
@@ -121,12 +123,13 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
     environment = os.environ if environment is None else environment
     file = find_file(folder or Path.cwd())
     values = _read_table(file) if file else {}
-    for name in Settings.model_fields:
-        if text := environment.get(f"{PREFIX}{name.upper()}", ""):
-            values[name] = _parse(name, text)
+    variables = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    given = {name: _parse(name, text) for name, one in variables.items() if (text := environment.get(one, ""))}
     try:
-        settings = load(Settings, values, (TABLE,))
+        settings = load(Settings, values | given, (TABLE,))
     except UserError as error:
+        if (name := str(error.path[1] if len(error.path) > 1 else "")) in given:
+            raise UserError(error.problem, path=(variables[name],), remedy=error.remedy) from None
         raise error.at(file=file) if file else error from None
     project = settings.project or environment.get("GOOGLE_CLOUD_PROJECT", "")
     owner = settings.owner or environment.get("USER", "") or _login()

@@ -238,6 +238,9 @@ def public_key() -> str:
 def state_folder() -> Path:
     """Where keys, ssh configurations and startup scripts are kept: `$XDG_STATE_HOME/taetpu`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    if "," in str(base):
+        problem = f"{str(base)!r} contains a comma, at which gcloud divides lists of files"
+        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set it to a folder without one.")
     return Path(base) / "taetpu"
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 
-from taetpu.cloud import transfer
+from taetpu.cloud import labels, transfer
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
@@ -43,7 +43,8 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
     """The startup script of a machine: bash, run as root at every boot."""
     values = {
         "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
-        "minutes": f"{spec.hours * 60:.0f}", "idle": str(settings.idle_minutes if spec.tpu.hosts == 1 else 0),
+        "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[labels.EXPIRES],
+        "idle": str(settings.idle_minutes if spec.tpu.hosts == 1 else 0),
     }  # fmt: skip
     lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
     script = files("taetpu.cloud").joinpath("startup.sh").read_text(encoding="utf-8")

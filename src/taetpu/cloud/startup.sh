@@ -1,10 +1,14 @@
-# Runs as root on each host at every boot, after lines that set name, project, zone, api, minutes, idle and image.
+# Runs as root on each host at every boot, after lines that set name, project, zone, api, minutes, latest, idle and image.
+export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin:/usr/lib/google-cloud-sdk/bin" # systemd sets neither for gcloud
 state="${STATE_DIRECTORY:-/var/lib/taetpu}"
 mkdir -p "$state"
 exec >>"$state/startup.log" 2>&1
 fail() { echo "$1" >"$state/failed"; exit 1; }
 rm -f "$state/ready" "$state/failed"
-[[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]] || echo $(($(date +%s) + minutes * 60)) >"$state/expires"
+if ! [[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]]; then
+  end=$(($(date +%s) + minutes * 60))
+  echo $((end < latest ? end : latest)) >"$state/expires" # latest: of the machine's label
+fi
 
 # The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
 case $api in
@@ -32,9 +36,18 @@ while :; do
 done
 TIMER
 systemctl is-active --quiet taetpu-timer ||
-  systemd-run --quiet --unit=taetpu-timer --property=Restart=always --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
+  systemd-run --quiet --unit=taetpu-timer --setenv=HOME="$HOME" --setenv=PATH="$PATH" --property=Restart=always --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
-[ "$api" = gce ] || command -v gcloud >/dev/null || fail "no gcloud: the machine could not delete itself"
+if [ "$api" = tpu-api ]; then # nothing else ends it: it must be able to reach Google as its account
+  command -v gcloud >/dev/null || fail "no gcloud: the machine could not delete itself"
+  for pause in 0 5 20 60 end; do
+    [ $pause != end ] || fail "gcloud cannot read $name: the machine could not delete itself. Does its network have \
+Cloud NAT or Private Google Access?"
+    sleep $pause
+    timeout 60 gcloud compute tpus queued-resources describe "$name" --zone="$zone" --project="$project" --quiet \
+      --format=none && break
+  done
+fi
 
 packages=()
 command -v rsync >/dev/null || packages+=(rsync)

@@ -8,7 +8,7 @@ import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def existing(spec: Spec) -> Machine | None:
     there = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
     if not there:
         return None
+    check_one(there)
     machine = there[0]
     if machine.owner != spec.owner:
         problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
@@ -60,10 +61,18 @@ def existing(spec: Spec) -> Machine | None:
     return machine
 
 
+def check_one(machines: Sequence[Machine]) -> None:
+    """Raise `CloudError` where several machines have one name: two computers may have made them at the same time."""
+    if len(machines) > 1:
+        problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
+        raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes all of them.")
+
+
 def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
     """Return the machine of a spec in state ready: the one that exists, else one made in the first zone that has it.
 
-    What an attempt leaves behind that is not a running machine is deleted.
+    What an attempt leaves behind that is not a running machine is deleted. Calls for one name on one computer wait for
+    each other. Where another computer makes a machine of this name at the same time, the one requested first is kept.
 
     Raises:
         NoCapacity: no zone has one.
@@ -71,8 +80,13 @@ def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Ma
         OutcomeUnknown: whether it was made could not be found out; it may exist.
         CloudError: Google refused it, or `existing` does.
     """
-    _await_changes(spec.name, tell)
-    check_can_delete_itself(spec, settings.project)
+    with _alone(f"{spec.name}.making", tell, f"waiting for another `taetpu tpu up` of {spec.name}"):
+        _await_changes(spec.name, tell)
+        check_can_delete_itself(spec, settings.project)
+        return _make(spec, zones, settings, tell)
+
+
+def _make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
     there = existing(spec)
     refusals: list[CloudError] = []
     for zone in dict.fromkeys([there.zone, *zones] if there else zones):
@@ -88,12 +102,20 @@ def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Ma
             there = None
             refusals.append(refusal)
             continue
-        if refusals:  # a request that was thought refused may have been granted late
-            for other in find(spec.name):
-                if other.zone != machine.zone and other.owner == spec.owner:
-                    delete(other, settings, tell)
-        return machine
+        return machine if there else _keep_first(machine, settings, tell)
     raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
+
+
+def _keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
+    """Return the machine of this name and owner that was requested first, in state ready; delete the others.
+
+    A request that was thought refused may have been granted late, or another computer has made one meanwhile.
+    """
+    same = [one for one in find(made.name) if one.owner == made.owner and one.state not in ("lost", "deleting")]
+    first, *others = sorted(same or [made], key=lambda one: (one.created, one.zone))
+    for other in others:
+        delete(other, settings, tell)
+    return made if first.zone == made.zone else wait_ready(first, settings, tell)
 
 
 def creation(spec: Spec, zone: str, settings: Settings) -> Command:
@@ -303,12 +325,14 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
     if spec.api != "tpu-api":
         return
     account = spec.service_account or default_account(project)
-    roles = [row["bindings"]["role"] for row in read(policy_command(project, account)) or []]
+    bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
+    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may not hold at that time
     own = any("tpu.queuedResources.delete" in permissions(role) for role in roles)
     if own or any(role in DELETERS for role in roles):
         return
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
-    raise NotAllowed(problem, remedy=f"Grant it the role: `{grant_command(project, account).shown}`")
+    unseen = "Roles with a condition, or of a folder or the organisation, do not count."
+    raise NotAllowed(problem, remedy=f"{unseen} Grant one: `{grant_command(project, account).shown}`")
 
 
 def policy_command(project: str, account: str) -> Command:
@@ -357,11 +381,20 @@ def _change(name: str, line: Command) -> None:
 
 def _await_changes(name: str, tell: Tell) -> None:
     """Wait for gcloud commands that a killed process left running: what they do must be seen."""
-    with suppress(BlockingIOError), _guard(name, fcntl.LOCK_EX | fcntl.LOCK_NB):
-        return
-    tell(f"waiting for an earlier gcloud command for {name}")
-    with _guard(name, fcntl.LOCK_EX):
+    with _alone(name, tell, f"waiting for an earlier gcloud command for {name}"):
         pass
+
+
+@contextmanager
+def _alone(name: str, tell: Tell, waiting: str) -> Iterator[None]:
+    """Hold a lock alone; a message where another process holds it."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(_guard(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            tell(waiting)
+            held.enter_context(_guard(name, fcntl.LOCK_EX))
+        yield
 
 
 def polling(settings: Settings, minutes: float) -> Iterator[None]:
