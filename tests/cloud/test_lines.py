@@ -105,7 +105,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def build_for(spec: Spec, folder: Path, *options: dict) -> None:
     for changed in options:
         machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
-    up.operation_command(spec, ZONE)
+    up.operation_command("delete", "box", ZONE)
 
 
 def test_lines_that_the_code_builds(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

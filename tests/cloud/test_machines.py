@@ -200,6 +200,25 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
+    google: FakeGoogle, settings: Settings, api: str
+) -> None:
+    machine = make(settings, api)
+    assert up.deleted_by(machine) == ""
+    google.preempt("box")
+    assert up.deleted_by(machine) == ""
+    again = make(settings, api)  # which deletes what is left of the first
+    assert up.deleted_by(again) == ""
+    up.down("box", "me", settings, silent)
+    assert up.deleted_by(again) == ("me@example.com" if api == "gce" else "somebody, or by its timer")
+    google.compute.user = "system"
+    assert make(settings, api)
+    up.down("box", "me", settings, silent)
+    assert bool(up.deleted_by(again)) == (api == "tpu-api")
+
+
+@pytest.mark.slow
 def test_several_machines_of_a_name_are_said(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

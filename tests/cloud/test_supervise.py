@@ -33,6 +33,7 @@ class Scene:
     asked: list[float] = field(default_factory=list)
     deleted: int = 0
     results: int = 0
+    deleter: str = ""
     slept: list[float] = field(default_factory=list)
 
     def make(self, hours: float) -> Machine:
@@ -71,7 +72,15 @@ class Scene:
             monkeypatch.setattr(module.time, name, stand_in)
         monkeypatch.setattr(module, "find", lambda *_, **__: [])
         monkeypatch.setattr(module, "_delete", delete)
+        monkeypatch.setattr(up, "deleted_by", lambda machine: self.deleter)
         return supervise(self.make, self, limits, Settings(), lambda line: None)
+
+
+def test_a_machine_that_somebody_deletes_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene([1.0], deleter="colleague@example.com")
+    with pytest.raises(Lost, match=r"box in us-east5-b was deleted by colleague@example\.com"):
+        scene.run(Limits(4.0), monkeypatch)
+    assert scene.asked == [4.0]
 
 
 def test_it_goes_on_with_the_hours_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Compute Engine (REST v1) as gcloud 528 calls it for TPU instances: instances, their operations, firewall rules."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +29,7 @@ class Compute:
         self.operations: list[dict[str, Any]] = []
         self.rules = [IAP_RULE]
         self.unreachable: set[str] = set()
-        self.slow = 0
+        self.slow, self.user = 0, "me@example.com"
 
     def routes(self) -> list[Route]:
         project = r"/compute/v1/projects/[^/]+"
@@ -101,7 +102,9 @@ class Compute:
         if not self.slow:
             for one in self.operations:
                 one |= {"status": "DONE", "progress": 100}
-        return {"items": [one for one in reversed(self.operations) if zone in one["targetLink"]]}
+        wanted = re.findall(r'\((\w+) eq "(.*?)"\)', request.query.get("filter", ""))
+        there = [one for one in reversed(self.operations) if zone in one["targetLink"]]
+        return {"items": [one for one in there if all(re.fullmatch(text, one[name]) for name, text in wanted)]}
 
     def operation(self, request: Request) -> Any:
         return next(one for one in self.operations if one["name"] == request.parts["name"])
@@ -121,7 +124,7 @@ class Compute:
             "kind": "compute#operation", "name": f"operation-{number}", "operationType": kind, "status": "DONE",
             "id": str(number), "zone": self._link(request, ""), "targetLink": self._link(request, f"/instances/{name}"),
             "selfLink": self._link(request, f"/operations/operation-{number}"), "progress": 100,
-            "insertTime": datetime.now(UTC).isoformat(),
+            "insertTime": datetime.now(UTC).isoformat(), "user": self.user,
         }  # fmt: skip
         if error:
             made["error"] = {"errors": [{"code": error.reason or STOCKOUT, "message": error.message}]}

@@ -81,6 +81,9 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
             used += (time.monotonic() - began) / 3600
             if up.deleted_since(machine.name, since):
                 raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`") from error
+            if user := up.deleted_by(machine):
+                again = "The same command makes another and continues from what is stored."
+                raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=again) from error
             reason = loss(machine, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
         _delete(machine, settings, tell)

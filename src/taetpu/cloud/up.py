@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,17 +163,17 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
     raise OutcomeUnknown(problem, remedy=f"`taetpu tpu down {spec.name}` makes sure that nothing is left.") from unknown
 
 
-def operation_command(spec: Spec, zone: str) -> Command:
-    """The command that reads the newest operation that makes an instance."""
+def operation_command(kind: str, name: str, zone: str) -> Command:
+    """The command that reads the newest operation on an instance, of kind `insert` or `delete`."""
     return command(
         "compute", "operations", "list", zones=zone, sort_by="~insertTime", limit=1,
-        filter=f"operationType=insert AND targetLink~/{spec.name}$",
+        filter=f"operationType={kind} AND targetLink~/{name}$",
     )  # fmt: skip
 
 
 def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
     """Compute Engine's newest operation that makes a machine; the TPU API tells of failures in the machine's state."""
-    found = read(operation_command(spec, zone)) if spec.api == "gce" else None
+    found = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
     return found[0] if found else {}
 
 
@@ -276,6 +277,24 @@ def deleted_since(name: str, began: float) -> bool:
     with suppress(OSError, ValueError):
         return float(_deleted_file(name).read_text(encoding="utf-8")) > began
     return False
+
+
+def deleted_by(machine: Machine) -> str:
+    """Return who deleted a machine on purpose; "" where it is still listed or was preempted.
+
+    A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
+    https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
+    """
+    if find(machine.name, machine.zone, api=machine.api):
+        return ""
+    if machine.api == "tpu-api":
+        return "somebody, or by its timer"
+    newest = next(iter(read(operation_command("delete", machine.name, machine.zone)) or []), {})
+    user = newest.get("user", "")
+    if not user or user.startswith("system") or not machine.created:
+        return ""
+    asked, made = (datetime.fromisoformat(text) for text in (newest["insertTime"], machine.created))
+    return user if asked > made else ""
 
 
 def _deleted_file(name: str) -> Path:
