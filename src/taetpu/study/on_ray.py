@@ -98,10 +98,15 @@ class RayDriver:
 
         Raises:
             UserError: the function raised it there.
+        PackFailed: it ended otherwise.
         """
         import ray
+        from ray.exceptions import RayError
 
-        outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
+        try:
+            outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
+        except RayError as error:  # its node died too often, or it raised
+            raise PackFailed(f"Ray gave {function.__name__} up: {error}") from None
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
@@ -119,7 +124,9 @@ class RayDriver:
     def step_seconds(self, study: Study, name: str, watcher: Watcher) -> float:
         """Return what a step of an arm takes on a node."""
         watcher.waiting(f"a node measures arm {name}")
-        return self.ask(node_step_seconds, name)
+        seconds = self.ask(node_step_seconds, name)
+        watcher.waiting("")
+        return seconds
 
     def prove(self, sampled: Sequence[RunSpec], reused: Sequence[RunSpec], packing: Packing) -> list[str]:
         """Train reused runs again on a node, see `Audit`."""
@@ -134,6 +141,7 @@ class RayDriver:
         if new := unplanned(study, self.folder):
             watcher.waiting("a node plans packs")
             self.ask(node_plan, names_of(new), asdict(packing))
+            watcher.waiting("")
         queue = missing_packs(study, self.folder, watcher, packing)
         wanted = {run.id: run for run in study.runs()}
         steps = {
