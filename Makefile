@@ -17,7 +17,7 @@ test: install            ## the default tests
 
 slow: install            ## the tests that take longer: first what is timed, the quick study, and nothing beside it
 	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not nightly'
+	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly'
 
 nightly: install         ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly

@@ -38,6 +38,15 @@ if "TMPDIR" not in os.environ and roomy(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that share a fixture of their module run in one process (`--dist loadgroup`): it is made once."""
+    for item in items:
+        made = item._fixtureinfo.name2fixturedefs.values()
+        if any(fixture[-1].scope == "module" for fixture in made):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session")
 def draw():
     """`draw(settings, seed=0, vocab=7, seq=8) -> LM`: a model whose every parameter is random, biases and norms too.

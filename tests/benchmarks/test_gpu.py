@@ -14,7 +14,7 @@ def run(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch compiles with a C++ compiler, and none is here")
 def test_all_contestants_train_the_same_model(tmp_path: Path) -> None:
     run("--device", "cpu", "--small", "--json", str(tmp_path / "found.json"))

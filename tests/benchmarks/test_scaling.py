@@ -40,7 +40,7 @@ def test_every_panel_is_drawn(tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_steps_and_studies_are_really_timed(tmp_path, one_core):
     out, file = tmp_path / "plot.svg", tmp_path / "found.json"
     command = ["--panels", "runs", "arms", "--points", "1", "--rounds", "2", "--seconds", "0.05", "--steps", "5"]

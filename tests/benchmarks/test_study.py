@@ -50,7 +50,7 @@ def test_a_study_that_fails_is_no_measurement(text, tmp_path):
         run_study(baseline(SHAPES[32], text, 10), {"x": {"model.ffn": "no-such-kind"}}, 1, tmp_path / "study")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tiny_study_and_a_peers_run_are_timed(tmp_path, one_core):
     file = tmp_path / "found.json"
     command = ["--dim", "32", "--steps", "20", "--arms", "2", "--seeds", "2", "--peer-runs", "1", "--json", str(file)]

@@ -42,7 +42,7 @@ def test_the_table_shows_rates_shares_and_ratios_in_80_columns():
     assert table[4].split() == ["gpt2", "150,000", "3.00", "x", "(3.00-3.00)", "6.00", "x", "(6.00-6.00)"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_real_contestants_take_turns(tmp_path, one_core):
     file = tmp_path / "found.json"
     command = ["-m", "benchmarks.throughput", "--dims", "32", "--rounds", "2", "--seconds", "0.05", "--json", file]

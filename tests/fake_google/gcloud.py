@@ -75,7 +75,10 @@ def receive(client: socket.socket) -> tuple[dict, list[int]]:
     for _, _, sent in more:
         streams.frombytes(sent[: len(sent) - len(sent) % streams.itemsize])
     while not data.endswith(b"\n"):
-        data += client.recv(1 << 20)
+        part = client.recv(1 << 20)
+        if not part:  # the client was killed before it had sent its request
+            os._exit(137)
+        data += part
     return json.loads(data), list(streams)
 
 

@@ -51,7 +51,7 @@ def gradients(attention, runs, seq):
     return jax.vmap(lambda both: jax.grad(loss)(*both)), (params, rest)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_splash_attention_compiles_for_a_tpu_and_takes_less_memory():
     """By the TPU's own compiler, in a process of its own: there is no TPU here, so nothing is run on one."""
     pytest.importorskip("libtpu")

@@ -11,7 +11,7 @@ ARMS = {"baseline": ({}, 0.0), **{f"arm{i}": ({"model.dim": 8 * i}, 0.002 * i) f
 BUILD, BYTES, FIRST_VIEW = 10.0, 5_000_000, 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:
     folder = store_study(ARMS, seeds=5, steps=10_000)
     assert sum(run.metrics()["train/loss"].step.size for run in folder.runs()) == 1_000_000

@@ -14,7 +14,6 @@ MESHES = {
     "runs": {"devices": 8, "width": 8},
     "fsdp": {"devices": 8, "data": 8},
     "tensor": {"devices": 8, "model": 8},
-    "both": {"devices": 8, "data": 4, "model": 2},
     "all": {"devices": 8, "data": 2, "model": 2},
 }
 RUNS, STEPS = 2, 8

@@ -57,7 +57,7 @@ def test_runs_that_share_no_device_do_not_speak_with_each_other(trainer, make, t
 
 @pytest.mark.slow
 def test_meshes_of_eight_devices_agree_with_one():
-    """FSDP, tensor parallelism, both, and both for each of two runs: the same losses, and an eighth of the memory."""
+    """FSDP, tensor parallelism, and both for each of two runs: the same losses, and an eighth of the memory."""
     command = [sys.executable, "-m", "tests.train.eight"]
     found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     one = found.pop("one")
