@@ -21,7 +21,7 @@ from taetpu.study.export import CONFIG_MAP_BYTES, Share, kueue_job
 ROOT = "gs://studies/root"
 SCHEMA = json.loads((Path(__file__).parent / "kubernetes.json").read_text())
 KUEUE = ("kueue", "s.yaml", "--image", "us-docker.pkg.dev/p/r/i:t", "--root", ROOT)
-SKYPILOT = ("skypilot", "s.yaml", "--shards", "3", "--root", ROOT)
+SKYPILOT = ("skypilot", "s.yaml", "--shards", "3", "--root", ROOT, "--install", "git+https://x/y")
 
 
 def check(documents: list[dict]) -> dict[str, dict]:
@@ -158,12 +158,48 @@ def test_names_of_studies_that_differ_differ():
 
 
 def test_skypilot_writes_a_managed_job_for_each_shard(taetpu, here):
-    task = yaml.safe_load(exported(taetpu, *SKYPILOT, "--tpu", "v5e-8", "--spot", "--install", "git+https://x/y"))
+    task = yaml.safe_load(exported(taetpu, *SKYPILOT, "--tpu", "v5e-8", "--spot"))
     assert task["resources"]["accelerators"] == "tpu-v5litepod-8"
     assert task["resources"]["use_spot"] is True
     assert task["file_mounts"] == {"~/study/s.yaml": str(here / "s.yaml")}
     assert "git+https://x/y" in task["setup"]
     assert f'--root {ROOT} --shard "$SKYPILOT_JOB_RANK/3"' in task["run"]
+
+
+TUNED = TINY + "tune: {train.optimizer.lr: [1e-3, 3e-3], seeds: [100]}\n"
+
+
+def test_a_stage_that_waits_costs_nothing(taetpu, here, shared):
+    """Slurm queues the task again, SkyPilot deletes its machine, Kubernetes replaces its pod after a growing delay."""
+    assert "--no-wait" not in exported(taetpu, "slurm", "s.yaml", "--shards", 2)
+    (here / "s.yaml").write_text(TUNED)
+    assert re.search(r"^srun .* --no-wait$", exported(taetpu, "slurm", "s.yaml", "--shards", 2), re.M)
+    job = check(list(yaml.safe_load_all(exported(taetpu, *KUEUE, "--shards", 2, "--tpu", "v6e-8"))))["Job"]["spec"]
+    assert "--no-wait" in job["template"]["spec"]["containers"][0]["command"][2]
+    actions = {code: rule["action"] for rule in job["podFailurePolicy"]["rules"]
+               for code in rule.get("onExitCodes", {}).get("values", ())}  # fmt: skip
+    assert actions == {2: "FailIndex", 3: "FailIndex", 75: "Ignore", 130: "Ignore"}
+    task = yaml.safe_load(exported(taetpu, *SKYPILOT, "--tpu", "v6e-8"))
+    assert "--no-wait" in task["run"]
+    (here / "study").mkdir()
+    for code, expected in ((0, 0), (75, 0), (130, 130), (3, 3)):
+        path = programs(here / f"bin{code}", python=f"#!/bin/bash\nexit {code}\n")
+        environment = {"PATH": path, "HOME": str(here), "SKYPILOT_JOB_RANK": "1"}
+        assert subprocess.run(["bash", "-c", task["run"]], env=environment, check=False).returncode == expected
+
+
+def test_more_shards_than_packs_are_said_with_the_cost(taetpu, here, shared):
+    few = taetpu("export", *KUEUE, "--shards", 1, "--tpu", "v6e-8")
+    many = taetpu("export", *KUEUE, "--shards", 40, "--tpu", "v6e-8", "--force")
+    usd = [float(re.search(r"\$([\d,.]+)/h", one.out)[1].replace(",", "")) for one in (few, many)]
+    assert usd[1] == pytest.approx(40 * usd[0])
+    assert "--shards" not in few.err
+    packs = int(re.search(r"use --shards (\d+)", many.err)[1])
+    assert packs < 40
+    assert "use --shards" not in taetpu("export", *KUEUE, "--shards", packs, "--tpu", "v6e-8", "--force").err
+    slurm = taetpu("export", "slurm", "s.yaml", "--shards", 40)
+    assert slurm.code == 0
+    assert "use --shards" in slurm.err
 
 
 LOAD = """
@@ -193,7 +229,13 @@ def test_skypilot_loads_the_task(taetpu, tmp_path, tpu):
     ("words", "value", "place", "remedy"),
     [
         (("slurm", "s.yaml", "--shards", "2", "--root", "/tmp/x"), "/tmp/x", "--root", "gs://"),
-        (("skypilot", "s.yaml", "--shards", "2", "--tpu", "v6e-8"), "./runs", "--root", "bucket create"),
+        (
+            ("skypilot", "s.yaml", "--shards", "2", "--tpu", "v6e-8", "--install", "x"),
+            "./runs",
+            "--root",
+            "bucket create",
+        ),
+        ((*SKYPILOT[:-2], "--tpu", "v6e-8"), "install", "--install", "git+https://"),
         ((*SKYPILOT, "--tpu", "v6e-16"), "4 hosts", "--tpu", "v6e-8"),
         ((*SKYPILOT, "--tpu", "tpu7x-8"), "tpu7x", "--tpu", "kueue"),
         ((*KUEUE, "--shards", "2", "--tpu", "v4-16"), "2 hosts", "--tpu", "v4-8"),

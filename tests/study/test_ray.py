@@ -1,5 +1,6 @@
 """A study as tasks of a real Ray cluster of three nodes on this machine: nodes, workers and drivers are killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from tests.study.test_shards import end, results
 
 from taetpu.core.errors import UserError
-from taetpu.study.on_ray import check_nodes, resources, shared_root
+from taetpu.study.on_ray import check_nodes, resources, shared_root, whole_node
 from taetpu.train.plan import PackPlan
 
 pytest.importorskip("ray")
@@ -49,10 +50,15 @@ class Nodes:
         assert self.process.stdout.readline() == "killed\n"
 
 
-@pytest.fixture
+ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+DRIVER = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cuda"}
+"""A driver that would plan packs of two devices, and would not start if it took an accelerator: there is none."""
+
+
+@pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     words = [sys.executable, "-m", "tests.study.ray_cluster"]
-    environment = os.environ | {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | ONE_DEVICE | {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
         cwd=Path(__file__).parents[2],
@@ -62,9 +68,10 @@ def nodes() -> Iterator[Nodes]:
     process.communicate("end\n", timeout=60)
 
 
-def start(folder: Path, root: Path, *options: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "taetpu", "run", "s.yaml", "--pack", "2", "--root", str(root), *options]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(folder: Path, root: Path, *options: str, environment: dict[str, str] = DRIVER) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "taetpu", "run", "s.yaml", "--pack", "4", "--root", str(root), *options]
+    pipe, environment = subprocess.PIPE, os.environ | environment
+    return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
 def reached(root: Path, runs: int, driver: subprocess.Popen[str]) -> None:
@@ -101,36 +108,26 @@ def test_a_pack_that_no_node_can_train_is_refused():
     check_nodes({"num_cpus": 1, "num_gpus": 4}, nodes)
     with pytest.raises(UserError, match="2 CPU, 1 GPU") as caught:
         check_nodes({"num_cpus": 2, "num_gpus": 1}, nodes)
-    assert "driver" in (caught.value.remedy or "")
+    assert "Add such a node" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([{"CPU": 2.0}, {"CPU": 8.0}], {"num_cpus": 8}),
+        ([{"CPU": 96.0}, {"CPU": 8.0, "GPU": 4.0}], {"num_cpus": 1, "num_gpus": 4}),
+        ([{"CPU": 96.0, "GPU": 8.0}, {"CPU": 8.0, "TPU": 4.0}], {"num_cpus": 1, "resources": {"TPU": 4}}),
+    ],
+)
+def test_packs_are_planned_on_a_whole_node_with_accelerators_if_there_are_any(nodes: list[dict], expected: dict):
+    assert whole_node(nodes) == expected
+    check_nodes(expected, nodes)
 
 
 def test_nodes_get_an_absolute_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert shared_root("runs") == str(tmp_path / "runs")
     assert shared_root("gs://bucket/runs") == "gs://bucket/runs"
-
-
-@pytest.mark.slow
-def test_forty_runs_while_a_node_a_worker_and_the_driver_are_killed(tmp_path: Path, nodes: Nodes):
-    (tmp_path / "s.yaml").write_text(STUDY)
-    code, said = end(start(tmp_path, tmp_path / "alone"))
-    assert code == 0, said
-    root = tmp_path / "root"
-    driver = start(tmp_path, root, "--on", "ray", "--address", nodes.address)
-    reached(root, 4, driver)
-    nodes.kill(0)
-    reached(root, 10, driver)
-    if training := workers():
-        training[0].kill()
-    reached(root, 16, driver)
-    driver.send_signal(signal.SIGKILL)
-    end(driver)
-    kept = {path: path.read_bytes() for path in root.glob("many/runs/*/*/result.json")}
-    code, said = end(start(tmp_path, root, "--on", "ray", "--address", nodes.address))
-    assert code == 0, said
-    assert all(path.read_bytes() == content for path, content in kept.items())
-    assert len(list(root.glob("many/runs/*/*/result.json"))) == 40
-    assert results(root) == results(tmp_path / "alone")
 
 
 @pytest.mark.slow
@@ -148,6 +145,31 @@ def test_ctrl_c_cancels_the_tasks(tmp_path: Path, nodes: Nodes):
     while workers() and time.monotonic() < until:
         time.sleep(0.1)
     assert not workers()
+
+
+@pytest.mark.slow
+def test_forty_runs_while_a_node_a_worker_and_the_driver_are_killed(tmp_path: Path, nodes: Nodes):
+    (tmp_path / "s.yaml").write_text(STUDY)
+    code, said = end(start(tmp_path, tmp_path / "alone", environment=ONE_DEVICE))
+    assert code == 0, said
+    root = tmp_path / "root"
+    driver = start(tmp_path, root, "--on", "ray", "--address", nodes.address)
+    reached(root, 4, driver)
+    nodes.kill(0)
+    reached(root, 10, driver)
+    if training := workers():
+        training[0].kill()
+    reached(root, 16, driver)
+    driver.send_signal(signal.SIGKILL)
+    end(driver)
+    kept = {path: path.read_bytes() for path in root.glob("many/runs/*/*/result.json")}
+    code, said = end(start(tmp_path, root, "--on", "ray", "--address", nodes.address))
+    assert code == 0, said
+    assert all(path.read_bytes() == content for path, content in kept.items())
+    assert len(list(root.glob("many/runs/*/*/result.json"))) == 40
+    assert results(root) == results(tmp_path / "alone")
+    packs = json.loads((root / "many/plan.json").read_text())["packs"]
+    assert {(pack["devices"], pack["platform"]) for pack in packs} == {(1, "cpu")}, "planned by the driver"
 
 
 @pytest.mark.slow

@@ -5,19 +5,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.study.shards import WAITING_EXIT_CODE, Shard, parse_shard
+from taetpu.spec.design import Study
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+from taetpu.study import shards
+from taetpu.study.packs import stored_plans
+from taetpu.study.run import run
+from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
+from taetpu.study.trainer import Failure, is_free
 
 STUDY = """\
 study: many
 base:
   task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
   model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
-  train: {steps: 40, batch_size: 8, eval_every: 20, checkpoint: eval, sample: none}
+  train: {steps: 20, batch_size: 8, eval_every: 10, checkpoint: eval, sample: none}
 seeds: 4
 arms:
   low: {train.optimizer.lr: 1e-4}
@@ -131,14 +140,47 @@ def test_the_command_given_again_trains_what_others_never_began(tmp_path: Path):
     assert results(root) == expected
 
 
+def run_shard(folder: Path, root: Path, shard: str | None, *, wait: bool = True) -> None:
+    """Train a shard in this process."""
+    run(folder / "s.yaml", root=str(root), pack=2, shard=shard, wait=wait)
+
+
+@pytest.mark.slow
+def test_a_worker_takes_over_what_a_worker_that_never_starts_should_train(tmp_path: Path, monkeypatch):
+    (tmp_path / "s.yaml").write_text(TUNED)
+    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
+    run_shard(tmp_path, tmp_path / "alone", None)
+    run_shard(tmp_path, tmp_path / "root", "0/2")
+    assert results(tmp_path / "root") == results(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatch):
+    """This share is trained; the other pack is held, and is trained when its process has ended."""
+    (tmp_path / "s.yaml").write_text(TUNED)
+    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
+    folder, claim = StudyFolder(open_store(str(tmp_path / "root")), "many"), ExitStack()
+    train = shards.train_packs
+
+    def hold_others(study: Study, folder: StudyFolder, *rest: Any) -> list[Failure]:
+        for plan in Shard(1, 2).of(stored_plans(folder)):
+            claim.enter_context(folder.claim_pack(plan.id))
+        return train(study, folder, *rest)
+
+    monkeypatch.setattr(shards, "train_packs", hold_others)
+    with pytest.raises(SharesLeft, match="left to other processes") as left, claim:
+        run_shard(tmp_path, tmp_path / "root", "0/2", wait=False)
+    assert left.value.exit_code == WAITING_EXIT_CODE == 75
+    assert all(is_free(folder, plan) for plan in stored_plans(folder))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "options"), [(TUNED, ()), (LOOKS, ("--until-resolved",))], ids=["tune", "looks"])
 def test_stages_end_when_all_shards_have(tmp_path: Path, text: str, options: tuple[str, ...]):
     (tmp_path / "s.yaml").write_text(text)
     expected, root = alone(tmp_path, *options), tmp_path / "root"
-    code, said = end(start(tmp_path, root, "--shard", "0/2", "--no-wait", *options))
-    assert code == WAITING_EXIT_CODE == 75
-    assert "left to other processes" in said
     workers = [start(tmp_path, root, "--shard", f"{index}/2", *options) for index in (1, 0)]
     assert [code for code, _ in map(end, workers)] == [0, 0]
     assert results(root) == expected

@@ -11,6 +11,7 @@ from taetpu.cli.options import Root, integer
 from taetpu.cli.studies import Sets, StudyFile
 
 if TYPE_CHECKING:
+    from taetpu.core.chips import Slice
     from taetpu.spec.design import Study
     from taetpu.study.export import Share
 
@@ -45,6 +46,7 @@ def slurm(
     logs = file.parent / f"{loaded.name}-slurm"
     _write(file, slurm_script(_share(loaded, sets, place, shards), study, logs), force)
     logs.mkdir(parents=True, exist_ok=True)  # where it is missing, Slurm ends the tasks without a message
+    _check_count(loaded, shards)
     _next(f"sbatch {file}", place, loaded)
 
 
@@ -56,22 +58,28 @@ def skypilot(
     root: Root = None,
     sets: Sets = None,
     spot: Spot = False,
-    install: Annotated[str, typer.Option(help="What pip installs there.")] = "taetpu[gcp,tpu]",
+    install: Annotated[str, typer.Option(help="What pip installs there, such as a git address of taetpu.")] = "",
     out: Out = None,
     force: Force = False,
 ) -> None:
     """Write a task for `sky jobs launch` of SkyPilot 0.14.
 
-    Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --spot --root gs://my-studies/studies
+    Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --root gs://my-studies/studies --install GIT
     """
     from taetpu.core.chips import resolve
+    from taetpu.core.errors import UserError
     from taetpu.study.export import skypilot_task
 
+    if not install:
+        remedy = "Use --install 'taetpu[gcp,tpu] @ git+https://github.com/OWNER/taetpu@COMMIT'."
+        raise UserError("no package for the machines to install", path=("--install",), remedy=remedy)
     loaded, base, files = _files(study, sets)
     place = _bucket(root)
-    text = skypilot_task(_share(loaded, sets, place, shards), base, files, resolve(tpu), install, spot)
+    each = resolve(tpu)
+    text = skypilot_task(_share(loaded, sets, place, shards), base, files, each, install, spot)
     file = out or Path(f"{loaded.name}.sky.yaml")
     _write(file, text, force)
+    _check_count(loaded, shards, each, spot)
     _next(f"sky jobs launch --num-jobs {shards} {file}", place, loaded)
 
 
@@ -102,10 +110,11 @@ def kueue(
 
     loaded, base, files = _files(study, sets)
     place = _bucket(root)
-    share = _share(loaded, sets, place, shards)
-    text = kueue_job(share, base, files, resolve(tpu), image, queue, service_account, spot)
+    share, each = _share(loaded, sets, place, shards), resolve(tpu)
+    text = kueue_job(share, base, files, each, image, queue, service_account, spot)
     file = out or Path(f"{loaded.name}.kueue.yaml")
     _write(file, text, force)
+    _check_count(loaded, shards, each, spot)
     _next(f"kubectl apply -f {file}", place, loaded)
 
 
@@ -113,7 +122,42 @@ def _share(study: "Study", sets: list[str] | None, root: str, shards: int) -> "S
     from taetpu.study.export import Share
 
     options = [word for one in sets or [] for word in ("--set", one)]
-    return Share(study.name, (*options, "--root", root), shards)
+    return Share(study.name, (*options, "--root", root), shards, staged=study.tune is not None)
+
+
+def _check_count(study: "Study", shards: int, tpu: "Slice | None" = None, spot: bool = False) -> None:
+    """Say what the machines cost per hour, and warn where there are more of them than packs."""
+    if tpu is not None:
+        from taetpu.cloud.rates import dated, rate, zones
+
+        rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, spot).usd) is not None]
+        if rates:
+            most = max(rates) * tpu.chips * shards
+            typer.echo(f"cost: at most ${most:,.2f}/h for {shards} x {tpu.name} (rates of {dated()})")
+    packs = _packs(study, tpu)
+    if shards > packs:
+        where = tpu.name if tpu else "this machine"
+        typer.echo(f"warning: {shards} shards, and only {packs} packs on {where}: use --shards {packs}", err=True)
+
+
+def _packs(study: "Study", tpu: "Slice | None") -> int:
+    """The packs of the study's largest stage on a slice, or on this machine."""
+    from taetpu.core.runtime import prepare_jax
+
+    prepare_jax(cpu=tpu is not None)
+    from taetpu.study.matching import beside, matched
+    from taetpu.study.tuning import trials
+    from taetpu.tpu.layouts import plan_for
+    from taetpu.train.plan import AUTO, group, plan_packs
+
+    study = beside(study, matched(study))
+    stages = [study.runs(), *([trials(study).runs()] if study.tune else [])]
+    sources = study.sources
+    if tpu is None:
+        return max(len(plan_packs(runs, [sources.of(run.config) for run in runs])) for runs in stages)
+    return max(
+        sum(plan_for(tpu, one, sources.of(one.runs[0].config), AUTO).packs for one in group(runs)) for runs in stages
+    )
 
 
 def _files(file: Path, sets: list[str] | None) -> "tuple[Study, Path, list[str]]":

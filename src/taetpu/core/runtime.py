@@ -2,8 +2,10 @@
 
 import os
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from taetpu.core.devices import default_to_cpu
 
@@ -41,3 +43,9 @@ def prepare_jax(*, cpu: bool = False) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(programs))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def call_prepared(cpu: bool, module: str, name: str, *arguments: Any) -> Any:
+    """Return what a function of a module returns that imports jax, which is prepared before, in a process of Ray."""
+    prepare_jax(cpu=cpu)
+    return getattr(import_module(module), name)(*arguments)

@@ -45,11 +45,13 @@ class Share:
         study: name of the study.
         words: options of `taetpu run` after the study's file.
         shards: number of tasks.
+        staged: whether packs are planned in several stages, between which tasks wait for each other.
     """
 
     study: str
     words: tuple[str, ...]
     shards: int
+    staged: bool = False
 
     @property
     def name(self) -> str:
@@ -62,7 +64,7 @@ class Share:
     def command(self, python: str, file: str, rank: str) -> str:
         """The command in a shell; `rank` is the name of the variable that holds the task's number, from 0."""
         words = shlex.join([python, "-u", "-m", "taetpu", "run", file, *self.words])
-        return f'{words} --shard "${rank}/{self.shards}"'
+        return f'{words} --shard "${rank}/{self.shards}"' + (" --no-wait" if self.staged else "")
 
 
 def slurm_script(share: Share, file: Path, logs: Path) -> str:
@@ -91,7 +93,7 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
             "#SBATCH --requeue",
             "",
             "# command",
-            f"srun --unbuffered {command} --no-wait",
+            f"srun --unbuffered {command}",
             "code=$?",
             f"# {WAITS}: the stage waits for other shards. {INTERRUPTED}: stopped by a signal, with a checkpoint.",
             f"if [ $code -eq {WAITS} ] || [ $code -eq {INTERRUPTED} ]; then",
@@ -105,6 +107,9 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
 
 def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, install: str, spot: bool) -> str:
     """A task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
+
+    A job whose stage waits for others succeeds, which deletes its machine: the others train what is left. Restarting it
+    on its exit code would delete the machine and make another one at once.
 
     Args:
         base: folder that the names in `files` are relative to; the first is the study.
@@ -124,12 +129,15 @@ def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, in
         "use_spot": spot,
         "job_recovery": {"recover_on_exit_codes": [INTERRUPTED]},
     }
+    command = share.command("python", files[0], "SKYPILOT_JOB_RANK")
+    if share.staged:
+        command += f" || {{ code=$?; [ $code -eq {WAITS} ] || exit $code; }}"
     task = {
         "name": share.name,
         "resources": resources,
         "file_mounts": {Quoted(f"~/study/{name}"): Quoted(base / name) for name in files},
         "setup": Literal(f"pip install {shlex.quote(install)}\n"),
-        "run": Literal(f"cd ~/study\n{share.command('python', files[0], 'SKYPILOT_JOB_RANK')}\n"),
+        "run": Literal(f"cd ~/study\n{command}\n"),
     }
     told = f"{share.study} in {share.shards} shards: sky jobs launch --num-jobs {share.shards} THIS_FILE"
     return _yaml(told, task)
@@ -208,14 +216,18 @@ def kueue_job(
 
 
 def _rules(ends: str) -> list[dict[str, Any]]:
-    """What Kubernetes does with a pod that failed: evicted and interrupted ones are replaced without being counted."""
+    """What Kubernetes does with a pod that failed.
+
+    Evicted, interrupted and waiting ones are replaced without being counted, after a delay that doubles each time: no
+    pod of the index holds a node meanwhile.
+    """
 
     def codes(*values: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": "taetpu", "operator": "In", "values": sorted(values)}}
 
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": Quoted("True")}]},
-        {"action": "Ignore", **codes(INTERRUPTED)},
+        {"action": "Ignore", **codes(WAITS, INTERRUPTED)},
         {"action": ends, **codes(REFUSED, FAILED)},
     ]
 

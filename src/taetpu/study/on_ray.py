@@ -1,9 +1,10 @@
 """Train a study's packs as tasks of a Ray cluster: `taetpu run STUDY --on ray`.
 
-The driver holds the study's claim, plans packs, and analyses; Ray places one task for each pack on a node with the
-devices of its plan, and starts it again where the node or its process dies. Such a task resumes from the store, so
-every node has to see the store, the study file and its data under the same paths (or the store in a bucket). Packs are
-planned for the devices of the driver's host: start it on a machine like those that train.
+The driver holds the study's claim, proves arms and analyses, all on the CPU: accelerators are left to the tasks. What
+depends on devices runs as a task that has all devices of a node: pack planning, timing, and training reused runs again.
+Ray places one task for each pack on a node with the devices of its plan, and starts it again where the node or its
+process dies. Such a task resumes from the store, so every node has to see the store, the study file and its data under
+the same paths (or the store in a bucket).
 
 Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
@@ -12,21 +13,30 @@ import logging
 import platform
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from taetpu.core.errors import Failed, UserError
-from taetpu.spec.design import Study
+from taetpu.core.runtime import call_prepared
+from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.loading import load_study
 from taetpu.store.address import address as bucket_address
+from taetpu.store.backend import open_store
 from taetpu.store.keys import Held
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import halve, members, unfinished
-from taetpu.study.trainer import Failure, missing_packs, run_steps
+from taetpu.study.audit import Audit
+from taetpu.study.matching import beside, matched
+from taetpu.study.packs import halve, members, plan_new, recorded, stored_plans, unfinished, unplanned
+from taetpu.study.prepare import refuse_too_large
+from taetpu.study.timing import seconds_a_step
+from taetpu.study.trainer import Failure, Packs, missing_packs, run_steps, stored_sample
+from taetpu.train.memory import out_of_memory
+from taetpu.train.place import Place, here
 from taetpu.train.plan import Packing, PackPlan
 from taetpu.train.watch import Watcher
 
@@ -44,6 +54,14 @@ class PackFailed(Failed):
 
 @dataclass(frozen=True)
 class Outcome:
+    """What became of a task: its value, or the user's error."""
+
+    value: Any = None
+    error: UserError | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
     """What became of a pack on a node: an error's text or "", and whether it needs more memory than the node has."""
 
     error: str = ""
@@ -57,6 +75,8 @@ class RayDriver:
     Attributes:
         file, sets: the study as nodes load it.
         root: of the store, absolute.
+        node: the resources of a whole node, one with accelerators if there are any.
+        place: the devices of that node.
     """
 
     folder: StudyFolder
@@ -65,6 +85,52 @@ class RayDriver:
     root: str
     tracks: bool = False
     running: dict[Any, PackPlan] = field(default_factory=dict)
+    node: dict[str, Any] = field(default_factory=dict)
+    place: Place | None = None
+
+    def find_devices(self) -> None:
+        """Choose a node for what depends on devices, and learn which it has."""
+        self.node = whole_node(live_nodes())
+        self.place = self.ask(node_place)
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns on a node, of which it has all devices.
+
+        Raises:
+            UserError: the function raised it there.
+        PackFailed: it ended otherwise.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
+        except RayError as error:  # its node died too often, or it raised
+            raise PackFailed(f"Ray gave {function.__name__} up: {error}") from None
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def submit_call(self, needed: Mapping[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
+        """Submit a task with some resources, whose process ends with it where devices have to be given back."""
+        import ray
+
+        task: Any = ray.remote(call_prepared) if self.platform == "cpu" else ray.remote(max_calls=1)(call_prepared)
+        task = task.options(name=f"taetpu {self.folder.name} {function.__name__}", max_retries=RETRIES, **needed)
+        on_cpu = set(needed) == {"num_cpus"}
+        study = str(self.file), self.sets, self.root
+        return task.remote(on_cpu, on_node.__module__, on_node.__name__, function.__name__, *study, *arguments)
+
+    def step_seconds(self, study: Study, name: str, watcher: Watcher) -> float:
+        """Return what a step of an arm takes on a node."""
+        watcher.waiting(f"a node measures arm {name}")
+        seconds = self.ask(node_step_seconds, name)
+        watcher.waiting("")
+        return seconds
+
+    def prove(self, sampled: Sequence[RunSpec], reused: Sequence[RunSpec], packing: Packing) -> list[str]:
+        """Train reused runs again on a node, see `Audit`."""
+        return self.ask(node_audit, names_of(sampled), names_of(reused), asdict(packing)) if sampled else []
 
     def claimed(self) -> AbstractContextManager[None]:
         """Hold the study's claim."""
@@ -72,6 +138,10 @@ class RayDriver:
 
     def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
         """Train all packs on the cluster; on Ctrl-C tasks are cancelled, which leaves finished runs valid."""
+        if new := unplanned(study, self.folder):
+            watcher.waiting("a node plans packs")
+            self.ask(node_plan, names_of(new), asdict(packing))
+            watcher.waiting("")
         queue = missing_packs(study, self.folder, watcher, packing)
         wanted = {run.id: run for run in study.runs()}
         steps = {
@@ -110,16 +180,16 @@ class RayDriver:
         Raises:
             UserError: no node has the devices that it needs.
         """
-        import ray
+        needed = resources(plan, plan.platform or self.platform)
+        check_nodes(needed, live_nodes())
+        self.running[self.submit_call(needed, train_pack, plan.id, profile)] = plan
 
-        needed = resources(plan, jax.default_backend())
-        check_nodes(needed, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-        task = ray.remote(train_pack).options(
-            name=f"taetpu {self.folder.name} {plan.id}", max_retries=RETRIES, **needed
-        )
-        self.running[task.remote(str(self.file), self.sets, self.root, plan.id, profile)] = plan
+    @property
+    def platform(self) -> str:
+        """The platform of the chosen node's devices as JAX names its backend."""
+        return "tpu" if "resources" in self.node else "gpu" if "num_gpus" in self.node else "cpu"
 
-    def ended(self) -> Iterator[tuple[PackPlan, Outcome]]:
+    def ended(self) -> Iterator[tuple[PackPlan, Trained]]:
         """Yield packs that ended since the last call, waiting a moment for the first."""
         import ray
         from ray.exceptions import RayError
@@ -128,9 +198,10 @@ class RayDriver:
         for reference in ready:
             plan = self.running.pop(reference)
             try:
-                yield plan, ray.get(reference)
+                outcome: Any = ray.get(reference)
+                yield plan, outcome.value or Trained(str(outcome.error))
             except RayError as error:  # the node or its process died too often, or the task cannot run
-                yield plan, Outcome(f"Ray gave the pack up: {error}")
+                yield plan, Trained(f"Ray gave the pack up: {error}")
 
     def cancel(self) -> None:
         """End all tasks that run."""
@@ -152,6 +223,21 @@ def resources(plan: PackPlan, backend: str) -> dict[str, Any]:
     return {"num_cpus": plan.devices}
 
 
+def live_nodes() -> list[dict[str, float]]:
+    """Return the resources of each node that is alive."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return all devices of one node as resources of a task: TPU chips if the cluster has any, else GPUs, else CPUs."""
+    most = {name: max((int(node.get(name, 0)) for node in nodes), default=0) for name in ("TPU", "GPU", "CPU")}
+    if most["TPU"]:
+        return {"num_cpus": 1, "resources": {"TPU": most["TPU"]}}
+    return {"num_cpus": 1, "num_gpus": most["GPU"]} if most["GPU"] else {"num_cpus": max(1, most["CPU"])}
+
+
 def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> None:
     """Raise `UserError` where no node has what a pack needs: Ray would wait for one without end."""
     wanted = {"CPU": needed["num_cpus"], "GPU": needed.get("num_gpus", 0), **needed.get("resources", {})}
@@ -159,42 +245,67 @@ def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]])
         return
     missing = ", ".join(f"{number:g} {name}" for name, number in wanted.items() if number)
     problem = f"no node of the Ray cluster has what a pack needs: {missing}"
-    remedy = "Add such a node, or start the driver on a host like the nodes: packs are planned for its devices."
+    remedy = "Add such a node, or plan again: give the study another name."
     raise UserError(problem, path=("--on",), remedy=remedy)
 
 
-def train_pack(file: str, sets: Sequence[str], root: str, plan_id: str, profile: int) -> Outcome:
-    """Train a pack on this node, from its last checkpoint; runs in a process of Ray."""
-    from taetpu.core.runtime import prepare_jax
-
-    prepare_jax()
-    from taetpu.spec.loading import load_study
-    from taetpu.store.backend import open_store
-    from taetpu.study.packs import stored_plans
-    from taetpu.study.trainer import Packs, stored_sample
-    from taetpu.train.memory import out_of_memory
-
+def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Outcome:
+    """Call a function of this module with the study and its folder, in a process of Ray."""
     try:
         study = load_study(file, sets)
-        folder = StudyFolder(open_store(root), study.name)
-        plans = {plan.id: plan for plan in stored_plans(folder)}
-        if plan_id not in plans:
-            return Outcome(f"{platform.node()} does not see the pack plan in {folder.where}")
-        plan = plans[plan_id]
-        with _claimed(folder, plan):
-            if not unfinished(folder, plan):
-                return Outcome()
-            trainer = Packs(study.sources, folder, Watcher(), {}, stored_sample(folder), profile)
-            error = trainer.train(plan)
-    except UserError as problem:
-        return Outcome(f"on {platform.node()}: {problem}")
+        return Outcome(globals()[function](study, StudyFolder(open_store(root), study.name), *arguments))
+    except UserError as error:
+        return Outcome(error=error)
+
+
+def names_of(runs: Sequence[RunSpec]) -> list[tuple[str, int, str]]:
+    """Return runs by the names of their folders, from which a node reads them."""
+    return [(run.arm, run.seed, run.id) for run in runs]
+
+
+def node_place(study: Study, folder: StudyFolder) -> Place:
+    """Return the devices of this node."""
+    return replace(here(), name="the Ray cluster")
+
+
+def node_plan(study: Study, folder: StudyFolder, names: Sequence[Any], packing: dict[str, Any]) -> None:
+    """Plan packs for some runs; their driver holds the study's claim."""
+    refuse_too_large(study, folder)
+    plan_new(study, [recorded(folder, one) for one in names], folder, Packing(**packing), Watcher())
+
+
+def node_step_seconds(study: Study, folder: StudyFolder, name: str) -> float:
+    """Return what a step of an arm takes here."""
+    return seconds_a_step(beside(study, matched(study)), name, Watcher())
+
+
+def node_audit(
+    study: Study, folder: StudyFolder, sampled: Sequence[Any], reused: Sequence[Any], packing: dict[str, Any]
+) -> list[str]:
+    """Train reused runs again, and return what is wrong with them."""
+    runs = {names: recorded(folder, names) for names in reused}
+    return Audit(study, folder, Watcher(), Packing(**packing)).prove(
+        [runs[one] for one in sampled], list(runs.values())
+    )
+
+
+def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) -> Trained:
+    """Train a pack on this node, from its last checkpoint."""
+    plans = {plan.id: plan for plan in stored_plans(folder)}
+    if plan_id not in plans:
+        return Trained(f"{platform.node()} does not see the pack plan in {folder.where}")
+    with _claimed(folder, plans[plan_id]) as plan:
+        if not unfinished(folder, plan):
+            return Trained()
+        error = Packs(study.sources, folder, Watcher(), {}, stored_sample(folder), profile).train(plan)
     if error is None:
-        return Outcome()
-    return Outcome(f"on {platform.node()}: {type(error).__name__}: {error}", out_of_memory(error))
+        return Trained()
+    failure = f"on {platform.node()}: {type(error).__name__}: {error}"
+    return Trained(failure, out_of_memory(error))
 
 
 @contextmanager
-def _claimed(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
+def _claimed(folder: StudyFolder, plan: PackPlan) -> Iterator[PackPlan]:
     """Hold a pack, waiting for the process that trained it before, which may just be ending."""
     until = time.monotonic() + HELD_SECONDS
     with ExitStack() as claim:
@@ -206,7 +317,19 @@ def _claimed(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
                 if time.monotonic() > until:
                     raise
                 time.sleep(POLL_SECONDS)
-        yield
+        yield plan
+
+
+def refuse_accelerator() -> None:
+    """Have JAX of this process use the CPU: accelerators are for the tasks.
+
+    Raises:
+        UserError: it holds one already.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    if (backend := jax.default_backend()) != "cpu":
+        problem = f"this process holds the {backend}, which tasks of Ray need"
+        raise UserError(problem, path=("--on",), remedy="Start it in a new process, before JAX is used.")
 
 
 @contextmanager

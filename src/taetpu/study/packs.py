@@ -19,8 +19,12 @@ from taetpu.train.watch import Watcher
 
 def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watcher) -> list[PackPlan]:
     """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
-    old = stored_plans(folder)
-    known = {names for plan in old for names in plan.runs}
+    return plan_new(study, unplanned(study, folder), folder, packing, watcher)
+
+
+def unplanned(study: Study, folder: StudyFolder) -> list[RunSpec]:
+    """The runs of a study that are neither done nor in a pack. Their folders are made."""
+    known = {names for plan in stored_plans(folder) for names in plan.runs}
     new = []
     for run in study.runs():
         names = run.arm, run.seed, run.id
@@ -29,6 +33,14 @@ def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watche
             folder.run(*names).start(described(run))
         if names not in known and status != "done":
             new.append(run)
+    return new
+
+
+def plan_new(
+    study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing: Packing, watcher: Watcher
+) -> list[PackPlan]:
+    """All packs of a study, with new ones for some runs, as they are fastest on this process's devices."""
+    old = stored_plans(folder)
     if several():
         # Layouts cannot be timed by one process alone. The first decides on all that depends on its memory.
         if packing.measure == "always":
@@ -61,10 +73,11 @@ def unfinished(folder: StudyFolder, plan: PackPlan) -> list[tuple[str, int, str]
 
 def members(folder: StudyFolder, plan: PackPlan, wanted: Mapping[str, RunSpec]) -> list[RunSpec]:
     """The runs of a pack; those that the study's file names no more as they were recorded."""
-    return [wanted.get(names[2]) or _recorded(folder, names) for names in plan.runs]
+    return [wanted.get(names[2]) or recorded(folder, names) for names in plan.runs]
 
 
-def _recorded(folder: StudyFolder, names: tuple[str, int, str]) -> RunSpec:
+def recorded(folder: StudyFolder, names: tuple[str, int, str]) -> RunSpec:
+    """A run as its folder describes it."""
     arm, seed, run_id = names
     return RunSpec(arm, seed, load(ResolvedConfig, folder.run(*names).config()["config"]), run_id)
 

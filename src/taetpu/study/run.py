@@ -22,7 +22,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
-from taetpu.study.on_ray import RayDriver, connected, shared_root
+from taetpu.study.on_ray import RayDriver, connected, refuse_accelerator, shared_root
 from taetpu.study.packs import stored_plans
 from taetpu.study.prepare import proved, refuse_too_large
 from taetpu.study.reuse import adopt, sample, studies_at
@@ -126,11 +126,14 @@ def run(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
     )
     share = None if shard is None else parse_shard(shard)
+    if ray is not None:
+        refuse_accelerator()
     study = load_study(file, sets)
     folder, watcher = StudyFolder(open_store(default_root(root)), study.name), watcher or Watcher()
     if ray is not None:
         driver = RayDriver(folder, Path(file).resolve(), tuple(sets), shared_root(default_root(root)))
         with connected(ray or None):
+            driver.find_devices()
             return run_study(study, folder, watcher, options, driver)
     if share is None:
         return run_study(study, folder, watcher, options)
@@ -189,14 +192,16 @@ def run_study(
     for root in options.reuse:
         agreed(lambda root=root: bool(studies_at(root)))  # a misspelt one is told before anything is stored
     agreed(lambda: refuse_another(study, folder))  # before arms are proved, which may take long
-    study, _ = proved(study)
-    agreed(lambda: refuse_too_large(study, folder))
+    cluster = crew if isinstance(crew, RayDriver) else None
+    study, _ = proved(study, elsewhere=cluster and cluster.place)
+    if cluster is None:
+        agreed(lambda: refuse_too_large(study, folder))
     own, folder = folder, shared(study, folder)
     crew = crew or Alone(folder)
     with crew.claimed(), tracked(study, own, watcher, crew.tracks) if is_first() else nullcontext(Watcher()) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
         watcher.compared(study.measure.primary)
-        study = in_equal_time(study, folder, watcher)
+        study = in_equal_time(study, folder, watcher, cluster and cluster.step_seconds)
         while True:
             if options.until_resolved:
                 study = study.changed(seeds=seeds_begun(study, folder))
@@ -237,8 +242,11 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
             more.append(obtained(study, folder, watcher, options, crew))
         taken += [run for runs, _ in more for run in runs]
         failed += [failure for _, failures in more for failure in failures]
-    audit = Audit(study, folder, watcher, options.packing)
-    refuted = audit.prove(sample(taken, options.audit), taken)
+    sampled = sample(taken, options.audit)
+    if isinstance(crew, RayDriver):
+        refuted = crew.prove(sampled, taken, options.packing)
+    else:
+        refuted = Audit(study, folder, watcher, options.packing).prove(sampled, taken)
     results = agreed(lambda: analyse(folder))
     if not failed:
         agreed(folder.delete_claims)

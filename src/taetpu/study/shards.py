@@ -26,6 +26,8 @@ from taetpu.train.watch import Watcher
 
 POLL_SECONDS = 2.0
 """Between two attempts to take a claim, or two looks at what other processes have finished."""
+ABANDONED_SECONDS = 300.0
+"""How long a worker in a study with stages waits before it trains packs that nobody has begun."""
 MOST_SHARDS = 100_000
 WAITING_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: the command is to be given again later."""
@@ -75,7 +77,7 @@ class ShardWorker:
 
     Attributes:
         staged: whether more packs are planned when the present ones are done, so that this process has to wait.
-        wait: wait then; otherwise end with `WAITING_EXIT_CODE`.
+        wait: wait for packs that others train; otherwise end with `WAITING_EXIT_CODE`.
     """
 
     folder: StudyFolder
@@ -119,8 +121,11 @@ class ShardWorker:
     def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
         """Train this share, and what dead processes left of others; return when all packs are done.
 
+        In a study with stages, packs that nobody begins for `ABANDONED_SECONDS` are trained too: their worker may never
+        start, and this one would wait without end.
+
         Raises:
-            SharesLeft: packs of other shares are left, and this process does not wait for them.
+            SharesLeft: other processes train what is left, or will, and this process does not wait for them.
         """
         planned_before = bool(stored_plans(self.folder))
         missing = missing_packs(study, self.folder, watcher, packing)
@@ -133,20 +138,24 @@ class ShardWorker:
         again = not self.own(missing) and (nonempty or planned_before)
         tried, failed = set[str](), list[Failure]()
         self.claim.close()
+        idle_since = time.monotonic()
         while missing := self.missing(wanted):
             held = set[str]()
             todo = [plan for plan in self.own(missing) if plan.id not in tried]
-            if not todo:
-                others = [plan for plan in missing if plan.id not in tried]
-                todo = others if again else [plan for plan in others if self.begun(plan)]
-            todo = [plan for plan in todo if is_free(self.folder, plan)]
+            others = [] if todo else [plan for plan in missing if plan.id not in tried]
+            todo = [plan for plan in todo or others if is_free(self.folder, plan)]
+            unbegun = 0
+            if others and not again and not (self.staged and time.monotonic() - idle_since >= ABANDONED_SECONDS):
+                begun = [plan for plan in todo if self.begun(plan)]
+                unbegun, todo = len(todo) - len(begun), begun
             if todo:
                 failed += train_packs(study, self.folder, watcher, todo, profile, self.changing_plan, held)
                 tried |= {plan.id for plan in todo} - held
+                idle_since = time.monotonic()
             if len(held) == len(todo):  # all of them are trained by others, if there are any
                 if failed:
                     break
-                self.pause(len(missing), watcher)
+                self.pause(len(missing), unbegun, watcher)
         watcher.waiting("")
         self.take()
         return failed
@@ -171,14 +180,18 @@ class ShardWorker:
         """Return whether a process has begun to train a pack. It is at work, or was stopped."""
         return bool(self.folder.store.list(f"{self.folder.name}/packs/{plan.id}"))
 
-    def pause(self, left: int, watcher: Watcher) -> None:
+    def pause(self, left: int, unbegun: int, watcher: Watcher) -> None:
         """Wait for other processes, or end this one.
 
+        Args:
+            left: packs that are not done.
+            unbegun: those that nobody trains, which this process will take over.
+
         Raises:
-            SharesLeft: nothing follows these packs, or this process is not to wait.
+            SharesLeft: nothing follows these packs, or others train all of them and this process does not wait.
         """
         packs = "1 pack" if left == 1 else f"{left} packs"
-        if self.staged and self.wait:
+        if self.staged and (self.wait or unbegun):
             if left != self.waited_for:
                 self.waited_for = left
                 watcher.waiting(f"{packs} of other shards")

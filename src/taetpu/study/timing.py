@@ -1,5 +1,6 @@
 """Arms matched by time: measured when a study is first run, and kept as steps."""
 
+from collections.abc import Callable
 from functools import cache
 
 from taetpu.core.errors import UserError
@@ -16,13 +17,19 @@ from taetpu.train.plan import Group, Work, auto_precision
 from taetpu.train.watch import Watcher
 
 
-def in_equal_time(study: Study, folder: StudyFolder, watcher: Watcher) -> Study:
-    """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps."""
+def in_equal_time(
+    study: Study, folder: StudyFolder, watcher: Watcher, seconds: Callable[[Study, str, Watcher], float] | None = None
+) -> Study:
+    """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps.
+
+    Args:
+        seconds: measures a step of an arm; default: `seconds_a_step`, on this process's devices.
+    """
     known = read_study(folder).get("matching", {}) if folder.exists() else {}
 
     @cache
     def measured(name: str) -> float:
-        return seconds_a_step(study, name, watcher)
+        return (seconds or seconds_a_step)(study, name, watcher)
 
     steps = timed(study, lambda arm: measured(arm.name), known)
     if steps:

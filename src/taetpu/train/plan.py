@@ -65,6 +65,7 @@ class PackPlan:
         chosen: how the layout was: `measured`, by `rule of thumb`, as `asked for`.
         attention, remat, loss_chunk: see `nn.execution`; decided once, too.
         halved_from: the width that was planned first, where that ran out of memory.
+        platform: of the devices that it was planned on: cpu, gpu or tpu; "" in plans of earlier versions.
     """
 
     id: str
@@ -81,6 +82,7 @@ class PackPlan:
     halved_from: int | None = None
     data: int = 1
     model: int = 1
+    platform: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -240,7 +242,7 @@ def plan_packs(
         if layout.divided:
             work = replace(work, execution=partitionable(work.execution, work.config))
         settings = {"precision": precision, "live": tuple(sorted(members.live)), "chosen": chosen, **asdict(layout)}
-        settings |= work.execution.told
+        settings |= work.execution.told | {"platform": jax.default_backend()}
         for start in range(0, len(members.runs), layout.width):
             names = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
             plans.append(PackPlan(id=pack_id(names), runs=names, **settings))
