@@ -10,12 +10,10 @@ Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest
 """
 
 import logging
-import platform
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,48 +22,32 @@ import jax
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.runtime import call_prepared
 from taetpu.spec.design import RunSpec, Study
-from taetpu.spec.loading import load_study
 from taetpu.store.address import address as bucket_address
-from taetpu.store.backend import open_store
-from taetpu.store.keys import Held
 from taetpu.store.study import StudyFolder
-from taetpu.study.audit import Audit
-from taetpu.study.matching import beside, matched
-from taetpu.study.packs import halve, members, plan_new, recorded, stored_plans, unfinished, unplanned
-from taetpu.study.prepare import refuse_too_large
-from taetpu.study.timing import seconds_a_step
-from taetpu.study.trainer import Failure, Packs, missing_packs, run_steps, stored_sample
-from taetpu.train.memory import out_of_memory
-from taetpu.train.place import Place, here
+from taetpu.study.packs import halve, members, unplanned
+from taetpu.study.ray_tasks import (
+    POLL_SECONDS,
+    Trained,
+    names_of,
+    node_audit,
+    node_place,
+    node_plan,
+    node_step_seconds,
+    on_node,
+    train_pack,
+)
+from taetpu.study.trainer import Failure, missing_packs, run_steps
+from taetpu.train.place import Place
 from taetpu.train.plan import Packing, PackPlan
 from taetpu.train.watch import Watcher
 
 RETRIES = 20
 """How often Ray starts a pack again whose node or process died."""
-POLL_SECONDS = 0.5
 CONNECT_SECONDS = 10.0
-HELD_SECONDS = 120.0
-"""How long a task waits for the claim of its forerunner, whose host may be gone."""
 
 
 class PackFailed(Failed):
     """A pack failed on a node; the message is that of the exception there."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a task: its value, or the user's error."""
-
-    value: Any = None
-    error: UserError | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What became of a pack on a node: an error's text or "", and whether it needs more memory than the node has."""
-
-    error: str = ""
-    out_of_memory: bool = False
 
 
 @dataclass
@@ -98,7 +80,7 @@ class RayDriver:
 
         Raises:
             UserError: the function raised it there.
-        PackFailed: it ended otherwise.
+            PackFailed: it ended otherwise.
         """
         import ray
         from ray.exceptions import RayError
@@ -247,77 +229,6 @@ def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]])
     problem = f"no node of the Ray cluster has what a pack needs: {missing}"
     remedy = "Add such a node, or plan again: give the study another name."
     raise UserError(problem, path=("--on",), remedy=remedy)
-
-
-def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Outcome:
-    """Call a function of this module with the study and its folder, in a process of Ray."""
-    try:
-        study = load_study(file, sets)
-        return Outcome(globals()[function](study, StudyFolder(open_store(root), study.name), *arguments))
-    except UserError as error:
-        return Outcome(error=error)
-
-
-def names_of(runs: Sequence[RunSpec]) -> list[tuple[str, int, str]]:
-    """Return runs by the names of their folders, from which a node reads them."""
-    return [(run.arm, run.seed, run.id) for run in runs]
-
-
-def node_place(study: Study, folder: StudyFolder) -> Place:
-    """Return the devices of this node."""
-    return replace(here(), name="the Ray cluster")
-
-
-def node_plan(study: Study, folder: StudyFolder, names: Sequence[Any], packing: dict[str, Any]) -> None:
-    """Plan packs for some runs; their driver holds the study's claim."""
-    refuse_too_large(study, folder)
-    plan_new(study, [recorded(folder, one) for one in names], folder, Packing(**packing), Watcher())
-
-
-def node_step_seconds(study: Study, folder: StudyFolder, name: str) -> float:
-    """Return what a step of an arm takes here."""
-    return seconds_a_step(beside(study, matched(study)), name, Watcher())
-
-
-def node_audit(
-    study: Study, folder: StudyFolder, sampled: Sequence[Any], reused: Sequence[Any], packing: dict[str, Any]
-) -> list[str]:
-    """Train reused runs again, and return what is wrong with them."""
-    runs = {names: recorded(folder, names) for names in reused}
-    return Audit(study, folder, Watcher(), Packing(**packing)).prove(
-        [runs[one] for one in sampled], list(runs.values())
-    )
-
-
-def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) -> Trained:
-    """Train a pack on this node, from its last checkpoint."""
-    plans = {plan.id: plan for plan in stored_plans(folder)}
-    if plan_id not in plans:
-        return Trained(f"{platform.node()} does not see the pack plan in {folder.where}")
-    with _claimed(folder, plans[plan_id]) as plan:
-        if not unfinished(folder, plan):
-            return Trained()
-        error = Packs(study.sources, folder, Watcher(), {}, stored_sample(folder), profile).train(plan)
-    if error is None:
-        return Trained()
-    failure = f"on {platform.node()}: {type(error).__name__}: {error}"
-    return Trained(failure, out_of_memory(error))
-
-
-@contextmanager
-def _claimed(folder: StudyFolder, plan: PackPlan) -> Iterator[PackPlan]:
-    """Hold a pack, waiting for the process that trained it before, which may just be ending."""
-    until = time.monotonic() + HELD_SECONDS
-    with ExitStack() as claim:
-        while True:
-            try:
-                claim.enter_context(folder.claim_pack(plan.id))
-                break
-            except Held:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(POLL_SECONDS)
-        yield plan
 
 
 def refuse_accelerator() -> None:
