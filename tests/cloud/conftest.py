@@ -18,7 +18,8 @@ def settings(google: FakeGoogle) -> Settings:
 
 def boot(google: FakeGoogle, settings: Settings, workers: int) -> Hosts:
     """Start a machine in the fake and prepare it, as `up` does."""
-    spec = Spec("box", resolve("v5e-8"), "tpu-api", "me", 4.0, "r")
+    # The script of the other API does not ask Google for a request, of which there is none here.
+    spec = Spec("box", resolve("v5e-8"), "gce", "me", 4.0, "r")
     script = startup.startup_script(spec, ZONE, settings)
     metadata = {"startup-script": script, "ssh-keys": f"{settings.user}:{public_key()}"}
     for worker in range(workers):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cloud.commands import taetpu
+from tests.cloud.commands import UP, taetpu
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.project import ACCOUNT
 
+from taetpu.cli.cloud import refuse_closed
 from taetpu.cloud import doctor
 from taetpu.cloud.doctor import Check
 from taetpu.cloud.gcloud import use_project
@@ -59,6 +60,50 @@ def test_service_account(google: FakeGoogle, settings: Settings, role: str, stat
     assert found.status == status
     assert ACCOUNT in found.found
     assert status == "ok" or "--role=roles/tpu.admin" in found.remedy
+
+
+def test_a_role_on_a_condition_is_not_certain(google: FakeGoogle, settings: Settings) -> None:
+    google.project.condition = {"title": "until May", "expression": "request.time < timestamp('2020-05-01T00:00:00Z')"}
+    found = run_check(doctor._service_account, settings)
+    assert found.status == "fails"
+    assert "a condition" in found.remedy
+    assert "--role=roles/tpu.admin" in found.remedy
+
+
+@pytest.mark.parametrize(("nat", "private", "status"), [
+    (True, False, "ok"), (False, True, "warning"), (False, False, "fails"),
+])  # fmt: skip
+def test_way_out(google: FakeGoogle, settings: Settings, nat: bool, private: bool, status: str) -> None:
+    google.compute.nat, google.compute.private = nat, private
+    found = run_check(doctor._way_out, settings)
+    assert found.status == status
+    assert "us-central1" in found.found
+    assert status == "ok" or "gcloud compute routers nats create" in found.remedy
+
+
+def test_without_a_way_out_nothing_is_made(google: FakeGoogle) -> None:
+    google.compute.nat = False
+    done = taetpu(*UP["tpu-api"])
+    assert done.returncode == 2
+    assert "gcloud compute routers create taetpu" in " ".join(done.stderr.split())
+    assert google.world.changes() == []
+
+
+def test_credentials_of_the_bucket(
+    google: FakeGoogle, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_check(doctor._account, settings).status == "ok"
+    (google.bin.parent / "gcloud" / "application_default_credentials.json").unlink()
+    found = run_check(doctor._account, settings)
+    assert found.status == "fails"
+    assert "application-default login" in found.remedy
+
+
+def test_secrets(google: FakeGoogle, settings: Settings) -> None:
+    for name, status in (("WANDB_API_KEY=wandb", "ok"), ("WANDB_API_KEY=gone", "fails")):
+        found = run_check(doctor._named, settings.model_copy(update={"secrets": (name,)}))
+        assert found.status == status
+        assert status == "ok" or "gone" in found.found
 
 
 def test_apis(google: FakeGoogle, settings: Settings) -> None:
@@ -125,3 +170,15 @@ def test_a_failed_check_is_the_exit_code(tmp_path: Path, monkeypatch: pytest.Mon
     status = {one["name"]: one["status"] for one in json.loads(done.stdout)}
     assert status["project"] == status["keys"] == "fails"
     assert "keys" in done.stderr
+
+
+def test_a_network_that_cannot_be_read_is_left_to_the_machine(
+    google: FakeGoogle, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.fake_google.world import Fault, Refused
+
+    use_project(settings.project)
+    for call in ("routers.list", "subnetworks.list"):
+        google.world.faults.append(Fault(call, Refused(7, f"Required 'compute.{call}' permission"), times=9))
+    refuse_closed(settings, ["us-east5-b"])
+    assert "can be read" in capsys.readouterr().err

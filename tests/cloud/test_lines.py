@@ -19,7 +19,14 @@ from taetpu.core.chips import generations, resolve
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")]
 
 ZONE, ACCOUNT = "us-east5-b", "trainer@my-project.iam.gserviceaccount.com"
-SETTINGS = Settings(project="my-project", owner="me", bucket="my-bucket", zones=(ZONE,))
+SETTINGS = Settings(
+    project="my-project",
+    owner="me",
+    bucket="my-bucket",
+    zones=(ZONE,),
+    secrets=("A=b",),
+    image="us-docker.pkg.dev/p/taetpu/lab:1",
+)
 OPTIONS = (
     {}, {"spot": True}, {"reservation": "mine"}, {"service_account": ACCOUNT}, {"subnetwork": "sub"},
     {"external_ip": True}, {"study": "widths"}, {"network": "other"},
@@ -105,7 +112,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def build_for(spec: Spec, folder: Path, *options: dict) -> None:
     for changed in options:
         machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
-    up.operation_command("delete", "box", ZONE)
+    up.operation_command("delete", spec.name, ZONE)
 
 
 def test_lines_that_the_code_builds(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

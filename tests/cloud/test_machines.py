@@ -211,7 +211,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     again = make(settings, api)  # which deletes what is left of the first
     assert up.deleted_by(again) == ""
     up.down("box", "me", settings, silent)
-    assert up.deleted_by(again) == ("me@example.com" if api == "gce" else "somebody, or by its timer")
+    assert up.deleted_by(again) == ("me@example.org" if api == "gce" else "somebody, or by its timer")
     google.compute.user = "system"
     assert make(settings, api)
     up.down("box", "me", settings, silent)

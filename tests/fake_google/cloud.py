@@ -28,7 +28,7 @@ from tests.fake_google.world import Refused, World
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-a", "us-east5-b", "us-west4-a", "us-south1-a", "us-central2-b")
 PATHS = {
     "TPU": "", "COMPUTE": "compute/v1/", "STORAGE": "storage/v1/", "CLOUDRESOURCEMANAGER": "", "SERVICEUSAGE": "",
-    "IAM": "", "ARTIFACTREGISTRY": "",
+    "IAM": "", "ARTIFACTREGISTRY": "", "SECRETMANAGER": "",
 }  # fmt: skip
 """By API of gcloud: what follows the server's address in its endpoint override."""
 ACCOUNT = "me@example.org"
@@ -164,6 +164,7 @@ def sign_in(folder: Path) -> None:
     """Sign an account in, with a token that nothing asks for: `folder` is gcloud's configuration."""
     folder.mkdir()
     token = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    (folder / "application_default_credentials.json").write_text(json.dumps(token))
     with closing(sqlite3.connect(folder / "credentials.db")) as kept, kept:
         kept.execute("CREATE TABLE credentials (account_id TEXT PRIMARY KEY, value BLOB)")
         kept.execute("INSERT INTO credentials VALUES (?, ?)", (ACCOUNT, json.dumps(token)))

@@ -21,6 +21,8 @@ class Compute:
 
     Attributes:
         unreachable: zones that do not answer when all are listed.
+        nat, private: whether the network has Cloud NAT, and Private Google Access, in all regions.
+        user: whom operations are logged for.
         slow: how often the operations of a zone are listed before an insert is done and its instance exists.
     """
 
@@ -29,7 +31,9 @@ class Compute:
         self.operations: list[dict[str, Any]] = []
         self.rules = [IAP_RULE]
         self.unreachable: set[str] = set()
-        self.slow, self.user = 0, "me@example.com"
+        self.slow = 0
+        self.user = "me@example.org"
+        self.nat, self.private = True, False
 
     def routes(self) -> list[Route]:
         project = r"/compute/v1/projects/[^/]+"
@@ -44,6 +48,13 @@ class Compute:
             ("zoneOperations.list", "GET", f"{zone}/operations", self.list_operations),
             ("zoneOperations.wait", "POST", f"{zone}/operations/(?P<name>[^/]+)/wait", self.operation),
             ("zoneOperations.get", "GET", f"{zone}/operations/(?P<name>[^/]+)", self.operation),
+            ("routers.list", "GET", f"{project}/aggregated/routers", lambda request: self.regional("routers")),
+            (
+                "subnetworks.list",
+                "GET",
+                f"{project}/aggregated/subnetworks",
+                lambda request: self.regional("subnetworks"),
+            ),
             ("firewalls.list", "GET", f"{project}/global/firewalls", self.firewalls),
         ]
         return [Route("compute", name, method, pattern, answer) for name, method, pattern, answer in calls]
@@ -109,6 +120,18 @@ class Compute:
     def operation(self, request: Request) -> Any:
         return next(one for one in self.operations if one["name"] == request.parts["name"])
 
+    def regional(self, kind: str) -> Any:
+        """The network's router with Cloud NAT and its subnetwork, in each region."""
+        items: dict[str, Any] = {}
+        for region in sorted({zone.rpartition("-")[0] for zone in self.zones}):
+            one = {"name": "default", "network": IAP_RULE["network"], "region": f"https://x/regions/{region}"}
+            one["selfLink"] = f"https://x/compute/v1/projects/p/regions/{region}/{kind}/default"
+            more = {"nats": [{"name": "nat"}] if self.nat else []}
+            items[f"regions/{region}"] = {
+                kind: [one | (more if kind == "routers" else {"privateIpGoogleAccess": self.private})]
+            }
+        return {"items": items}
+
     def firewalls(self, request: Request) -> Any:
         return {"items": self.rules}
 
@@ -116,7 +139,12 @@ class Compute:
         """Take a spot instance away: it is deleted, as its termination action says."""
         for place in [place for place in self.world.table(INSTANCES) if place[1] == name]:
             self.world.hosts.halt(name)
-            del self.world.table(INSTANCES)[place]
+            lost = self.world.table(INSTANCES).pop(place)
+            self.operations.append({
+                "kind": "compute#operation", "name": f"preempted-{len(self.operations)}", "status": "DONE",
+                "operationType": "compute.instances.preempted", "user": "system@google.com", "progress": 100,
+                "targetLink": lost["selfLink"], "zone": lost["zone"], "insertTime": datetime.now(UTC).isoformat(),
+            })  # fmt: skip
 
     def _operation(self, request: Request, name: str, kind: str, error: Refused | None) -> dict[str, Any]:
         number = len(self.operations) + 1

@@ -138,7 +138,7 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
     return rates.affordable(spec, rates.cheapest_first(spec.tpu, spec.spot), limit)
 
 
-def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Command]" = ()) -> str:
+def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     """What will be made, where, what it costs, and when it ends."""
     from taetpu.cloud import rates
 
@@ -153,7 +153,7 @@ def describe_plan(spec: "Spec", zones: Sequence[str], commands: "Sequence[Comman
     lines.append(
         f"deleted {spec.hours:.3g} h after its start by {by}; rates of {rates.dated()}, without disks and traffic"
     )
-    return "\n".join([*lines, *(one.shown for one in commands)])
+    return "\n".join(lines)
 
 
 def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = "") -> bool:
@@ -189,11 +189,37 @@ def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = 
     return True
 
 
-def print_commands(commands: "Sequence[Command]", project: str, others: "Sequence[Command]" = ()) -> None:
-    """Print gcloud commands as lines that can be pasted into a shell. `others` are alternatives, as comments."""
+def print_commands(commands: "Sequence[Command]", project: str) -> None:
+    """Print gcloud commands as lines that can be pasted into a shell."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(project)}")
     for one in commands:
         typer.echo(one.shown)
+
+
+def refuse_closed(settings: "Settings", zones: Sequence[str]) -> None:
+    """Refuse to make a machine that could not reach Google, and so could not delete itself.
+
+    Raises:
+        CloudError: the network has no way out in a region of the zones.
+    """
+    from taetpu.cloud.doctor import way_out
+    from taetpu.cloud.gcloud import CloudError
+
+    check = way_out(settings, zones)
+    if check.status == "fails":
+        raise CloudError(check.found, remedy=check.remedy)
+    if check.status == "warning":  # a TPU API machine proves when it starts that it can delete itself
+        tell(check.found)
+
+
+def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
+    """Print the plan of a machine and the commands that would make it; the second and later as comments."""
+    from taetpu.cloud.up import creation
+
+    confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
+    first, *others = (creation(spec, zone, settings) for zone in zones)
+    typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
+    print_commands([first], settings.project)
     for one in others:
         typer.echo(f"# or, where there is no capacity: {one.shown}")
 

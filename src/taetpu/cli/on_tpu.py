@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.cli.cloud import confirm, describe_plan, print_commands, tell, telling_what_runs
+from taetpu.cli.cloud import confirm, describe_plan, refuse_closed, show_creation, tell, telling_what_runs
 from taetpu.cli.study_files import check_paths, finished, study_files
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def run_on_tpu(
         fetch_report(store, study.name)
         return 0
     plan = f"train {study.name} into {store.where(study.name)}, then {'keep' if keep else 'delete'} the machine"
+    plan += _transfers(address, zones)
     if dry_run:
-        confirm(f"{describe_plan(spec, zones)}\n{plan}", "", yes=False, dry_run=True)
-        first, *others = (making.creation(spec, zone, settings) for zone in zones)
-        print_commands([first], settings.project, others)
+        show_creation(spec, zones, settings, f"\n{plan}")
         return 0
     if there is None:
+        refuse_closed(settings, zones)
         confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes, dry_run=False)
     else:
         keep = keep or there.study != spec.study  # made for something else: it is not this command's to delete
@@ -82,6 +82,19 @@ def run_on_tpu(
         else:
             making.down(spec.name, spec.owner, settings, tell)
     return code
+
+
+def _transfers(address: str, zones: Sequence[str]) -> str:
+    """A line where machines may be in other regions than the bucket; "" otherwise."""
+    from taetpu.cloud import bucket
+    from taetpu.cloud.gcloud import CloudError
+
+    try:
+        region = (bucket.describe(address.split("/")[2]) or {}).get("location", "").lower()
+    except CloudError:  # it can be read and written; only its region stays unknown
+        region = ""
+    far = bucket.far_zones(region, zones) if region else []
+    return f"\nthe bucket is in {region}: transfers cost money and time from {', '.join(far)}" if far else ""
 
 
 def _still_running(spec: "Spec", study: "Study") -> str:

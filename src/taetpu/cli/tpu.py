@@ -27,6 +27,8 @@ from taetpu.cli.cloud import (
     machine_name,
     print_commands,
     read_settings,
+    refuse_closed,
+    show_creation,
     tell,
     telling_what_runs,
 )  # fmt: skip
@@ -137,11 +139,10 @@ def make_ready(
     from taetpu.cloud.gcloud import CloudError
 
     if dry_run:
-        confirm(describe_plan(spec, zones), "", yes=False, dry_run=True)
-        first, *others = (making.creation(spec, zone, settings) for zone in zones)
-        print_commands([first], settings.project, others)
+        show_creation(spec, zones, settings)
         return None
     if not (there := making.existing(spec)):
+        refuse_closed(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
     else:
         tell(f"{spec.name} exists in {there.zone}: {there.detail}")

@@ -1,5 +1,6 @@
 """The bucket that keeps studies: created private, described, deleted only when its name is typed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from taetpu.cloud.gcloud import Command, command, read
@@ -35,6 +36,11 @@ def describe(name: str) -> dict[str, Any] | None:
     """What Google says of a bucket of this project; None where there is none."""
     found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
     return found[0] if found else None
+
+
+def far_zones(region: str, zones: Iterable[str]) -> list[str]:
+    """The zones outside a bucket's region: transfers from there cost money."""
+    return sorted({zone for zone in zones if zone.rpartition("-")[0] != region.lower()})
 
 
 def objects_command(name: str) -> Command:

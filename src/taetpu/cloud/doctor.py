@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,8 +42,8 @@ def checks(settings: Settings, folder: Path) -> Iterator[Check]:
     if not settings.project:
         return
     for name, check in (
-        ("account", _account), ("apis", _apis), ("network", _firewall), ("service account", _service_account),
-        ("bucket", _bucket),
+        ("account", _account), ("apis", _apis), ("network", _firewall), ("way out", _way_out),
+        ("service account", _service_account), ("bucket", _bucket), ("secrets and image", _named),
     ):  # fmt: skip
         yield _caught(name, check, settings)
 
@@ -103,6 +103,15 @@ def _account(settings: Settings) -> Check:
     if not accounts:
         return Check("account", "fails", "no account is signed in", SIGN_IN)
     read(command("projects", "describe", settings.project))
+    try:
+        import google.auth
+        from google.auth.exceptions import DefaultCredentialsError
+    except ModuleNotFoundError:
+        return Check("account", "fails", "google-cloud-storage is not installed", "pip install 'taetpu[gcp]'")
+    try:
+        google.auth.default()
+    except DefaultCredentialsError:
+        return Check("account", "fails", "no application-default credentials, which the bucket is read with", SIGN_IN)
     return Check("account", "ok", accounts[0]["account"])
 
 
@@ -137,6 +146,44 @@ def _firewall(settings: Settings) -> Check:
     return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
 
 
+def _way_out(settings: Settings) -> Check:
+    return way_out(settings, settings.zones or [f"{settings.default_region}-a"])
+
+
+def way_out(settings: Settings, zones: Iterable[str]) -> Check:
+    """Check how machines without an external address reach Google, and apt and PyPI, from the regions of zones.
+
+    Cloud NAT is a way to all of them; Private Google Access is one to Google alone.
+    """
+    if settings.external_ip:
+        return Check("way out", "ok", "external addresses")
+    regions = sorted({zone.rpartition("-")[0] for zone in zones})
+
+    def there(listed: list[dict]) -> dict[str, list[dict]]:
+        own = [one for one in listed if one["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
+        return {region: [one for one in own if one["region"].endswith(f"/{region}")] for region in regions}
+
+    routers = there(read(command("compute", "routers", "list")) or [])
+    closed = [region for region in regions if not any(one.get("nats") for one in routers[region])]
+    if not closed:
+        return Check("way out", "ok", f"Cloud NAT in {', '.join(regions)}")
+    place = {"region": closed[0], "project": settings.project}
+    words = ("compute", "routers", "nats", "create", "taetpu")
+    nat = command(*words, router="taetpu", auto_allocate_nat_external_ips=True, nat_all_subnet_ip_ranges=True, **place)
+    router = command("compute", "routers", "create", "taetpu", network=settings.network, **place)
+    remedy = f"{router.shown} && {nat.shown}"
+    name = settings.subnetwork.rpartition("/")[2]
+    subnets = there(read(command("compute", "networks", "subnets", "list")) or [])
+    for region in closed:
+        used = [one for one in subnets[region] if name in ("", one["name"])]
+        if not used:  # gcloud prints an empty list, and a warning, where the account may not read it
+            return Check("way out", "warning", f"no subnetwork of {settings.network} can be read in {region}")
+        if not any(one.get("privateIpGoogleAccess") for one in used):
+            problem = f"no Cloud NAT and no Private Google Access in {region}: a machine could not delete itself"
+            return Check("way out", "fails", problem, remedy)
+    return Check("way out", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
+
+
 def _opens_ssh(rule: dict) -> bool:
     tags = rule.get("targetTags")
     allowed = [one for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all")]
@@ -162,6 +209,15 @@ def _service_account(settings: Settings) -> Check:
     return Check("service account", "ok", f"{account} can delete queued resources")
 
 
+def _named(settings: Settings) -> Check:
+    lines = [command("secrets", "describe", name) for name in settings.secret_names.values()]
+    if settings.image:
+        lines.append(command("artifacts", "docker", "images", "describe", settings.image))
+    for line in lines:
+        read(line)
+    return Check("secrets and image", "ok", f"{len(lines)} found" if lines else "none set")
+
+
 def _bucket(settings: Settings) -> Check:
     from taetpu.cloud import bucket
 
@@ -173,8 +229,7 @@ def _bucket(settings: Settings) -> Check:
             "bucket", "fails", f"{settings.bucket} is not in this project", f"taetpu bucket create {settings.bucket}"
         )
     region = found.get("location", "").lower()
-    apart = sorted({zone for zone in settings.zones if zone.rpartition("-")[0] != region})
-    if apart:
+    if apart := bucket.far_zones(region, settings.zones):
         problem = f"{settings.bucket} is in {region}, machines may be in {', '.join(apart)}: transfers cost money"
         return Check("bucket", "warning", problem)
     return Check("bucket", "ok", f"{settings.bucket} in {region}")
