@@ -133,7 +133,8 @@ def test_a_limit_is_kept(taetpu, machines):
 def test_alternatives_of_a_dry_run_are_comments(taetpu, machines):
     """Pasted, the lines make one machine, not one in each zone."""
     out = taetpu("tpu", "up", "lab", "--type", "v6e-8", "--dry-run").out
-    first, create, *others = out.splitlines()
+    comment, first, create, *others = out.splitlines()
+    assert comment.startswith("# ")
     assert first.startswith("export CLOUDSDK_CORE_PROJECT=")
     assert create.startswith("gcloud compute instances create lab ")
     assert others

@@ -48,13 +48,8 @@ class Compute:
             ("zoneOperations.list", "GET", f"{zone}/operations", self.list_operations),
             ("zoneOperations.wait", "POST", f"{zone}/operations/(?P<name>[^/]+)/wait", self.operation),
             ("zoneOperations.get", "GET", f"{zone}/operations/(?P<name>[^/]+)", self.operation),
-            ("routers.list", "GET", f"{project}/aggregated/routers", lambda request: self.regional("routers")),
-            (
-                "subnetworks.list",
-                "GET",
-                f"{project}/aggregated/subnetworks",
-                lambda request: self.regional("subnetworks"),
-            ),
+            ("routers.list", "GET", f"{project}/aggregated/(?P<kind>routers)", self.regional),
+            ("subnetworks.list", "GET", f"{project}/aggregated/(?P<kind>subnetworks)", self.regional),
             ("firewalls.list", "GET", f"{project}/global/firewalls", self.firewalls),
         ]
         return [Route("compute", name, method, pattern, answer) for name, method, pattern, answer in calls]
@@ -120,9 +115,9 @@ class Compute:
     def operation(self, request: Request) -> Any:
         return next(one for one in self.operations if one["name"] == request.parts["name"])
 
-    def regional(self, kind: str) -> Any:
+    def regional(self, request: Request) -> Any:
         """The network's router with Cloud NAT and its subnetwork, in each region."""
-        items: dict[str, Any] = {}
+        items, kind = dict[str, Any](), request.parts["kind"]
         for region in sorted({zone.rpartition("-")[0] for zone in self.zones}):
             one = {"name": "default", "network": IAP_RULE["network"], "region": f"https://x/regions/{region}"}
             one["selfLink"] = f"https://x/compute/v1/projects/p/regions/{region}/{kind}/default"

@@ -1,5 +1,5 @@
 # Runs as root on each host at every boot, after lines that set name, project, zone, api, minutes, latest, idle and image.
-export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin:/usr/lib/google-cloud-sdk/bin" # systemd sets neither for gcloud
+export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin" # where TPU images have the SDK, which needs HOME
 state="${STATE_DIRECTORY:-/var/lib/taetpu}"
 mkdir -p "$state"
 exec >>"$state/startup.log" 2>&1
@@ -13,6 +13,7 @@ fi
 # The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
 case $api in
   tpu-api)
+    describe="gcloud compute tpus queued-resources describe $name --zone=$zone --project=$project --format=none"
     delete="gcloud compute tpus queued-resources delete $name --zone=$zone --project=$project --force --quiet"
     orphan="gcloud compute tpus tpu-vm delete $name --zone=$zone --project=$project --quiet" ;; # outlives its request
   gce)
@@ -36,16 +37,15 @@ while :; do
 done
 TIMER
 systemctl is-active --quiet taetpu-timer ||
-  systemd-run --quiet --unit=taetpu-timer --setenv=HOME="$HOME" --setenv=PATH="$PATH" --property=Restart=always --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
+  systemd-run --quiet --unit=taetpu-timer --setenv=HOME="$HOME" --setenv=PATH="$PATH" --property=Restart=always \
+    --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
 if [ "$api" = tpu-api ]; then # nothing else ends it: it must be able to reach Google as its account
   command -v gcloud >/dev/null || fail "no gcloud: the machine could not delete itself"
   for pause in 0 5 20 60 end; do
-    [ $pause != end ] || fail "gcloud cannot read $name: the machine could not delete itself. Does its network have \
-Cloud NAT or Private Google Access?"
+    [ $pause != end ] || fail "Google does not answer, so the machine could not delete itself: no Cloud NAT?"
     sleep $pause
-    timeout 60 gcloud compute tpus queued-resources describe "$name" --zone="$zone" --project="$project" --quiet \
-      --format=none && break
+    timeout 60 $describe && break
   done
 fi
 
