@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_remote.py tests/examples/test_cloud_walkthrough.py
 
-.PHONY: demo cloud-demo test slow nightly lint format install clean
+.PHONY: demo cloud-demo test slow cloud nightly lint format install clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.demo        ## run the quick study and say where its report is
@@ -17,7 +18,10 @@ test: install            ## the default tests
 
 slow: install            ## the tests that take longer: first what is timed, the quick study, and nothing beside it
 	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly'
+	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
+
+cloud: install           ## the slow tests of machines and buckets, which wait for most of their time
+	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
