@@ -20,8 +20,8 @@ slow: install            ## the tests that take longer: first what is timed, the
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## the slow tests of machines and buckets, which wait for most of their time
-	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
+cloud: install           ## the slow tests of machines and buckets
+	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly

@@ -152,7 +152,7 @@ def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path
     assert [call.name for call in google.world.changes()].count("instances.insert") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_zone_without_capacity_is_passed_over(google: FakeGoogle, folder: Path):
     google.world.faults.append(Fault("queuedResources.create", stockout("us-west4-a"), zone="us-west4-a", times=9))
     run = Command(folder, *V5E, "--zone", "us-central1-a", "--set", "train.steps=80", "--keep")
@@ -183,7 +183,7 @@ def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.M
     check_nothing_left(google)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_machine_that_was_made_for_something_else_is_kept(google: FakeGoogle, folder: Path):
     up = Command(folder, "tpu", "up", "mine", "--type", "v6e-8", "--zone", "us-east5-b", "--spot", "--yes")
     assert up.end() == 0, up.printed

@@ -23,6 +23,7 @@ from taetpu.cloud.settings import read_settings
 from taetpu.core.chips import resolve
 
 pytestmark = pytest.mark.slow
+APIS = ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)]
 
 
 class Killer:
@@ -72,7 +73,7 @@ def strike(
     return killer.struck
 
 
-@pytest.mark.parametrize("api", UP)
+@pytest.mark.parametrize("api", APIS)
 def test_up(google: FakeGoogle, api: str) -> None:
     succeed(*UP[api])
     for number in range(1, before_changes(google) + 1):
@@ -109,7 +110,7 @@ def finish_up(cloud: FakeGoogle, api: str) -> None:
     clear(cloud)
 
 
-@pytest.mark.parametrize("api", UP)
+@pytest.mark.parametrize("api", APIS)
 def test_down(google: FakeGoogle, api: str) -> None:
     make(google, api)
     google.world.calls.clear()
