@@ -270,7 +270,7 @@ def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]
 
     proof = prove(study)
     yield trainer, "Program", program
-    yield run, "proved", lambda one: proof if one is study else prove(one)
+    yield run, "proved", lambda one, **given: proof if one is study else prove(one, **given)
     yield run, "build", read_for_report
 
 
