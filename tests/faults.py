@@ -125,14 +125,20 @@ class Bench:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.replaced = ExitStack()
+        with ExitStack() as replaced:
+            self.prepare(replaced)
+            self.replaced = replaced.pop_all()
+
+    def prepare(self, replaced: ExitStack) -> None:
+        """Train the reference and the study that is partly done; `replaced` restores functions."""
+        folder = self.folder
         source = folder / "source"
         source.mkdir()
         (source / "study.yaml").write_text(STUDY)
         (source / "data.txt").write_text(TEXT)
         self.study = load_study(source / "study.yaml")
         for place, name, function in shared_programs(self.study):
-            self.replaced.enter_context(mock.patch.object(place, name, function))
+            replaced.enter_context(mock.patch.object(place, name, function))
         whole = self.open(source / "whole")
         self.train(whole, Watcher())
         self.whole = files(whole)
