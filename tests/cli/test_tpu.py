@@ -220,10 +220,3 @@ def test_a_machine_that_does_not_exist_is_refused_with_the_nearest_name(taetpu, 
         code, _, err = taetpu(*words)
         assert code == 2
         assert "did you mean 'mine'" in err
-
-
-@pytest.mark.slow
-def test_zones_can_be_asked_whether_they_list_the_slice(taetpu, shared_google):
-    rows = taetpu("tpu", "zones", "--type", "v6e-8", "--ask", "--json").json()["zones"]
-    assert {row["zone"]: row["listed"] for row in rows}["us-east5-b"] is True
-    assert {row["zone"]: row["listed"] for row in rows}["asia-northeast1-b"] is False

@@ -4,13 +4,14 @@ import fcntl
 import json
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 from tests.cloud.commands import DOWN, ZONE, start, succeed, taetpu
 from tests.fake_google.cloud import FakeGoogle
 
-from taetpu.cloud import bucket, gcloud, labels, machines, rates, up
-from taetpu.cloud.gcloud import OutcomeUnknown, command
+from taetpu.cloud import bucket, gcloud, labels, machines, rates, supervise, up
+from taetpu.cloud.gcloud import CloudError, OutcomeUnknown, command
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Hosts
@@ -204,18 +205,27 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
 def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     google: FakeGoogle, settings: Settings, api: str
 ) -> None:
+    def loss(machine: Machine) -> str:
+        return supervise.loss(machine, since=float("inf"))
+
     machine = make(settings, api)
-    assert up.deleted_by(machine) == ""
+    assert loss(machine) == ""
     google.preempt("box")
-    assert up.deleted_by(machine) == ""
+    assert loss(machine)
     again = make(settings, api)  # which deletes what is left of the first
-    assert up.deleted_by(again) == ""
+    assert loss(again) == ""
     up.down("box", "me", settings, silent)
-    assert up.deleted_by(again) == ("me@example.org" if api == "gce" else "somebody, or by its timer")
+    with pytest.raises(CloudError, match="deleted by me@example.org" if api == "gce" else "deleted by somebody"):
+        loss(again)
+    if api == "tpu-api":
+        over = {**again.labels, labels.EXPIRES: str(int(time.time()) - 1)}
+        with pytest.raises(CloudError, match="deleted by its timer"):
+            loss(replace(again, labels=over))
+        return
     google.compute.user = "system"
     assert make(settings, api)
     up.down("box", "me", settings, silent)
-    assert bool(up.deleted_by(again)) == (api == "tpu-api")
+    assert loss(again) == "it is gone"
 
 
 @pytest.mark.slow

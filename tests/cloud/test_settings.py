@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.cloud.settings import Settings, find_file, read_settings, write_setting
+from taetpu.cloud.settings import Settings, read_settings
 from taetpu.core.errors import UserError
 
 
@@ -92,23 +92,8 @@ def test_an_invalid_variable_is_named_and_not_the_file(tmp_path: Path) -> None:
     assert "taetpu.toml" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("", '[cloud]\nbucket = "b-b"\n'),
-    ('[cloud]\nproject = "my-project"\n', '[cloud]\nbucket = "b-b"\nproject = "my-project"\n'),
-    ("[cloud] # mine\n", '[cloud] # mine\nbucket = "b-b"\n'),
-])  # fmt: skip
-def test_a_setting_is_added_and_the_rest_kept(tmp_path: Path, before: str, after: str) -> None:
-    if before:
-        write(tmp_path, before)
-    file = write_setting(tmp_path, "bucket", "b-b")
-    assert file.read_text() == after
-    assert read_settings(tmp_path, {}).bucket == "b-b"
-    assert write_setting(tmp_path, "bucket", "b-b").read_text() == after
-
-
-def test_a_setting_is_never_overwritten(tmp_path: Path) -> None:
-    file = write(tmp_path, '[cloud]\nbucket = "mine"\n')
-    with pytest.raises(UserError, match="mine"):
-        write_setting(tmp_path, "bucket", "other")
-    assert file.read_text() == '[cloud]\nbucket = "mine"\n'
-    assert find_file(tmp_path) == file
+def test_the_bucket_is_named_after_the_project(tmp_path: Path) -> None:
+    assert read_settings(tmp_path, {"GOOGLE_CLOUD_PROJECT": "my-project"}).bucket == "my-project-taetpu"
+    assert read_settings(tmp_path, {"TAETPU_PROJECT": "example.com:my-lab"}).bucket == "example-com-my-lab-taetpu"
+    assert read_settings(tmp_path, {"GOOGLE_CLOUD_PROJECT": "my-project", "TAETPU_BUCKET": "b-b"}).bucket == "b-b"
+    assert read_settings(tmp_path, {}).bucket == ""

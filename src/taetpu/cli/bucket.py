@@ -1,17 +1,18 @@
 """`taetpu bucket create | status | delete`: where studies on TPUs keep their results."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from taetpu.cli.cloud import DryRun, Yes, confirm, print_commands, read_settings, tell
+from taetpu.cli.cloud import DryRun, Yes, confirm, read_settings, tell
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
 app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes", no_args_is_help=True)
 
-Bucket = Annotated[str | None, typer.Argument(metavar="NAME", help="Default: `bucket` of the settings.")]
+Bucket = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Default: `bucket` of the settings, else PROJECT-taetpu.")
+]
 
 
 @app.command()
@@ -21,35 +22,30 @@ def create(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Create a private bucket that machines can write to.
-
-    Its name is added to taetpu.toml. A bucket that exists is kept.
+    """Create a private bucket that machines can write to. One that exists is kept.
 
     Example: taetpu bucket create my-studies --region us-east5
     """
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import change
     from taetpu.cloud.labels import label_value
-    from taetpu.cloud.settings import write_setting
     from taetpu.cloud.up import default_account
 
     settings = read_settings()
-    wanted, place = name or bucket.default_name(settings), region or settings.default_region
+    wanted, place = name or settings.bucket, region or settings.default_region
     account = settings.service_account or default_account(settings.project)
     lines = [bucket.create_command(wanted, place), bucket.label_command(wanted, label_value(settings.owner))]
     if bucket.describe(wanted):
         tell(f"gs://{wanted} exists")
         lines = []
     lines.append(bucket.grant_command(wanted, account))
-    if dry_run:
-        print_commands(lines, settings.project)
-        return
     rate = f"${bucket.STANDARD_RATE:.3f} per GB and month in most US regions ({bucket.RATE_DATE}), empty nothing"
-    plan = f"create gs://{wanted} in {place}: {rate}\nlet {account} read and write it\nset bucket in taetpu.toml"
-    if confirm(plan, "Create it?", yes=yes, dry_run=False):
+    plan = f"create gs://{wanted} in {place}: {rate}\nlet {account} read and write it"
+    if confirm(plan, "Create it?", lines, yes=yes, dry_run=dry_run):
         for line in lines:
             change(line)
-        tell(f"gs://{wanted} is named in {write_setting(Path.cwd(), 'bucket', wanted)}")
+        if wanted != settings.bucket:
+            tell(f'Set `bucket = "{wanted}"` below [cloud] in taetpu.toml to store studies there.')
 
 
 @app.command()
@@ -62,7 +58,7 @@ def status(name: Bucket = None, as_json: AsJson = False) -> None:
     from taetpu.cloud.gcloud import CloudError
 
     settings = read_settings()
-    wanted = name or bucket.default_name(settings)
+    wanted = name or settings.bucket
     found = bucket.describe(wanted)
     if found is None:
         raise CloudError(f"gs://{wanted} is not in {settings.project}", remedy="`taetpu bucket create` makes it.")
@@ -83,7 +79,7 @@ def delete(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False) -> No
     from taetpu.cloud.labels import OWNER, label_value
 
     settings = read_settings()
-    wanted = name or bucket.default_name(settings)
+    wanted = name or settings.bucket
     found = bucket.describe(wanted)
     if found is None:
         tell(f"gs://{wanted} is not in {settings.project}")
@@ -92,9 +88,7 @@ def delete(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False) -> No
     if owner != label_value(settings.owner):
         problem = f"gs://{wanted} belongs to {owner or 'nobody that taetpu knows'}"
         raise CloudError(problem, remedy=f"Its owner can delete it: {bucket.delete_command(wanted).shown}")
-    if dry_run:
-        print_commands([bucket.delete_command(wanted)], settings.project)
-        return
+    line = bucket.delete_command(wanted)
     plan = f"delete gs://{wanted} with everything in it, {bucket.usage(wanted) / 1e9:.3f} GB"
-    if confirm(plan, "Delete it for ever?", yes=yes, dry_run=False, typed=wanted):
-        change(bucket.delete_command(wanted))
+    if confirm(plan, "Delete it for ever?", [line], yes=yes, dry_run=dry_run, typed=wanted):
+        change(line)

@@ -1,5 +1,6 @@
 """What all cloud commands share: settings, options, the plan that is confirmed, the hosts that are meant."""
 
+import os
 import shlex
 import signal
 import sys
@@ -32,11 +33,7 @@ Workers = Annotated[
 Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")]
 Zones = Annotated[
     list[str] | None,
-    typer.Option(
-        "--zone",
-        metavar="ZONE",
-        help="A zone to try, such as that of your bucket; may be repeated. Default: the cheapest first.",
-    ),
+    typer.Option("--zone", metavar="ZONE", help="A zone to try first; may be repeated. Default: the cheapest first."),
 ]
 ApiOption = Annotated[
     str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use: each has a quota of its own.")
@@ -45,14 +42,10 @@ Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, and
 Reservation = Annotated[
     str, typer.Option(metavar="NAME", help="Use chips of a reservation that your project has paid for.")
 ]
-MaxHours = Annotated[
-    float | None,
-    number(help="Delete the machine after these hours, which bounds its cost. Default: 4."),
-]
+MaxHours = Annotated[float | None, number(help="Delete the machine after these hours, to bound its cost. Default: 4.")]
 MaxUsd = Annotated[float | None, number(help="Refuse a machine that may cost more by its end. Default: no limit.")]
 IdleMinutes = Annotated[
-    int | None,
-    integer(help="Delete the machine after these minutes without a job or login; 0: never. Default: 30."),
+    int | None, integer(help="Delete the machine after these minutes without a job or login; 0: never. Default: 30.")
 ]
 Runtime = Annotated[
     str, typer.Option(help="Software version (tpu-api) or image family (gce), where the default does not suit.")
@@ -156,10 +149,13 @@ def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = "") -> bool:
+def confirm(
+    plan: str, question: str, commands: "Sequence[Command]" = (), *, yes: bool, dry_run: bool = False, typed: str = ""
+) -> bool:
     """Print a plan and ask; False after a dry run. A refusal ends the process with 1, Ctrl-C with 130.
 
     Args:
+        commands: what a dry run prints.
         typed: a name that must be typed instead of a yes, for what cannot be undone.
 
     Raises:
@@ -170,6 +166,7 @@ def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = 
     tell(fitting(plan))
     if dry_run:
         tell("dry run: nothing was changed")
+        print_commands(commands)
         return False
     if yes:
         return True
@@ -189,9 +186,9 @@ def confirm(plan: str, question: str, *, yes: bool, dry_run: bool, typed: str = 
     return True
 
 
-def print_commands(commands: "Sequence[Command]", project: str) -> None:
+def print_commands(commands: "Sequence[Command]") -> None:
     """Print gcloud commands as lines that can be pasted into a shell."""
-    typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(project)}")
+    typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(os.environ.get('CLOUDSDK_CORE_PROJECT', ''))}")
     for one in commands:
         typer.echo(one.shown)
 
@@ -216,10 +213,9 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
     """Print the plan of a machine and the commands that would make it; the second and later as comments."""
     from taetpu.cloud.up import creation
 
-    confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
     first, *others = (creation(spec, zone, settings) for zone in zones)
     typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
-    print_commands([first], settings.project)
+    confirm(f"{describe_plan(spec, zones)}{more}", "", [first], yes=False, dry_run=True)
     for one in others:
         typer.echo(f"# or, where there is no capacity: {one.shown}")
 

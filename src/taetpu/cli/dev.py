@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from taetpu.cli.cloud import Tpu, Workers, chosen_workers, find_hosts, read_settings, tell
-from taetpu.cli.remote import COMMAND, Beside, Debug, Detach, bring, command_words, refuse_running, run_job
+from taetpu.cli.remote import COMMAND, Debug, Detach, bring, command_words, refuse_running, run_job
 
 app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
 
@@ -33,42 +33,44 @@ def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None
 
 @app.command(context_settings=COMMAND, options_metavar=FILES)
 def run(
-    context: typer.Context, tpu: Tpu = None, worker: Workers = "all", detach: Detach = False, debug: Debug = False,
-    beside: Beside = False,
-) -> None:  # fmt: skip
+    context: typer.Context, tpu: Tpu = None, worker: Workers = "all", detach: Detach = False, debug: Debug = False
+) -> None:
     """Copy Python files to the hosts and run them. `+` separates files with their arguments.
 
     Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
     """
-    settings = read_settings()
-    hosts = find_hosts(settings, tpu)
-    chosen = chosen_workers(hosts, worker)
-    commands, files = _parse(command_words(context))
-    refuse_running(hosts, chosen, beside)
-    _send(hosts, files, chosen)
-    run_job(settings, hosts, commands, chosen, detach=detach, debug=debug, beside=beside)
+    _run_files(command_words(context), tpu, worker, detach=detach, debug=debug)
 
 
 @app.command("run-all", context_settings=COMMAND, options_metavar=FILES)
-def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all", beside: Beside = False) -> None:
+def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all") -> None:
     """Copy Python files, run them, and delete the copies.
 
     Example: taetpu dev run-all train.py --steps 10
     """
+    _run_files(command_words(context), tpu, worker, scrap=True)
+
+
+def _run_files(
+    words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
+) -> None:
     from taetpu.core.errors import Failed
 
     settings = read_settings()
     hosts = find_hosts(settings, tpu)
     chosen = chosen_workers(hosts, worker)
-    commands, files = _parse(command_words(context))
-    refuse_running(hosts, chosen, beside)
+    commands, files = _parse(words)
+    refuse_running(hosts, chosen)
     _send(hosts, files, chosen)
+    failed = None
     try:
-        run_job(settings, hosts, commands, chosen, detach=False, debug=False, beside=beside)
-    except Failed:
+        run_job(settings, hosts, commands, chosen, detach=detach, debug=debug)
+    except Failed as error:
+        failed = error
+    if scrap:
         _delete(hosts, files, chosen)
-        raise
-    _delete(hosts, files, chosen)
+    if failed:
+        raise failed
 
 
 @app.command()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from taetpu.cli.cloud import DryRun, Yes, confirm, print_commands, read_settings, tell
+from taetpu.cli.cloud import DryRun, Yes, confirm, read_settings, tell
 from taetpu.cli.options import AsJson
 from taetpu.cli.tables import show_json, show_table
 
@@ -15,17 +15,17 @@ app = typer.Typer(help="Containers for jobs.\n\nExample: taetpu image build", no
 @app.command()
 def build(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="With a Dockerfile.")] = Path(),
-    write: Annotated[bool, typer.Option("--write", help="Name the image in taetpu.toml: jobs run in it.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Build a folder's Dockerfile with Cloud Build. The same content is built once.
 
-    Example: taetpu image build --write
+    Jobs run in the image that `image` in taetpu.toml names.
+
+    Example: taetpu image build
     """
     from taetpu.cloud import image
     from taetpu.cloud.gcloud import run
-    from taetpu.cloud.settings import write_setting
 
     settings = read_settings()
     name, tag = folder.resolve().name.lower(), image.content_tag(folder)
@@ -36,16 +36,12 @@ def build(
         tell(f"{address} exists: its content is the same")
     else:
         lines.append(image.build_command(settings, folder, name, tag))
-        if dry_run:
-            print_commands(lines, settings.project)
-            return
         most = image.BUILD_MINUTES * image.BUILD_RATE
         plan = f"build {address} with Cloud Build: at most ${most:.2f} in {image.BUILD_MINUTES} min, then its storage"
-        if confirm(plan, "Build it?", yes=yes, dry_run=False):
-            for line in lines:
-                run(line, 60.0 * (image.BUILD_MINUTES + 5))
-    if write and not dry_run:
-        tell(f"the image is named in {write_setting(Path.cwd(), 'image', address)}")
+        if not confirm(plan, "Build it?", lines, yes=yes, dry_run=dry_run):
+            return
+        for line in lines:
+            run(line, 60.0 * (image.BUILD_MINUTES + 5))
     typer.echo(address)
 
 
@@ -62,15 +58,8 @@ def list_images(as_json: AsJson = False) -> None:
     if as_json:
         show_json(found)
     elif found:
-        rows = [
-            {
-                "image": one["package"].rpartition("/")[2],
-                "tags": ", ".join(one.get("tags") or ()),
-                "created": one.get("createTime", ""),
-            }
-            for one in found
-        ]
-        show_table(rows)
+        rows = [(one["package"].rpartition("/")[2], one.get("tags") or (), one.get("createTime", "")) for one in found]
+        show_table([{"image": name, "tags": ", ".join(tags), "created": made} for name, tags, made in rows])
     else:
         typer.echo("no images")
 
@@ -88,9 +77,7 @@ def delete(
     from taetpu.cloud import image
     from taetpu.cloud.gcloud import change
 
-    settings = read_settings()
+    read_settings()
     line = image.delete_command(address)
-    if dry_run:
-        print_commands([line], settings.project)
-    elif confirm(f"delete {address}", "Delete it?", yes=yes, dry_run=False):
+    if confirm(f"delete {address}", "Delete it?", [line], yes=yes, dry_run=dry_run):
         change(line)

@@ -63,7 +63,7 @@ def run_on_tpu(
         return 0
     if there is None:
         refuse_closed(settings, zones)
-        confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes, dry_run=False)
+        confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes)
     else:
         keep = keep or there.study != spec.study  # made for something else: it is not this command's to delete
         tell(f"{spec.name} exists in {there.zone}; if it is lost, this is made in its place:")
@@ -168,8 +168,8 @@ class StudyJob:
             raise Lost("the study was ended by a signal")
         return max(codes)
 
-    def progress(self) -> str:
-        return stored_digest(self.store, self.study.name)
+    def progress(self) -> object:
+        return stored_results(self.store, self.study.name)
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
@@ -196,13 +196,12 @@ def _as_lost():
         raise Lost(error.problem, remedy=error.remedy) from error
 
 
-def stored_digest(store: "Store", name: str) -> str:
-    """A hash over the finished runs and the checkpoints of a study's folder: it changes with progress."""
-    import hashlib
+def stored_results(store: "Store", name: str) -> set[str]:
+    """The finished runs and the checkpoints in a study's folder."""
     import re
 
     found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
-    return hashlib.sha256("\n".join(sorted({one[0] for one in found if one})).encode()).hexdigest()[:16]
+    return {one[0] for one in found if one}
 
 
 def check_bucket(store: "Store", study: "Study") -> None:
@@ -229,7 +228,7 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
     """The address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
 
     Raises:
-        UserError: there is none.
+        UserError: `--root` is no bucket.
     """
     from taetpu.core.errors import UserError
 
@@ -239,8 +238,6 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
     if root:
         problem = f"--root must be a gs:// address with --on tpu, got {root!r}"
         raise UserError(problem, path=("--root",), remedy="Use gs://BUCKET/FOLDER, or set `bucket` in taetpu.toml.")
-    if not settings.bucket:
-        raise UserError("no bucket is set", remedy="`taetpu bucket create` makes one; or --root gs://BUCKET/FOLDER.")
     return f"gs://{settings.bucket}/studies"
 
 

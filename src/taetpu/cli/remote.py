@@ -28,12 +28,6 @@ DEBUG = {
 """Variables of a job with --debug; `{job}` is its folder on the host."""
 FETCHED = "taetpu-debug"
 
-Beside = Annotated[
-    bool,
-    typer.Option(
-        "--beside", help="Start it although another job runs, which has the TPU: for programs that use no TPU."
-    ),
-]
 Debug = Annotated[
     bool,
     typer.Option(
@@ -70,7 +64,6 @@ def run(
     worker: Workers = "all",
     detach: Detach = False,
     debug: Debug = False,
-    beside: Beside = False,
     dry_run: DryRun = False,
 ) -> None:
     """Copy this project to the hosts and run a command there.
@@ -88,13 +81,13 @@ def run(
     hosts = find_hosts(settings, tpu)
     chosen = chosen_workers(hosts, worker)
     if not dry_run:
-        refuse_running(hosts, chosen, beside)
+        refuse_running(hosts, chosen)
     for line in bring(hosts, chosen, dry_run=dry_run):
         typer.echo(line)
     if dry_run:
         tell(f"would run `{shlex.join(words)}` on {len(chosen)} host(s) of {hosts.name}")
         return
-    run_job(settings, hosts, [words], chosen, detach=detach, debug=debug, beside=beside)
+    run_job(settings, hosts, [words], chosen, detach=detach, debug=debug)
 
 
 def logs(
@@ -182,15 +175,11 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
         show_json(asdict(machine) | {"hosts": told})
         return
     show_machines([machine])
+    jobs_there = [(worker, job) for worker, host in told.items() for job in host["jobs"]]
     rows = [
-        {
-            "worker": worker,
-            "job": job["name"],
-            "state": describe(job),
-            "command": shlex.join((job["commands"] or [[""]])[0]),
-        }
-        for worker, host in told.items()
-        for job in host["jobs"]
+        {"worker": worker, "job": job["name"], "state": describe(job), "command": shlex.join(first)}
+        for worker, job in jobs_there
+        for first in (job["commands"] or [[""]])[:1]
     ]
     typer.echo("")
     show_table(rows) if rows else typer.echo("no jobs")
@@ -212,13 +201,12 @@ def command_words(context: typer.Context) -> list[str]:
     return context.args[1:] if context.args[:1] == ["--"] else list(context.args)
 
 
-def refuse_running(hosts: "Hosts", workers: "Sequence[int]", beside: bool) -> None:
+def refuse_running(hosts: "Hosts", workers: "Sequence[int]") -> None:
     """Raise `Refused` where a job runs, before any of its files is touched."""
     from taetpu.cloud import jobs
 
-    if not beside and (running := jobs.running(hosts, workers)):
-        remedy = f"`taetpu tpu stop {running[0]['name']}` ends it; --beside starts one that uses no TPU."
-        raise jobs.Refused(f"{hosts.name} runs the job {running[0]['name']}", remedy=remedy)
+    if running := jobs.running(hosts, workers):
+        raise jobs.Refused(f"{hosts.name} runs the job {running[0]['name']}", remedy=jobs.BUSY)
 
 
 def bring(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) -> list[str]:
@@ -241,8 +229,8 @@ def job_folder() -> str:
 
 
 def run_job(
-    settings: "Settings", hosts: "Hosts", commands: "list[list[str]]", workers: "Sequence[int]", *,
-    detach: bool, debug: bool, beside: bool,
+    settings: "Settings", hosts: "Hosts", commands: "list[list[str]]", workers: "Sequence[int]", *, detach: bool,
+    debug: bool,
 ) -> None:  # fmt: skip
     """Start a job and, unless detached, print its log to its end.
 
@@ -253,7 +241,7 @@ def run_job(
 
     environment = DEBUG if debug else {}
     request = jobs.Request(commands, job_folder(), environment, settings.image, settings.secret_names)
-    name = jobs.start(hosts, request, workers, beside=beside)
+    name = jobs.start(hosts, request, workers)
     tell(
         f"started job {name} on {hosts.name}; `taetpu tpu logs -f {name}` follows it, `taetpu tpu stop {name}` ends it"
     )

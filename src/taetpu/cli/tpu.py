@@ -25,7 +25,6 @@ from taetpu.cli.cloud import (
     confirm,
     describe_plan,
     machine_name,
-    print_commands,
     read_settings,
     refuse_closed,
     show_creation,
@@ -46,7 +45,6 @@ app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spo
 def zones(
     kind: Annotated[str, typer.Option("--type", help="The slice, such as v6e-8 or v5e:2x4.")],
     spot: Spot = False,
-    ask: Annotated[bool, typer.Option("--ask", help="Ask each zone whether it lists the slice; slow.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List zones that offer a slice, with rates. Only `up` tells whether a zone has one free.
@@ -57,35 +55,18 @@ def zones(
     from taetpu.core.chips import resolve
 
     tpu = resolve(kind)
-    settings = read_settings(need_project=ask)
+    settings = read_settings(need_project=False)
     rows = []
     for zone in rates.cheapest_first(tpu, spot):
         rate = rates.rate(tpu, zone, spot)
         cost = rates.Cost(tpu.chips, settings.max_hours, rate)
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
-        row |= {"other_region": rate.elsewhere} | ({"listed": _listed(tpu, zone)} if ask else {})
-        rows.append(row)
+        rows.append(row | {"other_region": rate.elsewhere})
     if as_json:
         show_json({"type": tpu.name, "spot": spot, "dated": rates.dated(), "zones": rows})
         return
     show_table([_zone_cells(row) for row in rows])
     say(f"Rates of {rates.dated()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
-
-
-def _listed(tpu: Any, zone: str) -> bool:
-    """Whether an API lists the slice in a zone."""
-    from taetpu.cloud.gcloud import CloudError, command, read
-
-    lines = [command("compute", "tpus", "accelerator-types", "describe", tpu.name, zone=zone)]
-    if tpu.machine_type:
-        lines.append(command("compute", "machine-types", "describe", tpu.machine_type, zone=zone))
-    for line in lines:
-        try:
-            read(line)
-        except CloudError:
-            continue
-        return True
-    return False
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
@@ -134,7 +115,7 @@ def make_ready(
     settings: "Settings", spec: "Spec", zones: Sequence[str], *, yes: bool, dry_run: bool
 ) -> "Machine | None":
     """Confirm, make and prepare a machine; None after a dry run."""
-    from taetpu.cloud import labels, startup
+    from taetpu.cloud import startup
     from taetpu.cloud import up as making
     from taetpu.cloud.gcloud import CloudError
 
@@ -143,12 +124,9 @@ def make_ready(
         return None
     if not (there := making.existing(spec)):
         refuse_closed(settings, zones)
-        confirm(describe_plan(spec, zones), "Create it?", yes=yes, dry_run=False)
+        confirm(describe_plan(spec, zones), "Create it?", yes=yes)
     else:
-        tell(f"{spec.name} exists in {there.zone}: {there.detail}")
-        if (minutes := there.labels.get(labels.MINUTES)) != f"{spec.hours * 60:.0f}":
-            hours = f"{int(minutes) / 60:.3g} h" if minutes and minutes.isdecimal() else "its hours"
-            tell(f"it keeps {hours} from its start, whatever --max-hours says; `taetpu tpu down` first to change that")
+        tell(f"{spec.name} exists in {there.zone}: {there.detail}. Its end stays as it is; --max-hours is not used.")
     left = (
         f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
         f"`taetpu tpu down {spec.name}` deletes it"
@@ -185,9 +163,8 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
         making.check_owner(machine, label_value(settings.owner))
     if not there:
         tell(f"no machine {wanted!r}")
-    if dry_run:
-        print_commands([delete_command(one) for one in there], settings.project)
-    elif there and confirm(_doomed(there), "Delete it?", yes=yes, dry_run=False):
+    lines = [delete_command(one) for one in there]
+    if there and confirm(_doomed(there), "Delete it?", lines, yes=yes, dry_run=dry_run):
         with telling_what_runs(f"{wanted} may still exist and cost money: repeat the command"):
             removed = making.down(wanted, label_value(settings.owner), settings, tell)
     if as_json:
@@ -233,9 +210,8 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     doomed = making.expired(label_value(settings.owner), unreachable)
     if not doomed:
         tell("none of your machines has expired")
-    if dry_run:
-        print_commands([delete_command(one) for one in doomed], settings.project)
-    elif doomed and confirm(_doomed(doomed), "Delete them?", yes=yes, dry_run=False):
+    lines = [delete_command(one) for one in doomed]
+    if doomed and confirm(_doomed(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
         with telling_what_runs("machines may still exist and cost money: repeat the command"):
             making.delete_all(doomed, settings, tell)
     if as_json:
@@ -258,15 +234,8 @@ def cost(as_json: AsJson = False) -> None:
     for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
         hourly, left = rates.hourly_of(machine), hours_left(machine.labels)
         most = None if hourly is None or left is None else hourly * max(0.0, left)
-        rows.append(
-            {
-                "name": machine.name,
-                "state": machine.state,
-                "usd_per_hour": hourly,
-                "hours_left": left,
-                "usd_at_most": most,
-            }
-        )
+        row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
+        rows.append(row | {"usd_at_most": most})
     if as_json:
         show_json(rows)
     elif rows:

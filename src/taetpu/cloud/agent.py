@@ -26,8 +26,7 @@ class Refused(Exception):
 def start(request):
     """Start a job unless one of its name exists. Refuse where another runs or a process holds the TPU."""
     path = os.path.join(JOBS, request["name"])
-    if not request["beside"]:
-        refuse_if_busy(request["name"])
+    refuse_if_busy(request["name"])
     try:
         os.makedirs(path)
     except FileExistsError:

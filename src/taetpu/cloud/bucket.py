@@ -5,10 +5,11 @@ from typing import Any
 
 from taetpu.cloud.gcloud import Command, command, read
 from taetpu.cloud.labels import OWNER
-from taetpu.cloud.settings import Settings
 
 STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
 """USD per GB and month of the standard class in most US regions, by a copy of https://cloud.google.com/storage/pricing."""
+WRITERS = ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/storage.admin")
+"""Roles that may read, write and delete a bucket's objects."""
 
 
 def create_command(name: str, region: str) -> Command:
@@ -55,10 +56,10 @@ def usage(name: str) -> int:
 
 def grant_command(name: str, account: str) -> Command:
     """Let a service account read and write a bucket's objects."""
-    role = {"member": f"serviceAccount:{account}", "role": "roles/storage.objectAdmin"}
+    role = {"member": f"serviceAccount:{account}", "role": WRITERS[0]}
     return command("storage", "buckets", "add-iam-policy-binding", f"gs://{name}", **role)
 
 
-def default_name(settings: Settings) -> str:
-    """The bucket that `bucket create` makes where none is named."""
-    return settings.bucket or f"{settings.project}-taetpu"
+def policy_command(name: str) -> Command:
+    """Read who may do what with a bucket."""
+    return command("storage", "buckets", "get-iam-policy", f"gs://{name}")

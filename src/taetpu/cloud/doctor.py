@@ -1,6 +1,5 @@
 """Check the account, the project, the network and the machine owner's settings before anything is made."""
 
-import json
 import os
 import re
 import shutil
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from taetpu.cloud.gcloud import SIGN_IN, CloudError, command, read
+from taetpu.cloud.gcloud import SIGN_IN, CloudError, NotAllowed, command, read
 from taetpu.cloud.machines import TAG, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.transfer import tracked
@@ -42,7 +41,7 @@ def checks(settings: Settings, folder: Path) -> Iterator[Check]:
     if not settings.project:
         return
     for name, check in (
-        ("account", _account), ("apis", _apis), ("network", _firewall), ("way out", _way_out),
+        ("account", _account), ("apis", _apis), ("network", _firewall), ("way out", way_out),
         ("service account", _service_account), ("bucket", _bucket), ("secrets and image", _named),
     ):  # fmt: skip
         yield _caught(name, check, settings)
@@ -84,18 +83,13 @@ def key_files(folder: Path) -> Check:
 
 
 def _is_key(path: Path) -> bool:
+    """Return whether a file holds the key of a service account, as JSON or within another text."""
     try:
-        if not path.is_file() or path.stat().st_size > KEY_BYTES:
-            return False
-        text = path.read_text(encoding="utf-8", errors="replace")
+        small = path.is_file() and path.stat().st_size <= KEY_BYTES
+        text = path.read_text(encoding="utf-8", errors="replace") if small else ""
     except OSError:
         return False
-    if "PRIVATE KEY" not in text:
-        return False
-    try:
-        return json.loads(text).get("type") == "service_account"
-    except (ValueError, AttributeError):
-        return bool(re.search(r"""["']?type["']?\s*[:=]\s*["']?service_account""", text))
+    return "PRIVATE KEY" in text and bool(re.search(r"""["']?type["']?\s*[:=]\s*["']?service_account""", text))
 
 
 def _account(settings: Settings) -> Check:
@@ -146,41 +140,39 @@ def _firewall(settings: Settings) -> Check:
     return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
 
 
-def _way_out(settings: Settings) -> Check:
-    return way_out(settings, settings.zones or [f"{settings.default_region}-a"])
-
-
-def way_out(settings: Settings, zones: Iterable[str]) -> Check:
-    """Check how machines without an external address reach Google, and apt and PyPI, from the regions of zones.
+def way_out(settings: Settings, zones: Iterable[str] = ()) -> Check:
+    """Check how machines without an external address reach Google, apt and PyPI from the zones or the settings' ones.
 
     Cloud NAT is a way to all of them; Private Google Access is one to Google alone.
     """
     if settings.external_ip:
         return Check("way out", "ok", "external addresses")
-    regions = sorted({zone.rpartition("-")[0] for zone in zones})
+    regions = sorted({zone.rpartition("-")[0] for zone in zones or settings.zones}) or [settings.default_region]
+    network, subnet = settings.network.rpartition("/")[2], settings.subnetwork.rpartition("/")[2]
 
-    def there(listed: list[dict]) -> dict[str, list[dict]]:
-        own = [one for one in listed if one["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
-        return {region: [one for one in own if one["region"].endswith(f"/{region}")] for region in regions}
+    def with_(field: str, *words: str) -> set[str]:
+        listed = read(command("compute", *words, "list")) or []
+        here = [one for one in listed if one["network"].endswith(f"/{network}") and one.get(field)]
+        return {
+            one["region"].rpartition("/")[2] for one in here if words == ("routers",) or subnet in ("", one["name"])
+        }
 
-    routers = there(read(command("compute", "routers", "list")) or [])
-    closed = [region for region in regions if not any(one.get("nats") for one in routers[region])]
+    try:
+        nat = with_("nats", "routers")
+        private = nat if nat.issuperset(regions) else with_("privateIpGoogleAccess", "networks", "subnets")
+    except NotAllowed as error:
+        return Check("way out", "warning", f"cannot be checked: {error.problem.splitlines()[-1]}", error.remedy or "")
+    closed = [region for region in regions if region not in nat]
     if not closed:
         return Check("way out", "ok", f"Cloud NAT in {', '.join(regions)}")
     place = {"region": closed[0], "project": settings.project}
     words = ("compute", "routers", "nats", "create", "taetpu")
-    nat = command(*words, router="taetpu", auto_allocate_nat_external_ips=True, nat_all_subnet_ip_ranges=True, **place)
+    line = command(*words, router="taetpu", auto_allocate_nat_external_ips=True, nat_all_subnet_ip_ranges=True, **place)
     router = command("compute", "routers", "create", "taetpu", network=settings.network, **place)
-    remedy = f"{router.shown} && {nat.shown}"
-    name = settings.subnetwork.rpartition("/")[2]
-    subnets = there(read(command("compute", "networks", "subnets", "list")) or [])
-    for region in closed:
-        used = [one for one in subnets[region] if name in ("", one["name"])]
-        if not used:  # gcloud prints an empty list, and a warning, where the account may not read it
-            return Check("way out", "warning", f"no subnetwork of {settings.network} can be read in {region}")
-        if not any(one.get("privateIpGoogleAccess") for one in used):
-            problem = f"no Cloud NAT and no Private Google Access in {region}: a machine could not delete itself"
-            return Check("way out", "fails", problem, remedy)
+    remedy = f"{router.shown} && {line.shown}"
+    if apart := [region for region in closed if region not in private]:
+        problem = f"no Cloud NAT and no Private Google Access in {apart[0]}: a machine could not delete itself"
+        return Check("way out", "fails", problem, remedy)
     return Check("way out", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
 
 
@@ -221,14 +213,16 @@ def _named(settings: Settings) -> Check:
 def _bucket(settings: Settings) -> Check:
     from taetpu.cloud import bucket
 
-    if not settings.bucket:
-        return Check("bucket", "warning", "not set: studies on TPUs need one", "taetpu bucket create NAME")
-    found = bucket.describe(settings.bucket)
-    if found is None:
-        return Check(
-            "bucket", "fails", f"{settings.bucket} is not in this project", f"taetpu bucket create {settings.bucket}"
-        )
+    if (found := bucket.describe(settings.bucket)) is None:
+        problem = f"{settings.bucket} is not in this project: studies on TPUs need one"
+        return Check("bucket", "warning", problem, f"taetpu bucket create {settings.bucket}")
     region = found.get("location", "").lower()
+    account = settings.service_account or default_account(settings.project)
+    bindings = (read(bucket.policy_command(settings.bucket)) or {}).get("bindings", ())
+    writers = {member for one in bindings if one["role"] in bucket.WRITERS for member in one["members"]}
+    if f"serviceAccount:{account}" not in writers:
+        problem = f"{account} has no role on {settings.bucket} to write it"
+        return Check("bucket", "warning", problem, bucket.grant_command(settings.bucket, account).shown)
     if apart := bucket.far_zones(region, settings.zones):
         problem = f"{settings.bucket} is in {region}, machines may be in {', '.join(apart)}: transfers cost money"
         return Check("bucket", "warning", problem)

@@ -43,6 +43,8 @@ UNKNOWN = (
     r"|DEADLINE_EXCEEDED|ConnectionError|Connection (reset|refused|aborted)|RemoteDisconnected|timed out"
     r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
 )
+PARTIAL = "WARNING: Some requests did not succeed"
+"""gcloud prints this, and exits with 0, where it may not list something; also where a zone does not answer."""
 
 
 class CloudError(UserError):
@@ -171,7 +173,7 @@ def _execute(
             os.killpg(process.pid, signal.SIGKILL)  # and what it started
         process.communicate()
         raise OutcomeUnknown(f"`{command.shown}` did not answer within {limit:g} s") from None
-    if process.returncode:
+    if process.returncode or re.search(rf"{PARTIAL}[^\0]*({ALLOWED})", err):
         raise failure(command, process.returncode, err)
     return out, err
 
@@ -198,7 +200,8 @@ def _unreachable(log: str) -> list[str]:
 
 def failure(command: Command, code: int, err: str) -> CloudError:
     """The error for a command that ended with `code` and printed `err`."""
-    message = err[max(0, err.rfind("\nERROR: ")) :].strip() or f"exit code {code}"  # without a log before it
+    start = max(err.rfind("\nERROR: "), err.rfind(PARTIAL), 0)  # without a log before it
+    message = err[start:].strip() or f"exit code {code}"
     problem = f"`{command.shown}` failed:\n{message}"
     if re.search(CAPACITY, message):
         return NoCapacity(problem, remedy="Try another zone (--zone), --spot, a smaller slice, or the same later.")

@@ -19,6 +19,7 @@ from taetpu.cloud.ssh import NO_CONNECTION, Ended, Hosts, Unreachable
 ANSWER = 60.0
 """Seconds that a host has to answer a request."""
 REFUSED = 4
+BUSY = "`taetpu tpu stop` ends a job; `taetpu tpu ssh COMMAND` runs a program that uses no TPU beside it."
 RECONNECT = 2.0
 """Seconds between two attempts to read a log again."""
 
@@ -50,13 +51,8 @@ def new_name() -> str:
     return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def start(
-    hosts: Hosts, request: Request, workers: Sequence[int] | None = None, *, name: str = "", beside: bool = False
-) -> str:
+def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, name: str = "") -> str:
     """Start a job on all hosts or on none; its name.
-
-    Args:
-        beside: although a job runs or the TPU is held: for jobs that do not use it.
 
     Raises:
         Unreachable: a host does not answer. The job was started nowhere, or stopped again.
@@ -66,15 +62,13 @@ def start(
     name = name or new_name()
     job = {
         "name": name, "id": secrets.token_hex(8), "commands": [list(words) for words in request.commands],
-        "folder": request.folder, "image": request.image, "secrets": dict(request.secrets), "beside": beside,
+        "folder": request.folder, "image": request.image, "secrets": dict(request.secrets),
     }  # fmt: skip
 
     def given(worker: int) -> str:
         environment = {key: text.replace("{worker}", str(worker)) for key, text in request.environment.items()}
         return json.dumps(job | {"environment": environment})
 
-    if not beside:  # a host that is busy must refuse before another has begun
-        state(hosts, chosen)
     ended = _send(hosts, "start", given, chosen)
     if lost := [one.worker for one in ended if one.code in (None, NO_CONNECTION)]:
         again = {one.worker: one for one in _send(hosts, "start", given, lost)}  # the same ID starts only once
@@ -245,5 +239,5 @@ def _answers(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[Any]:
     for one in ended:
         if one.code == REFUSED:
             problem = f"{hosts.describe(one.worker)}: {one.err.strip()}"
-            raise Refused(problem, remedy="`taetpu tpu stop` ends a job; --beside starts one that uses no TPU.")
+            raise Refused(problem, remedy=BUSY)
     return [json.loads(out) for out in hosts.checked(ended, doing)]

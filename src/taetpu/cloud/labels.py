@@ -9,8 +9,6 @@ from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
 """Owner of a machine; latest second (since 1970) at which it ends; study that it was made for; hash of its `Spec`."""
-MINUTES = "taetpu-minutes"
-"""Minutes after its start at which a machine is deleted."""
 LONGEST = 48
 """Characters of a machine's name: Google's limit for Compute Engine is 63, and workers get a suffix."""
 

@@ -121,7 +121,6 @@ class Spec:
         made = {
             labels.OWNER: self.owner,
             labels.EXPIRES: str(int(time.time() + self.longest * 3600)),
-            labels.MINUTES: f"{self.hours * 60:.0f}",
             labels.SPEC: self.identity,
         }
         return made | ({labels.STUDY: self.study} if self.study else {})

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -45,7 +45,7 @@ class Settings(Config):
         name: the machine that commands use where none is named.
         zones: where machines may be, in order of preference; empty: wherever the slice is offered.
         api: "gce" or "tpu-api"; empty: the usual one of the generation.
-        bucket: where studies are stored.
+        bucket: where studies are stored; default: PROJECT-taetpu.
         region: of new buckets and images, where `zones` does not say.
         service_account: the account that machines act as; empty: the project's default one.
         user: login on machines.
@@ -121,7 +121,8 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
         UserError: the file cannot be read, or a value is invalid.
     """
     environment = os.environ if environment is None else environment
-    file = find_file(folder or Path.cwd())
+    here = (folder or Path.cwd()).resolve()
+    file = next((one / FILE for one in (here, *here.parents) if (one / FILE).is_file()), None)
     values = _read_table(file) if file else {}
     variables = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     given = {name: _parse(name, text) for name, one in variables.items() if (text := environment.get(one, ""))}
@@ -133,34 +134,8 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
         raise error.at(file=file) if file else error from None
     project = settings.project or environment.get("GOOGLE_CLOUD_PROJECT", "")
     owner = settings.owner or environment.get("USER", "") or _login()
-    return settings.model_copy(update={"project": project, "owner": owner})
-
-
-def find_file(folder: Path) -> Path | None:
-    """The nearest `taetpu.toml` at or above a folder."""
-    here = folder.resolve()
-    return next((parent / FILE for parent in (here, *here.parents) if (parent / FILE).is_file()), None)
-
-
-def write_setting(folder: Path, name: str, value: str) -> Path:
-    """Set one text field in the nearest `taetpu.toml`, else in a new one in the folder; the file.
-
-    Raises:
-        UserError: the file sets the field to something else, or has no table that a line could be added to.
-    """
-    file = find_file(folder) or folder / FILE
-    old = file.read_text(encoding="utf-8") if file.exists() else ""
-    present = _read_table(file) if old else {}
-    if present.get(name) == value:
-        return file
-    if name in present:
-        problem = f"{name} is {present[name]!r} there, not {value!r}"
-        raise UserError(problem, file=file, remedy="Change it in an editor.")
-    line = f'{name} = "{value}"\n'
-    header = re.search(rf"^\[{TABLE}\][^\n]*\n", old, re.MULTILINE)
-    new = old[: header.end()] + line + old[header.end() :] if header else f"{old}[{TABLE}]\n{line}"
-    file.write_text(new, encoding="utf-8")
-    return file
+    bucket = settings.bucket or (re.sub("[.:]", "-", project) + "-taetpu" if project else "")
+    return settings.model_copy(update={"project": project, "owner": owner, "bucket": bucket})
 
 
 def _read_table(file: Path) -> dict[str, Any]:
@@ -184,20 +159,16 @@ def _read_table(file: Path) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str) -> Any:
-    """The value of an environment variable, as TOML would have it; lists are separated by commas."""
-    annotation = Settings.model_fields[name].annotation
-    if get_origin(annotation) is tuple:
+    """The value of an environment variable: plain text, or a number or truth value as in TOML; lists have commas."""
+    default = Settings.model_fields[name].default
+    if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    kinds = {annotation, *get_args(annotation)}
-    if bool in kinds:
-        return {"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text)
-    for kind in (int, float):
-        if kind in kinds or any(kind in get_args(one) for one in kinds):
-            try:
-                return kind(text)
-            except ValueError:
-                return text
-    return text
+    if isinstance(default, str):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _login() -> str:

@@ -32,7 +32,7 @@ class Job(Protocol):
         """Print its log until it ends; the largest exit code of all hosts. Raises `Lost`."""
         ...
 
-    def progress(self) -> str:
+    def progress(self) -> object:
         """A value that changes when more results have been stored."""
         ...
 
@@ -79,37 +79,29 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
             return job.follow(machine)
         except Lost as error:
             used += (time.monotonic() - began) / 3600
-            if up.deleted_since(machine.name, since):
-                raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`") from error
-            if user := up.deleted_by(machine):
-                again = "The same command makes another and continues from what is stored."
-                raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=again) from error
-            reason = loss(machine, settings) or error.problem
+            reason = loss(machine, since) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
-        _delete(machine, settings, tell)
+        up.delete(machine, settings, tell)
         losses, stored = losses + 1, job.progress()
         idle, seen = 0 if stored != seen else idle + 1, stored
         _check(limits, used, losses, idle, reason)
         machine = _make_again(make, limits, used, settings, tell)
 
 
-def loss(machine: Machine, settings: Settings) -> str:
-    """Why the API calls a machine lost; "" where it is still ready."""
-    there = find(machine.name, machine.zone, api=machine.api)
-    if not there:
-        return "it is gone"
-    return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
+def loss(machine: Machine, since: float) -> str:
+    """Return why the API calls a machine lost; "" where it is still ready.
 
-
-def _delete(machine: Machine, settings: Settings, tell: up.Tell) -> None:
-    for _ in up.polling(settings, settings.unknown_minutes):
-        try:
-            if find(machine.name, machine.zone, api=machine.api):
-                up.delete(machine, settings, tell)
-            return
-        except OutcomeUnknown as error:
-            tell(error.problem)
-    up.delete(machine, settings, tell)
+    Raises:
+        CloudError: it was deleted on purpose, by `tpu down` since a time, or by somebody else.
+    """
+    if up.deleted_since(machine.name, since):
+        raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
+    if there := find(machine.name, machine.zone, api=machine.api):
+        return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
+    if user := up.deleted_by(machine):
+        again = "The same command makes another and continues from what is stored."
+        raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=again)
+    return "it is gone"
 
 
 def _make_again(

@@ -280,15 +280,14 @@ def deleted_since(name: str, began: float) -> bool:
 
 
 def deleted_by(machine: Machine) -> str:
-    """Return who deleted a machine on purpose; "" where it is still listed or was preempted.
+    """Return who deleted a machine that is no longer listed; "" where it was preempted.
 
     A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
     https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
     """
-    if find(machine.name, machine.zone, api=machine.api):
-        return ""
     if machine.api == "tpu-api":
-        return "somebody, or by its timer"
+        over = (labels.hours_left(machine.labels) or 0) < 0
+        return "its timer" if over else "somebody, or by its timer when it was idle"
     newest = next(iter(read(operation_command("delete", machine.name, machine.zone)) or []), {})
     user = newest.get("user", "")
     if not user or user.startswith("system") or not machine.created:
@@ -427,14 +426,10 @@ def polling(settings: Settings, minutes: float) -> Iterator[None]:
 
 def _find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
     """Read a machine again, for `unknown_minutes` while no answer arrives."""
-    end = time.monotonic() + settings.unknown_minutes * 60
-    while True:
-        try:
+    for _ in polling(settings, settings.unknown_minutes):
+        with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)
-        except OutcomeUnknown:
-            if time.monotonic() > end:
-                raise
-        time.sleep(settings.poll_seconds)
+    return find(machine.name, machine.zone, api=machine.api)
 
 
 def _last_line(error: CloudError) -> str:

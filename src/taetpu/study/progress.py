@@ -241,7 +241,7 @@ class StudyProgress(Watcher):
             table.add_row(Text(name), _mean(self.losses[arm]), _mean(self.values(arm, metric)))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")
         use = [Text(self.use, style="dim")] if self.use else []
-        return Group(self.bars, *use, table, sample)
+        return Group(self.bars, *use, *([table] if arms else []), sample)
 
 
 class Pace:
