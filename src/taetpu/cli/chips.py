@@ -42,7 +42,7 @@ def chips(
 
 
 def named(name: str, otherwise: str) -> "Slice":
-    """The slice of a name. Raises `UserError`, whose remedy says what `all` does, where there is none."""
+    """Return the slice of a name. Raises `UserError`, whose remedy says what `all` does, where there is none."""
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
@@ -53,7 +53,7 @@ def named(name: str, otherwise: str) -> "Slice":
 
 
 def _row(chip: "Chip") -> dict[str, Any]:
-    """A generation, in the units of its makers."""
+    """Return a generation, in the units of its makers."""
     sizes = chip.slices()
     return {
         "chip": chip.name,

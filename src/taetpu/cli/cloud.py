@@ -60,7 +60,7 @@ def tell(line: str) -> None:
 
 
 def read_settings(need_project: bool = True) -> "Settings":
-    """The settings of this folder, with gcloud set to their project.
+    """Return the settings of this folder, with gcloud set to their project.
 
     Raises:
         UserError: they are invalid, or name no project.
@@ -77,7 +77,7 @@ def read_settings(need_project: bool = True) -> "Settings":
 
 
 def machine_name(settings: "Settings", name: str | None) -> str:
-    """The machine that is meant: the one named, else the settings', else `tpu-OWNER`."""
+    """Return the machine that is meant: the one named, else the settings', else `tpu-OWNER`."""
     from taetpu.cloud.labels import check_name, default_name, label_value
 
     return check_name(name or settings.name or default_name(label_value(settings.owner)))
@@ -87,7 +87,7 @@ def build_spec(
     settings: "Settings", name: str, kind: str | None, *, api: str = "", spot: bool = False, reservation: str = "",
     max_hours: float | None = None, runtime: str = "", study: str = "",
 ) -> "Spec":  # fmt: skip
-    """The machine that the options and settings ask for.
+    """Return the machine that the options and settings ask for.
 
     Raises:
         UserError: no slice is named, or a value is invalid.
@@ -116,7 +116,7 @@ def build_spec(
 
 
 def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", max_usd: float | None) -> list[str]:
-    """The zones to try, in order: those named, else the settings', else where the slice is offered, cheapest first.
+    """Return the zones to try, in order: those named, else the settings', else where it is offered, cheapest first.
 
     Raises:
         UserError: a zone's name is invalid, or every zone may cost more than allowed.
@@ -132,7 +132,7 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
-    """What will be made, where, what it costs, and when it ends."""
+    """Return what will be made, where, what it costs, and when it ends."""
     from taetpu.cloud import rates
 
     reserved = f"reservation {spec.reservation}" if spec.api == "gce" else "any reservation of the project"
@@ -264,7 +264,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
 
 
 def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
-    """The hosts of a machine: as last seen from here, else asked for.
+    """Return the hosts of a machine: as last seen from here, else asked for.
 
     Raises:
         CloudError: there is no such machine, or it is not ready.
@@ -282,7 +282,7 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
 
 
 def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:
-    """The hosts that `--worker` names.
+    """Return the hosts that `--worker` names.
 
     Raises:
         UserError: it names none.

@@ -118,7 +118,7 @@ def sync(
 
 
 def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
-    """Commands and the files that they need, of `a.py 1 + b.py 2`.
+    """Return commands and the files that they need, of `a.py 1 + b.py 2`.
 
     Raises:
         UserError: no file is named, or one does not exist.
@@ -161,7 +161,7 @@ def _relative(root: Path, paths: list[str]) -> list[str]:
 
 
 def _files(root: Path, name: str) -> list[str]:
-    """A file, or the files of a folder that git does not ignore."""
+    """Return a file, or the files of a folder that git does not ignore."""
     from taetpu.cloud import transfer
 
     path = root / name

@@ -85,7 +85,7 @@ def run_on_tpu(
 
 
 def _transfers(address: str, zones: Sequence[str]) -> str:
-    """A line where machines may be in other regions than the bucket; "" otherwise."""
+    """Return a line where machines may be in other regions than the bucket; "" otherwise."""
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import CloudError
 
@@ -173,7 +173,7 @@ class StudyJob:
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
-    """JAX's variables for processes of several hosts; none for one host."""
+    """Return JAX's variables for processes of several hosts; none for one host."""
     if len(hosts.workers) == 1:
         return {}
     return {
@@ -197,7 +197,7 @@ def _as_lost():
 
 
 def stored_results(store: "Store", name: str) -> set[str]:
-    """The finished runs and the checkpoints in a study's folder."""
+    """Return the finished runs and the checkpoints in a study's folder."""
     import re
 
     found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
@@ -225,7 +225,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
 
 
 def bucket_address(settings: "Settings", root: str | None) -> str:
-    """The address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
+    """Return the address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
 
     Raises:
         UserError: `--root` is no bucket.

@@ -197,7 +197,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def command_words(context: typer.Context) -> list[str]:
-    """The words after the options, with or without `--`."""
+    """Return the words after the options, with or without `--`."""
     return context.args[1:] if context.args[:1] == ["--"] else list(context.args)
 
 
@@ -221,7 +221,7 @@ def bring(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) ->
 
 
 def job_folder() -> str:
-    """The folder on the hosts that stands for this one."""
+    """Return the folder on the hosts that stands for this one."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())
@@ -284,5 +284,5 @@ def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bo
 
 
 def describe(job: "dict[str, Any]") -> str:
-    """The state of a job in words."""
+    """Return the state of a job in words."""
     return {"ended": f"ended with {job['rc']}", "lost": "was killed", "running": "running"}[job["state"]]

@@ -13,7 +13,7 @@ MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}
 
 
 def study_files(study: "Study", file: Path) -> list[Path]:
-    """The study file, its plug-ins and its texts."""
+    """Return the study file, its plug-ins and its texts."""
     texts = [study.folder / source for source in sorted(_sources(study))]
     return [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
 
@@ -33,7 +33,7 @@ def check_paths(study: "Study") -> None:
 
 
 def finished(store: "Store", study: "Study", words: Sequence[str]) -> bool:
-    """Whether all runs of a study are stored and its report is newer than they are."""
+    """Return whether all runs of a study are stored and its report is newer than they are."""
     from taetpu.store.study import StudyFolder
 
     folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"

@@ -72,7 +72,7 @@ def supervise(path):
 
 
 def contained(job, words, environment):
-    """A command in the job's container, which sees the TPU and the home folder."""
+    """Return a command in the job's container, which sees the TPU and the home folder."""
     home = os.path.expanduser("~")
     given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
     given += [part for key in job["secrets"] for part in ("--env", key)]
@@ -83,7 +83,7 @@ def contained(job, words, environment):
 
 
 def state(request):
-    """All jobs of this host, oldest first, and what else is known of it."""
+    """Return all jobs of this host, oldest first, and what else is known of it."""
     names = sorted(os.listdir(JOBS), key=lambda one: os.path.getmtime(os.path.join(JOBS, one, "job.json")))
     return {"jobs": [describe(name) for name in names], "chips": len(devices()), "holders": holders(),
             "free_bytes": shutil.disk_usage(os.path.expanduser("~")).free}  # fmt: skip
@@ -118,7 +118,7 @@ def clean(request):
 
 
 def describe(name):
-    """A job: state (running, ended, or lost where it was killed without an exit code), exit code, commands, log."""
+    """Return a job: state (running, ended, or lost if it was killed without an exit code), exit code, commands."""
     path = os.path.join(JOBS, name)
     job, code, alive = read(path, "job.json"), text(path, "rc"), leader(path)
     log = os.path.join(path, "log")
@@ -143,7 +143,7 @@ def refuse_if_busy(name):
 
 
 def devices():
-    """The device files of the TPU chips."""
+    """Return the device files of the TPU chips."""
     vfio = (
         [f"/dev/vfio/{one}" for one in os.listdir("/dev/vfio") if one.isdigit()] if os.path.isdir("/dev/vfio") else []
     )
@@ -151,7 +151,7 @@ def devices():
 
 
 def holders():
-    """Process ID and command of the processes of this user that hold a TPU."""
+    """Return process ID and command of the processes of this user that hold a TPU."""
     chips, found = set(devices()), []
     for pid in filter(str.isdigit, os.listdir("/proc")) if chips else ():
         try:
@@ -164,7 +164,7 @@ def holders():
 
 
 def leader(path):
-    """The process ID of a job's supervisor while it lives, else None."""
+    """Return the process ID of a job's supervisor while it lives, else None."""
     pid = text(path, "pid")
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

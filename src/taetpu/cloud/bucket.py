@@ -34,13 +34,13 @@ def delete_command(name: str) -> Command:
 
 
 def describe(name: str) -> dict[str, Any] | None:
-    """What Google says of a bucket of this project; None where there is none."""
+    """Return what Google says of a bucket of this project; None where there is none."""
     found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
     return found[0] if found else None
 
 
 def far_zones(region: str, zones: Iterable[str]) -> list[str]:
-    """The zones outside a bucket's region: transfers from there cost money."""
+    """Return the zones outside a bucket's region: transfers from there cost money."""
     return sorted({zone for zone in zones if zone.rpartition("-")[0] != region.lower()})
 
 
@@ -50,7 +50,7 @@ def objects_command(name: str) -> Command:
 
 
 def usage(name: str) -> int:
-    """Bytes of everything in a bucket."""
+    """Return the bytes of everything in a bucket."""
     return sum(int(one["size"]) for one in read(objects_command(name)) or [])
 
 

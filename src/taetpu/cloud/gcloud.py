@@ -186,7 +186,7 @@ def _parse(command: Command, out: str) -> Any:
 
 
 def _unreachable(log: str) -> list[str]:
-    """The zones that answers in gcloud's log name as not reached; each API has its own field for them."""
+    """Return the zones that answers in gcloud's log name as not reached; each API has its own field for them."""
     places: set[str] = set()
     for body in re.findall(r"^-- body start --\n(.*?)\n-- body end --$", log, re.DOTALL | re.MULTILINE):
         with suppress(json.JSONDecodeError):
@@ -199,7 +199,7 @@ def _unreachable(log: str) -> list[str]:
 
 
 def failure(command: Command, code: int, err: str) -> CloudError:
-    """The error for a command that ended with `code` and printed `err`."""
+    """Return the error for a command that ended with `code` and printed `err`."""
     start = max(err.rfind("\nERROR: "), err.rfind(PARTIAL), 0)  # without a log before it
     message = err[start:].strip() or f"exit code {code}"
     problem = f"`{command.shown}` failed:\n{message}"
@@ -218,7 +218,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
 
 
 def program(name: str) -> str:
-    """The path of an installed program.
+    """Return the path of an installed program.
 
     Raises:
         UserError: it is not installed.

@@ -19,13 +19,13 @@ https://cloud.google.com/build/pricing of 2025-08-25."""
 
 
 def address(settings: Settings, name: str, tag: str = "") -> str:
-    """The address of an image of the project."""
+    """Return the address of an image of the project."""
     place = f"{settings.default_region}-docker.pkg.dev/{settings.project}/{REPOSITORY}"
     return f"{place}/{name}{f':{tag}' if tag else ''}"
 
 
 def content_tag(folder: Path) -> str:
-    """A hash of the files of a folder that git does not ignore.
+    """Return a hash of the files of a folder that git does not ignore.
 
     Raises:
         UserError: the folder has no Dockerfile.
@@ -41,7 +41,7 @@ def content_tag(folder: Path) -> str:
 
 
 def repository_commands(settings: Settings) -> list[Command]:
-    """The commands that make the repository, where it is missing."""
+    """Return the commands that make the repository, where it is missing."""
     place = {"location": settings.default_region}
     listed = read(command("artifacts", "repositories", "list", **place)) or []
     if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):
@@ -56,7 +56,7 @@ def build_command(settings: Settings, folder: Path, name: str, tag: str) -> Comm
 
 
 def list_images(settings: Settings) -> list[dict[str, Any]]:
-    """The images of the repository, with tags and sizes."""
+    """Return the images of the repository, with tags and sizes."""
     return (
         read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True))
         or []

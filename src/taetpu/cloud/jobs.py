@@ -47,7 +47,7 @@ class Request:
 
 
 def new_name() -> str:
-    """A job's name: date, time and four random digits."""
+    """Return a job's name: date, time and four random digits."""
     return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -81,7 +81,7 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
 
 
 def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """By worker: its `jobs` (oldest first), `chips`, `holders` of the TPU, `free_bytes` of the disk.
+    """Return by worker its `jobs` (oldest first), `chips`, `holders` of the TPU, `free_bytes` of the disk.
 
     Raises:
         Unreachable: a host does not answer.
@@ -90,7 +90,7 @@ def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[
 
 
 def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """A job on each host that has it; the newest where the name is "".
+    """Return a job on each host that has it; the newest where the name is "".
 
     Raises:
         CloudError: no host has it.
@@ -107,7 +107,7 @@ def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[
 
 
 def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """The jobs that run on any host."""
+    """Return the jobs that run on any host."""
     told = state(hosts, workers).values()
     return [job for host in told for job in host["jobs"] if job["state"] == "running"]
 

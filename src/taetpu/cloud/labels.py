@@ -26,7 +26,7 @@ def check_name(name: str) -> str:
 
 
 def default_name(owner: str, study: str = "") -> str:
-    """The machine of an owner (`tpu-OWNER`) or of an owner's study (`tpu-OWNER-STUDY`).
+    """Return the machine of an owner (`tpu-OWNER`) or of an owner's study (`tpu-OWNER-STUDY`).
 
     A name that is too long or has other characters is shortened and ends with a hash of the whole.
     """
@@ -38,7 +38,7 @@ def default_name(owner: str, study: str = "") -> str:
 
 
 def label_value(text: str) -> str:
-    """The text as a label's value (lower-case letters, digits, `-`, `_`, at most 63), unique for each text."""
+    """Return the text as a label's value (lower-case letters, digits, `-`, `_`, at most 63), unique for each text."""
     if re.fullmatch(r"[a-z0-9_-]{1,63}", text):
         return text
     plain = re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:56].strip("-")
@@ -46,16 +46,16 @@ def label_value(text: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Six hexadecimal digits of a text's SHA-256."""
+    """Return six hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
 
 
 def as_flag(labels: Mapping[str, str]) -> str:
-    """Labels as gcloud's `--labels` takes them."""
+    """Return labels as gcloud's `--labels` takes them."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Hours until the latest end of a machine; None where its label does not tell."""
+    """Return the hours until the latest end of a machine; None where its label does not tell."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

@@ -117,7 +117,7 @@ class Spec:
         return labels.digest(repr((*parts, *where)))
 
     def labels(self) -> dict[str, str]:
-        """The labels that the machine is made with."""
+        """Return the labels that the machine is made with."""
         made = {
             labels.OWNER: self.owner,
             labels.EXPIRES: str(int(time.time() + self.longest * 3600)),
@@ -127,7 +127,7 @@ class Spec:
 
 
 def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
-    """The command that asks for a machine; `--async`, so that its answer is only that the request was taken.
+    """Return the command that asks for a machine; `--async`, so that its answer is only that the request was taken.
 
     Args:
         startup: file of the startup script.
@@ -157,7 +157,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
 
 
 def delete_command(machine: Machine) -> Command:
-    """The command that deletes a machine with everything that belongs to it."""
+    """Return the command that deletes a machine with everything that belongs to it."""
     if machine.api == "gce":
         return command("compute", "instances", "delete", machine.name, zone=machine.zone)
     if machine.has_request:
@@ -167,7 +167,7 @@ def delete_command(machine: Machine) -> Command:
 
 
 def list_commands(zone: str = "-", api: str = "") -> list[Command]:
-    """The commands that list queued resources, nodes and TPU instances in one zone or (`-`) all, of one API or both.
+    """Return the commands that list queued resources, nodes and TPU instances in one zone or (`-`) all.
 
     Requests come before nodes: one that becomes active between the commands is then seen with its node.
     """
@@ -181,7 +181,7 @@ def list_commands(zone: str = "-", api: str = "") -> list[Command]:
 
 
 def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Every TPU machine of the project, in one zone or in all, of one API or both, whoever made it.
+    """List every TPU machine of the project, in one zone or in all, of one API or both, whoever made it.
 
     Args:
         unreachable: zones that did not answer are appended; without it they are an error.
@@ -202,7 +202,7 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
 
 def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Machines of a name; several where requests were made twice. See `list_machines`."""
+    """Return the machines of a name, several where requests were made twice. See `list_machines`."""
     return [machine for machine in list_machines(zone, unreachable, api) if machine.name == name]
 
 
@@ -218,12 +218,12 @@ def check_reached(unreachable: Sequence[str]) -> None:
 
 
 def attributes_command(machine: Machine) -> Command:
-    """The command that reads what the hosts of a TPU API machine tell of themselves."""
+    """Return the command that reads what the hosts of a TPU API machine tell of themselves."""
     return command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
 
 
 def with_instances(machine: Machine) -> Machine:
-    """A TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
+    """Return a TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
 
     They are in the guest attribute `hostname`, where `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` looks.
     A host writes it when it has booted.
@@ -237,7 +237,7 @@ def with_instances(machine: Machine) -> Machine:
 
 
 def _joined(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """One machine for each request with its node, each request without one, and each node without a request."""
+    """Return one machine for each request with its node, each request without one, and each node without a request."""
     by_place = {_place(one["name"]): one for one in requests}
     machines = []
     for node in nodes:
@@ -301,7 +301,7 @@ def _instance(told: Mapping[str, Any]) -> Machine:
 
 
 def _slice_name(machine_type: str) -> str:
-    """The name of the slice that a machine type has, such as `v6e-8`; the type itself where none is known."""
+    """Return the name of the slice that a machine type has, such as `v6e-8`; the type itself where none is known."""
     slices = (one for chip in generations() for one in chip.slices())
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 

@@ -58,28 +58,28 @@ def _table() -> dict[str, Any]:
 
 
 def dated() -> str:
-    """The date of the rates, ISO."""
+    """Return the date of the rates, ISO."""
     return min(_table()["dated"].isoformat(), chips_dated())
 
 
 def zones(tpu: Slice) -> list[str]:
-    """Zones in which the table lists a generation, US zones first."""
+    """Return the zones in which the table lists a generation, US zones first."""
     listed = {zone for names in _table()["tpus"][tpu.generation.name]["zones"].values() for zone in names}
     return sorted(listed, key=lambda zone: (not zone.startswith("us-"), zone))
 
 
 def cheapest_first(tpu: Slice, spot: bool) -> list[str]:
-    """Zones in which the table lists a generation, by rate; at the same rate US zones first."""
+    """Return the zones in which the table lists a generation, by rate; at the same rate US zones first."""
     return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
 
 
 def region(zone: str) -> str:
-    """The region of a zone: `us-east5` of `us-east5-b`."""
+    """Return the region of a zone: `us-east5` of `us-east5-b`."""
     return zone.rpartition("-")[0]
 
 
 def api_for(tpu: Slice, wanted: str = "") -> Api:
-    """The API that makes a slice: the wanted one, else the usual one of its generation.
+    """Return the API that makes a slice: the wanted one, else the usual one of its generation.
 
     Raises:
         UserError: the API does not exist, or does not make this slice.
@@ -100,7 +100,7 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
 
 
 def runtime_for(tpu: Slice, api: Api) -> str:
-    """Software version (tpu-api) or image family (gce) that a slice boots with.
+    """Return the software version (tpu-api) or image family (gce) that a slice boots with.
 
     Raises:
         UserError: the table has none.
@@ -113,7 +113,7 @@ def runtime_for(tpu: Slice, api: Api) -> str:
 
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
-    """The rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
+    """Return the rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
     known = _table()["rates"].get(tpu.generation.name, {})
     if own := known.get(region(zone)):
         return Rate(own[spot])
@@ -122,12 +122,12 @@ def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
 
 
 def cost(spec: Spec, zone: str, hours: float | None = None) -> Cost:
-    """The cost of a machine in a zone, for its own hours or for others."""
+    """Return the cost of a machine in a zone, for its own hours or for others."""
     return Cost(spec.tpu.chips, spec.hours if hours is None else hours, rate(spec.tpu, zone, spec.spot))
 
 
 def hourly_of(machine: Machine) -> float | None:
-    """USD per hour of a machine that exists; None where its type or its rate is unknown."""
+    """Return the USD per hour of a machine that exists; None where its type or its rate is unknown."""
     for tpu in (one for chip in generations() for one in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
             return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
@@ -135,7 +135,7 @@ def hourly_of(machine: Machine) -> float | None:
 
 
 def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: float = 0.0) -> list[str]:
-    """The zones whose worst case, with what was spent before, stays within `max_usd`; all of them without a limit.
+    """Return the zones whose worst case, with what was spent before, stays within `max_usd`; all without a limit.
 
     Raises:
         UserError: no zone does; the remedy is the number of hours that would.

@@ -115,7 +115,7 @@ def check_zone(zone: str) -> str:
 
 
 def read_settings(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings in a folder: the nearest `taetpu.toml` at or above it, overridden by the environment.
+    """Return the settings in a folder: the nearest `taetpu.toml` at or above it, overridden by the environment.
 
     Raises:
         UserError: the file cannot be read, or a value is invalid.
@@ -159,7 +159,7 @@ def _read_table(file: Path) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str) -> Any:
-    """The value of an environment variable: plain text, or a number or truth value as in TOML; lists have commas."""
+    """Return the value of an environment variable: text, or a number or boolean as in TOML; lists have commas."""
     default = Settings.model_fields[name].default
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -111,7 +111,7 @@ class Hosts:
 
     @classmethod
     def remembered(cls, name: str, project: str) -> "Hosts | None":
-        """The hosts of a machine as last seen, without asking Google; None where they were never seen."""
+        """Return the hosts of a machine as last seen, without asking Google; None where they were never seen."""
         folder = _folder(project, name)
         known = _remembered(folder)
         return cls(name, tuple(Worker(**one) for one in known["workers"]), folder) if known else None
@@ -121,7 +121,7 @@ class Hosts:
         return range(len(self.workers))
 
     def describe(self, worker: int) -> str:
-        """A host in messages."""
+        """Return a host in messages."""
         return f"worker {worker} of {self.name}" if len(self.workers) > 1 else self.name
 
     def check(self, worker: int) -> int:
@@ -135,7 +135,7 @@ class Hosts:
         raise UserError(f"{self.name} has no worker {worker}", remedy=f"Use 0 to {len(self.workers) - 1}, or all.")
 
     def ssh(self, worker: int, *options: str) -> list[str]:
-        """The ssh command to a host, to be followed by a remote command."""
+        """Return the ssh command to a host, to be followed by a remote command."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
     def run(self, worker: int, words: Sequence[str], *, given: str = "", limit: float | None = None) -> Ended:
@@ -169,7 +169,7 @@ class Hosts:
             return list(threads.map(lambda one: self.run(one, words, given=given(one), limit=limit), chosen))
 
     def checked(self, ended: Sequence[Ended], doing: str) -> list[str]:
-        """The outputs of commands that all succeeded.
+        """Return the outputs of commands that all succeeded.
 
         Args:
             doing: what they were for, as in "start the job".
@@ -187,7 +187,7 @@ class Hosts:
         return [one.out for one in ended]
 
     def failure(self, ended: Ended, doing: str) -> CloudError:
-        """The error for a command that did not succeed on a host."""
+        """Return the error for a command that did not succeed on a host."""
         host, said = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
         if ended.code is None:
             return Unreachable(f"{host} did not {doing} in time", remedy="`taetpu tpu status` shows its state.")
@@ -227,7 +227,7 @@ def forget(name: str, project: str) -> None:
 
 
 def public_key() -> str:
-    """The public key that machines are made with, one line. The pair is made at first use and has no passphrase.
+    """Return the public key that machines are made with, one line. The pair is made at first use and has no passphrase.
 
     Raises:
         UserError: ssh-keygen is not installed, or the state folder cannot be written.
@@ -236,7 +236,7 @@ def public_key() -> str:
 
 
 def state_folder() -> Path:
-    """Where keys, ssh configurations and startup scripts are kept: `$XDG_STATE_HOME/taetpu`."""
+    """Return the folder in which keys, ssh configurations and startup scripts are kept: `$XDG_STATE_HOME/taetpu`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     if "," in str(base):
         problem = f"{str(base)!r} contains a comma, at which gcloud divides lists of files"
@@ -275,7 +275,7 @@ def _config(folder: Path, machine: Machine, user: str, project: str) -> str:
 
 
 def tunnel_command(worker: Worker, zone: str, project: str) -> Command:
-    """The command whose standard input and output lead to port 22 of a host, through Identity-Aware Proxy."""
+    """Return the command whose standard input and output lead to port 22 of a host, through Identity-Aware Proxy."""
     options: Mapping[str, object] = {"listen_on_stdin": True, "zone": zone, "project": project, "verbosity": "warning"}
     return command("compute", "start-iap-tunnel", worker.instance, "22", **options)
 
@@ -285,7 +285,7 @@ def _quoted(path: Path) -> str:
 
 
 def _sockets() -> Path:
-    """A private folder with a short path: a socket's path may have 104 bytes on macOS."""
+    """Return a private folder with a short path: a socket's path may have 104 bytes on macOS."""
     path = Path(f"/tmp/taetpu-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()

@@ -40,7 +40,7 @@ class NotSetUp(CloudError):
 
 
 def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
-    """The startup script of a machine: bash, run as root at every boot."""
+    """Return the startup script of a machine: bash, run as root at every boot."""
     values = {
         "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
         "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[labels.EXPIRES],
@@ -80,7 +80,7 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
 
 
 def requirements() -> str:
-    """taetpu's requirements on a TPU, an empty line, and the versions of all packages that are installed here.
+    """Return taetpu's requirements on a TPU, an empty line, and the versions of all packages that are installed here.
 
     Raises:
         UserError: taetpu is not installed, so its requirements are unknown.
@@ -94,7 +94,7 @@ def requirements() -> str:
 
 
 def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
-    """The hosts of a machine, which may report their names only when they have booted."""
+    """Return the hosts of a machine, which may report their names only when they have booted."""
     while True:
         try:
             return Hosts.of(machine, settings.user, settings.project)

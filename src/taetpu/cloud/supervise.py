@@ -33,7 +33,7 @@ class Job(Protocol):
         ...
 
     def progress(self) -> object:
-        """A value that changes when more results have been stored."""
+        """Return a value that changes when more results have been stored."""
         ...
 
 

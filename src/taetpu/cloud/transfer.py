@@ -33,7 +33,7 @@ mv "$list.new" "$list"
 
 
 def project_folder(folder: Path) -> Path:
-    """The folder that is synced: the nearest above `folder` with a taetpu.toml or .git, else `folder`.
+    """Return the folder that is synced: the nearest above `folder` with a taetpu.toml or .git, else `folder`.
 
     Raises:
         UserError: that is the home folder or the root of the file system.
@@ -48,7 +48,7 @@ def project_folder(folder: Path) -> Path:
 
 
 def remote_folder(root: Path) -> str:
-    """The folder below each host's home that a local folder is synced to: `work/NAME-3f9a1c`.
+    """Return the folder below each host's home that a local folder is synced to: `work/NAME-3f9a1c`.
 
     The digits are a hash of the path and of this computer's key, so that projects of one name do not meet.
     """
@@ -58,7 +58,7 @@ def remote_folder(root: Path) -> str:
 
 
 def tracked(source: Path) -> list[str]:
-    """The files of a folder that git does not ignore, relative to it; all files where there is no git."""
+    """Return the files of a folder that git does not ignore, relative to it; all files where there is no git."""
     words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         told = subprocess.run(words, capture_output=True, check=True).stdout

@@ -40,7 +40,7 @@ DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
 
 
 def existing(spec: Spec) -> Machine | None:
-    """The machine of a spec's name that is not lost; None where there is none.
+    """Return the machine of a spec's name that is not lost; None where there is none.
 
     Raises:
         CloudError: a machine of this name belongs to somebody else, or differs from the spec.
@@ -120,7 +120,7 @@ def _keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
 
 
 def creation(spec: Spec, zone: str, settings: Settings) -> Command:
-    """The command that creates a machine in a zone. Its startup script is written to the state folder."""
+    """Return the command that creates a machine in a zone. Its startup script is written to the state folder."""
     file = state_folder() / "startup" / f"{spec.name}.{zone}.sh"
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
     return create_command(spec, zone, file, public_key())
@@ -164,7 +164,7 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
 
 
 def operation_command(kind: str, name: str, zone: str) -> Command:
-    """The command that reads the newest operation on an instance, of kind `insert` or `delete`."""
+    """Return the command that reads the newest operation on an instance, of kind `insert` or `delete`."""
     return command(
         "compute", "operations", "list", zones=zone, sort_by="~insertTime", limit=1,
         filter=f"operationType={kind} AND targetLink~/{name}$",
@@ -325,7 +325,7 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
 
 
 def expired(owner: str, unreachable: list[str]) -> list[Machine]:
-    """An owner's machines whose latest end has passed: what should have deleted them has failed.
+    """Return an owner's machines whose latest end has passed: what should have deleted them has failed.
 
     Args:
         unreachable: zones that did not answer are appended.
@@ -354,18 +354,18 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
 
 
 def policy_command(project: str, account: str) -> Command:
-    """The command that reads the roles of a service account in a project."""
+    """Return the command that reads the roles of a service account in a project."""
     member = f"bindings.members=serviceAccount:{account}"
     return command("projects", "get-iam-policy", project, flatten="bindings[].members", filter=member)
 
 
 def grant_command(project: str, account: str) -> Command:
-    """The command that lets a service account delete TPUs."""
+    """Return the command that lets a service account delete TPUs."""
     return command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
 
 
 def permissions(role: str) -> Iterable[str]:
-    """The permissions of a custom role; none for a predefined one, which `DELETERS` covers."""
+    """Return the permissions of a custom role; none for a predefined one, which `DELETERS` covers."""
     parts = role.split("/")
     if len(parts) != 4:
         return ()
@@ -374,7 +374,7 @@ def permissions(role: str) -> Iterable[str]:
 
 
 def default_account(project: str) -> str:
-    """The service account that machines have where the settings name none."""
+    """Return the service account that machines have where the settings name none."""
     number = read(command("projects", "describe", project))["projectNumber"]
     return f"{number}-compute@developer.gserviceaccount.com"
 
