@@ -51,17 +51,16 @@ def test_a_job_runs_with_its_words_folder_and_variables(hosts: Hosts) -> None:
 
 
 @pytest.mark.slow
-def test_two_jobs_are_refused_unless_beside(hosts: Hosts) -> None:
+def test_a_second_job_is_refused(hosts: Hosts) -> None:
     name = jobs.start(hosts, shell("sleep 60"))
     with pytest.raises(Refused, match=name) as raised:
         jobs.start(hosts, shell("echo 1"))
-    assert "--beside" in str(raised.value.remedy)
-    assert followed(hosts, jobs.start(hosts, shell("echo 2"), beside=True)) == ["2"]
+    assert "taetpu tpu stop" in str(raised.value.remedy)
     assert [job["name"] for job in jobs.running(hosts)] == [name]
-    with pytest.raises(CloudError, match="exists"):
-        jobs.start(hosts, shell("echo 1"), name=name, beside=True)
     jobs.stop(hosts, name, grace=1.0)
     assert jobs.running(hosts) == []
+    with pytest.raises(CloudError, match="exists"):
+        jobs.start(hosts, shell("echo 1"), name=name)
 
 
 @pytest.mark.slow

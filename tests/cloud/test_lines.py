@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.cloud.lines import Recorder, call_sites, written_lines
 
-from taetpu.cli import tpu as tpu_commands
 from taetpu.cloud import bucket, doctor, gcloud, image, machines, rates, ssh, up
 from taetpu.cloud.machines import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
@@ -92,6 +91,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     bucket.grant_command("my-bucket", ACCOUNT)
     bucket.describe("my-bucket")
     bucket.objects_command("my-bucket")
+    bucket.policy_command("my-bucket")
     image.repository_commands(SETTINGS)
     image.list_images(SETTINGS)
     image.build_command(SETTINGS, folder, "lab", "0123")
@@ -106,7 +106,6 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     doctor._account(SETTINGS)
     monkeypatch.setattr(doctor, "read", lambda line: [OPEN])
     assert doctor._firewall(SETTINGS).status == "warning"
-    tpu_commands._listed(resolve("v6e-8"), ZONE)
 
 
 def build_for(spec: Spec, folder: Path, *options: dict) -> None:
