@@ -23,7 +23,8 @@ slow: install            ## the tests that take longer: first what is timed, the
 cloud: install           ## the slow tests of machines and buckets
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
-nightly: install         ## the tests that take minutes
+nightly: install         ## the tests that take minutes, and the default ones with the programs that users run
+	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
 lint: install            ## ruff, pyright, import directions

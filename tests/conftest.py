@@ -38,6 +38,12 @@ if "TMPDIR" not in os.environ and roomy(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
+def pytest_configure(config):
+    """The default tests compile without most optimisations, in 60 % of the time; others compile as users do."""
+    if "not slow" in config.option.markexpr and not os.environ.get("OPTIMISED"):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tests that share a fixture of their module run in one process (`--dist loadgroup`): it is made once."""

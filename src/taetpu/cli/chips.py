@@ -42,14 +42,14 @@ def chips(
 
 
 def named(name: str, otherwise: str) -> "Slice":
-    """Return the slice of a name. Raises `UserError`, whose remedy says what `all` does, where there is none."""
+    """Return the slice of a name, or raise `UserError`, whose remedy says what `all` does."""
     from taetpu.core.chips import resolve
     from taetpu.core.errors import UserError
 
     try:
         return resolve(name)
     except UserError as error:
-        raise UserError(error.problem, remedy=f"{error.remedy}; `{ALL}` {otherwise}") from None
+        raise UserError(error.problem, remedy=f"{error.remedy} `{ALL}` {otherwise}.") from None
 
 
 def _row(chip: "Chip") -> dict[str, Any]:
