@@ -49,7 +49,7 @@ def named(name: str, otherwise: str) -> "Slice":
     try:
         return resolve(name)
     except UserError as error:
-        raise UserError(error.problem, remedy=f"{error.remedy} `{ALL}` {otherwise}.") from None
+        raise UserError(error.problem, remedy=f"{(error.remedy or '').rstrip('.')}; `{ALL}` {otherwise}.") from None
 
 
 def _row(chip: "Chip") -> dict[str, Any]:
