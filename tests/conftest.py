@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tests.browsers import chromium, opened  # noqa: F401 (fixtures)
 from tests.fake_google.fixtures import bucket_server, google, gs_root, shared_google, world  # noqa: F401 (fixtures)
@@ -23,6 +24,10 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+# Other tests run beside each, so that how long an example takes says nothing.
+hypothesis.settings.register_profile("beside others", deadline=None)
+hypothesis.settings.load_profile("beside others")
 
 # What is stored is made durable file by file, and tests would spend a third of their time waiting for a disk: they use
 # one in memory, where there is one with room on which programs may run. TMPDIR chooses another.
