@@ -1,4 +1,4 @@
-"""`taetpu tpu ssh | sync | run | logs | stop | clean | status`: what happens on a machine's hosts."""
+"""`taetpu tpu ssh | sync | run | logs | stop | clean`: what happens on a machine's hosts."""
 
 import shlex
 import signal
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.cloud import DryRun, Name, Tpu, Workers, chosen_workers, find_hosts, find_machine, read_settings, tell
-from taetpu.cli.options import AsJson, integer, number
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.cloud import DryRun, Tpu, Workers, chosen_workers, find_hosts, read_settings, tell
+from taetpu.cli.options import integer, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,41 +154,11 @@ def clean(
     tell(f"{'would delete' if dry_run else 'deleted'} {', '.join(gone)}" if gone else "no job has ended")
 
 
-def status(name: Name = None, as_json: AsJson = False) -> None:
-    """Show a machine, its hosts and their jobs.
-
-    Example: taetpu tpu status
-    """
-    from dataclasses import asdict
-
-    from taetpu.cli.tpu import show_machines
-    from taetpu.cloud import jobs
-    from taetpu.cloud.ssh import Hosts
-
-    settings = read_settings()
-    machine = find_machine(settings, name)
-    told: dict[int, Any] = {}
-    if machine.state == "ready":
-        told = jobs.state(Hosts.of(machine, settings.user, settings.project))
-    if as_json:
-        show_json(asdict(machine) | {"hosts": told})
-        return
-    show_machines([machine])
-    jobs_there = [(worker, job) for worker, host in told.items() for job in host["jobs"]]
-    rows = [
-        {"worker": worker, "job": job["name"], "state": describe(job), "command": shlex.join(first)}
-        for worker, job in jobs_there
-        for first in (job["commands"] or [[""]])[:1]
-    ]
-    typer.echo("")
-    show_table(rows) if rows else typer.echo("no jobs")
-
-
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(context_settings=COMMAND, options_metavar="[OPTIONS] [COMMAND [ARGS]...]")(ssh)
     app.command(context_settings=COMMAND, options_metavar=WORDS)(run)
-    for command in (sync, logs, stop, clean, status):
+    for command in (sync, logs, stop, clean):
         app.command()(command)
 
 

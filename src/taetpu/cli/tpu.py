@@ -1,5 +1,6 @@
 """`taetpu tpu`: machines made, listed and deleted. What happens on them is in `remote`."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ from taetpu.cli.cloud import (
     candidate_zones,
     confirm,
     describe_plan,
+    find_machine,
     machine_name,
     read_settings,
     refuse_closed,
@@ -170,6 +172,34 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     if as_json:
         show_json({"found": [asdict(one) for one in there], "deleted": [asdict(one) for one in removed]})
     check_reached(unreachable)
+
+
+@app.command()
+def status(name: Name = None, as_json: AsJson = False) -> None:
+    """Show a machine, its hosts and their jobs.
+
+    Example: taetpu tpu status
+    """
+    from taetpu.cloud import jobs
+    from taetpu.cloud.ssh import Hosts
+
+    settings = read_settings()
+    machine = find_machine(settings, name)
+    told: dict[int, Any] = {}
+    if machine.state == "ready":
+        told = jobs.state(Hosts.of(machine, settings.user, settings.project))
+    if as_json:
+        show_json(asdict(machine) | {"hosts": told})
+        return
+    show_machines([machine])
+    jobs_there = [(worker, job) for worker, host in told.items() for job in host["jobs"]]
+    rows = [
+        {"worker": worker, "job": job["name"], "state": remote.describe(job), "command": shlex.join(first)}
+        for worker, job in jobs_there
+        for first in (job["commands"] or [[""]])[:1]
+    ]
+    typer.echo("")
+    show_table(rows) if rows else typer.echo("no jobs")
 
 
 @app.command("list")
