@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_remote.py tests/examples/test_cloud_walkthrough.py
 
-.PHONY: demo cloud-demo test slow cloud nightly lint format install clean
+.PHONY: demo cloud-demo test slow alone rest cloud nightly lint format install clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.demo        ## run the quick study and say where its report is
@@ -16,8 +16,12 @@ cloud-demo: install      ## the cloud commands, from zones to teardown, through 
 test: install            ## the default tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-slow: install            ## the tests that take longer: first what is timed, the quick study, and nothing beside it
+slow: alone rest         ## the tests that take longer
+
+alone: install           ## what is timed, the quick study among it, with nothing beside it
 	$(BIN)/python -m pytest -m alone
+
+rest: install            ## the other slow tests, without those of machines and buckets
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
 cloud: install           ## the slow tests of machines and buckets
