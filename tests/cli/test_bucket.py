@@ -39,7 +39,7 @@ def test_it_is_private_and_labelled_and_repeating_changes_nothing(taetpu, here, 
         assert made["labels"] == {"taetpu-owner": "me"}
         assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
         assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
-    told = taetpu("bucket", "status", "--json").json()
+    told = taetpu("bucket", "status", "lab-studies", "--json").json()
     assert told == {"bucket": "lab-studies", "region": "us-east5", "bytes": 0, "usd_per_month": 0.0}
 
 
