@@ -16,7 +16,9 @@ cloud-demo: install      ## the cloud commands, from zones to teardown, through 
 test: install            ## the default tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-slow: alone rest         ## the tests that take longer
+slow:                    ## the tests that take longer
+	$(MAKE) alone
+	$(MAKE) rest
 
 alone: install           ## what is timed, the quick study among it, with nothing beside it
 	$(BIN)/python -m pytest -m alone

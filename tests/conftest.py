@@ -45,7 +45,7 @@ if "TMPDIR" not in os.environ and roomy(MEMORY):
 
 def pytest_configure(config):
     """The default tests compile without most optimisations, in 60 % of the time; others compile as users do."""
-    if "not slow" in config.option.markexpr and not os.environ.get("OPTIMISED"):
+    if "not slow and not alone" in config.option.markexpr and not os.environ.get("OPTIMISED"):
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 

@@ -214,8 +214,8 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
     from taetpu.cloud.up import creation
 
     first, *others = (creation(spec, zone, settings) for zone in zones)
-    typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
     confirm(f"{describe_plan(spec, zones)}{more}", "", [first], yes=False, dry_run=True)
+    typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
     for one in others:
         typer.echo(f"# or, where there is no capacity: {one.shown}")
 

@@ -54,6 +54,7 @@ def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all") ->
 def _run_files(
     words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
 ) -> None:
+    """Copy Python files to the hosts and run them; with `scrap`, delete the copies when the job has ended."""
     from taetpu.core.errors import Failed
 
     settings = read_settings()
@@ -62,15 +63,14 @@ def _run_files(
     commands, files = _parse(words)
     refuse_running(hosts, chosen)
     _send(hosts, files, chosen)
-    failed = None
     try:
         run_job(settings, hosts, commands, chosen, detach=detach, debug=debug)
-    except Failed as error:
-        failed = error
+    except Failed:
+        if scrap:
+            _delete(hosts, files, chosen)
+        raise
     if scrap:
         _delete(hosts, files, chosen)
-    if failed:
-        raise failed
 
 
 @app.command()

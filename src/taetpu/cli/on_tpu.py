@@ -228,7 +228,7 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
     """Return the address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
 
     Raises:
-        UserError: `--root` is no bucket.
+        UserError: `--root` is not a gs:// address.
     """
     from taetpu.core.errors import UserError
 

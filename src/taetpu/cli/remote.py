@@ -190,7 +190,7 @@ def bring(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) ->
 
 
 def job_folder() -> str:
-    """Return the folder on the hosts that stands for this one."""
+    """Return the folder on the hosts that corresponds to the current one."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())

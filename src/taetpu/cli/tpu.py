@@ -128,7 +128,7 @@ def make_ready(
         refuse_closed(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=yes)
     else:
-        tell(f"{spec.name} exists in {there.zone}: {there.detail}. Its end stays as it is; --max-hours is not used.")
+        tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
     left = (
         f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
         f"`taetpu tpu down {spec.name}` deletes it"

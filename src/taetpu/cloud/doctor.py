@@ -148,32 +148,35 @@ def way_out(settings: Settings, zones: Iterable[str] = ()) -> Check:
     if settings.external_ip:
         return Check("way out", "ok", "external addresses")
     regions = sorted({zone.rpartition("-")[0] for zone in zones or settings.zones}) or [settings.default_region]
-    network, subnet = settings.network.rpartition("/")[2], settings.subnetwork.rpartition("/")[2]
-
-    def with_(field: str, *words: str) -> set[str]:
-        listed = read(command("compute", *words, "list")) or []
-        here = [one for one in listed if one["network"].endswith(f"/{network}") and one.get(field)]
-        return {
-            one["region"].rpartition("/")[2] for one in here if words == ("routers",) or subnet in ("", one["name"])
-        }
-
     try:
-        nat = with_("nats", "routers")
-        private = nat if nat.issuperset(regions) else with_("privateIpGoogleAccess", "networks", "subnets")
+        nat = {_region(one) for one in _in_network(settings, "routers") if one.get("nats")}
+        closed = [region for region in regions if region not in nat]
+        subnets = _in_network(settings, "networks", "subnets") if closed else []
     except NotAllowed as error:
         return Check("way out", "warning", f"cannot be checked: {error.problem.splitlines()[-1]}", error.remedy or "")
-    closed = [region for region in regions if region not in nat]
     if not closed:
         return Check("way out", "ok", f"Cloud NAT in {', '.join(regions)}")
+    name = settings.subnetwork.rpartition("/")[2]
+    private = {_region(one) for one in subnets if one.get("privateIpGoogleAccess") and name in ("", one["name"])}
     place = {"region": closed[0], "project": settings.project}
     words = ("compute", "routers", "nats", "create", "taetpu")
     line = command(*words, router="taetpu", auto_allocate_nat_external_ips=True, nat_all_subnet_ip_ranges=True, **place)
     router = command("compute", "routers", "create", "taetpu", network=settings.network, **place)
     remedy = f"{router.shown} && {line.shown}"
-    if apart := [region for region in closed if region not in private]:
-        problem = f"no Cloud NAT and no Private Google Access in {apart[0]}: a machine could not delete itself"
+    if isolated := [region for region in closed if region not in private]:
+        problem = f"no Cloud NAT and no Private Google Access in {isolated[0]}: a machine could not delete itself"
         return Check("way out", "fails", problem, remedy)
     return Check("way out", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
+
+
+def _in_network(settings: Settings, *words: str) -> list[dict]:
+    """List the routers or subnetworks of the settings' network."""
+    listed = read(command("compute", *words, "list")) or []
+    return [one for one in listed if one["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
+
+
+def _region(resource: dict) -> str:
+    return resource["region"].rpartition("/")[2]
 
 
 def _opens_ssh(rule: dict) -> bool:

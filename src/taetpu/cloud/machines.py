@@ -181,7 +181,7 @@ def list_commands(zone: str = "-", api: str = "") -> list[Command]:
 
 
 def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """List every TPU machine of the project, in one zone or in all, of one API or both, whoever made it.
+    """List TPU machines of all owners in one zone or all (`-`), from one API or both.
 
     Args:
         unreachable: zones that did not answer are appended; without it they are an error.

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, distributions, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 
@@ -80,17 +80,33 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
 
 
 def requirements() -> str:
-    """Return taetpu's requirements on a TPU, an empty line, and the versions of all packages that are installed here.
+    """Return taetpu's requirements on a TPU, an empty line, and the versions of all of them that are installed here.
 
     Raises:
         UserError: taetpu is not installed, so its requirements are unknown.
     """
+    from packaging.requirements import Requirement
+
+    def needed(package: str, extras: tuple[str, ...] = ()) -> list[Requirement]:
+        found = [Requirement(text) for text in requires(package) or []]
+        cases = [{"extra": extra} for extra in ("", *extras)]
+        return [one for one in found if not one.marker or any(one.marker.evaluate(case) for case in cases)]
+
     try:
-        own = [text for text in requires("taetpu") or [] if "extra ==" not in text]
+        own, held = needed("taetpu"), dict[str, str]()
     except PackageNotFoundError:
         raise UserError("taetpu is not installed", remedy="pip install 'taetpu[gcp]'") from None
-    held = {f"{one.name}=={one.version}" for one in distributions() if one.name != "taetpu"}
-    return "\n".join([*own, "jax[tpu]", "google-cloud-storage", "", *sorted(held)]) + "\n"
+    waiting = [*own, Requirement("google-cloud-storage")]
+    while waiting:
+        one = waiting.pop()
+        if one.name.lower() not in held:
+            try:
+                held[one.name.lower()] = version(one.name)
+            except PackageNotFoundError:  # for another platform
+                continue
+            waiting += needed(one.name, tuple(one.extras))
+    first = [one.name for one in own if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
+    return "\n".join([*sorted(first), "", *(f"{name}=={held[name]}" for name in sorted(held))]) + "\n"
 
 
 def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:

@@ -58,7 +58,7 @@ def remote_folder(root: Path) -> str:
 
 
 def tracked(source: Path) -> list[str]:
-    """Return the files of a folder that git does not ignore, relative to it; all files where there is no git."""
+    """Return the relative paths of a folder's files that git does not ignore; outside a repository, of all files."""
     words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         told = subprocess.run(words, capture_output=True, check=True).stdout
