@@ -166,7 +166,8 @@ def confirm(
     tell(fitting(plan))
     if dry_run:
         tell("dry run: nothing was changed")
-        print_commands(commands)
+        if commands:
+            print_commands(commands)
         return False
     if yes:
         return True
@@ -214,8 +215,9 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
     from taetpu.cloud.up import creation
 
     first, *others = (creation(spec, zone, settings) for zone in zones)
-    confirm(f"{describe_plan(spec, zones)}{more}", "", [first], yes=False, dry_run=True)
+    confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
     typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
+    print_commands([first])
     for one in others:
         typer.echo(f"# or, where there is no capacity: {one.shown}")
 
