@@ -44,6 +44,7 @@ def test_starting_imports_nothing_heavy(start):
     assert done.stderr == ""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("args", [("-c", "import taetpu"), ("-m", "taetpu", "--help")])
 def test_starting_takes_less_than_a_third_of_a_second(args):
     def seconds():

@@ -47,8 +47,6 @@ def test_a_zone_is_affordable_up_to_its_worst_case_exactly() -> None:
     assert rates.affordable(one, [zone], None) == [zone]
     with pytest.raises(UserError, match="max-usd"):
         rates.affordable(one, [zone], most - 0.01)
-    with pytest.raises(UserError, match="already spent"):
-        rates.affordable(one, [zone], most, spent=0.5)
 
 
 def test_the_remedy_is_affordable() -> None:

@@ -65,14 +65,14 @@ def test_a_wrong_name_is_told_the_nearest(name, remedy):
 
 def test_a_price_is_of_all_chips_and_unknown_is_no_rate():
     assert resolve("v5e-8").usd_per_hour(spot=False) == pytest.approx(8 * 1.20)
-    assert resolve("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.24)
+    assert resolve("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.2449)
     assert resolve("tpu7x-8").usd_per_hour(spot=False) is None
 
 
 def test_every_figure_has_a_source_with_a_date_no_later_than_the_table():
     for chip in generations():
         sources = dict(chip.sources)
-        for name in ("bf16_flops", "hbm_bytes", "hbm_bandwidth", "usd_on_demand", "clock_hz", "topologies"):
+        for name in ("bf16_flops", "hbm_bytes", "hbm_bandwidth", "usd", "clock_hz", "topologies"):
             known = bool(getattr(chip, name))
             assert (name in sources) == known, f"{chip.name}.{name}"
         assert all(source.title for source in sources.values())

@@ -60,8 +60,8 @@ def _row(chip: "Chip") -> dict[str, Any]:
         "bf16 TF/s": f"{chip.bf16_flops / 1e12:.0f}",
         "HBM": f"{chip.hbm_bytes / 2**30:.0f} GiB",
         "GB/s": f"{chip.hbm_bandwidth / 1e9:.0f}",
-        "USD/h": usd(chip.usd_on_demand),
-        "spot": usd(chip.usd_spot),
+        "USD/h": usd(chip.usd_per_chip_hour(spot=False)),
+        "spot": usd(chip.usd_per_chip_hour(spot=True)),
         "slices": f"{sizes[0].name} to {sizes[-1].name.rpartition('-')[2]}",
         "by": chip.counts,
     }

@@ -134,6 +134,7 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     """Return what will be made, where, what it costs, and when it ends."""
     from taetpu.cloud import rates
+    from taetpu.core.chips import dated
 
     reserved = f"reservation {spec.reservation}" if spec.api == "gce" else "any reservation of the project"
     way = "spot" if spec.spot else reserved if spec.reservation else "on demand"
@@ -143,9 +144,7 @@ def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     if len(zones) > 6:
         lines.append(f"  or {len(zones) - 6} more zones")
     by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
-    lines.append(
-        f"deleted {spec.hours:.3g} h after its start by {by}; rates of {rates.dated()}, without disks and traffic"
-    )
+    lines.append(f"deleted {spec.hours:.3g} h after its start by {by}; rates of {dated()}, without disks and traffic")
     return "\n".join(lines)
 
 

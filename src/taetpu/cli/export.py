@@ -128,7 +128,8 @@ def _share(study: "Study", sets: list[str] | None, root: str, shards: int) -> "S
 def _check_count(study: "Study", shards: int, tpu: "Slice | None" = None, spot: bool = False) -> None:
     """Say what the machines cost per hour, and warn where there are more of them than packs."""
     if tpu is not None:
-        from taetpu.cloud.rates import dated, rate, zones
+        from taetpu.cloud.rates import rate, zones
+        from taetpu.core.chips import dated
 
         rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, spot).usd) is not None]
         if rates:

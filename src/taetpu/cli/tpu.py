@@ -54,7 +54,7 @@ def zones(
     Example: taetpu tpu zones --type v6e-8 --spot
     """
     from taetpu.cloud import rates
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import dated, resolve
 
     tpu = resolve(kind)
     settings = read_settings(need_project=False)
@@ -65,18 +65,17 @@ def zones(
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
         rows.append(row | {"other_region": rate.elsewhere})
     if as_json:
-        show_json({"type": tpu.name, "spot": spot, "dated": rates.dated(), "zones": rows})
+        show_json({"type": tpu.name, "spot": spot, "dated": dated(), "zones": rows})
         return
     show_table([_zone_cells(row) for row in rows])
-    say(f"Rates of {rates.dated()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
+    say(f"Rates of {dated()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
     def usd(value: float | None) -> str:
         return "unknown" if value is None else f"{'~' if row['other_region'] else ''}{value:.2f}"
 
-    cells = {"zone": row["zone"], "USD/chip-hour": usd(row["usd_per_chip_hour"]), "USD/hour": usd(row["usd_per_hour"])}
-    return cells | ({"listed": "yes" if row["listed"] else "no"} if "listed" in row else {})
+    return {"zone": row["zone"], "USD/chip-hour": usd(row["usd_per_chip_hour"]), "USD/hour": usd(row["usd_per_hour"])}
 
 
 @app.command()
@@ -258,6 +257,7 @@ def cost(as_json: AsJson = False) -> None:
     from taetpu.cloud import rates
     from taetpu.cloud.labels import hours_left, label_value
     from taetpu.cloud.machines import list_machines
+    from taetpu.core.chips import dated
 
     settings = read_settings()
     rows = []
@@ -270,7 +270,7 @@ def cost(as_json: AsJson = False) -> None:
         show_json(rows)
     elif rows:
         show_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
-        say(f"Rates of {rates.dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
+        say(f"Rates of {dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
     else:
         typer.echo("you have no machines")
 

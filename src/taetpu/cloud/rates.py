@@ -1,4 +1,4 @@
-"""Where TPUs are offered and what they cost: a dated table with sources (`rates.yaml`, and `core/chips.yaml`).
+"""Where TPUs are offered and what they cost, by the dated table with sources in `core/chips.yaml`.
 
 No command asks a price service. Published does not mean obtainable: only a request tells whether a zone has a machine.
 """
@@ -6,13 +6,10 @@ No command asks a price service. Published does not mean obtainable: only a requ
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any, cast
+from typing import cast
 
 from taetpu.cloud.machines import Api, Machine, Spec
 from taetpu.core.chips import Slice, generations
-from taetpu.core.chips import dated as chips_dated
 from taetpu.core.errors import UserError, suggest
 
 
@@ -50,32 +47,14 @@ class Cost:
         return f"${self.hourly:.2f}/h, {most}"
 
 
-@cache
-def _table() -> dict[str, Any]:
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe").load(files("taetpu.cloud").joinpath("rates.yaml").read_text(encoding="utf-8"))
-
-
-def dated() -> str:
-    """Return the date of the rates, ISO."""
-    return min(_table()["dated"].isoformat(), chips_dated())
-
-
 def zones(tpu: Slice) -> list[str]:
     """Return the zones in which the table lists a generation, US zones first."""
-    listed = {zone for names in _table()["tpus"][tpu.generation.name]["zones"].values() for zone in names}
-    return sorted(listed, key=lambda zone: (not zone.startswith("us-"), zone))
+    return sorted(tpu.generation.zones, key=lambda zone: (not zone.startswith("us-"), zone))
 
 
 def cheapest_first(tpu: Slice, spot: bool) -> list[str]:
     """Return the zones in which the table lists a generation, by rate; at the same rate US zones first."""
     return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
-
-
-def region(zone: str) -> str:
-    """Return the region of a zone: `us-east5` of `us-east5-b`."""
-    return zone.rpartition("-")[0]
 
 
 def api_for(tpu: Slice, wanted: str = "") -> Api:
@@ -84,7 +63,7 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
     Raises:
         UserError: the API does not exist, or does not make this slice.
     """
-    known = _table()["tpus"][tpu.generation.name]["backends"]
+    known = tpu.generation.apis
     if wanted and wanted not in ("gce", "tpu-api"):
         raise UserError(f"unknown API {wanted!r}", path=("--api",), remedy=suggest(wanted, ["gce", "tpu-api"]))
     if wanted and wanted not in known:
@@ -105,7 +84,7 @@ def runtime_for(tpu: Slice, api: Api) -> str:
     Raises:
         UserError: the table has none.
     """
-    found = _table()["tpus"][tpu.generation.name]["image"] if api == "gce" else tpu.generation.runtime
+    found = tpu.generation.image_family if api == "gce" else tpu.generation.runtime
     if found is None:
         what = "image family" if api == "gce" else "runtime version"
         raise UserError(f"no {what} is known for {tpu.generation.name}", remedy="Name one with --runtime.")
@@ -114,16 +93,15 @@ def runtime_for(tpu: Slice, api: Api) -> str:
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
     """Return the rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
-    known = _table()["rates"].get(tpu.generation.name, {})
-    if own := known.get(region(zone)):
+    known = dict(tpu.generation.usd)
+    if own := known.get(zone.rpartition("-")[0]):
         return Rate(own[spot])
-    usd = [tpu.generation.usd_per_chip_hour(spot), *(pair[spot] for pair in known.values())]
-    return Rate(max((one for one in usd if one is not None), default=None), elsewhere=True)
+    return Rate(max((pair[spot] for pair in known.values()), default=None), elsewhere=True)
 
 
-def cost(spec: Spec, zone: str, hours: float | None = None) -> Cost:
-    """Return the cost of a machine in a zone, for its own hours or for others."""
-    return Cost(spec.tpu.chips, spec.hours if hours is None else hours, rate(spec.tpu, zone, spec.spot))
+def cost(spec: Spec, zone: str) -> Cost:
+    """Return the cost of a machine in a zone."""
+    return Cost(spec.tpu.chips, spec.hours, rate(spec.tpu, zone, spec.spot))
 
 
 def hourly_of(machine: Machine) -> float | None:
@@ -134,8 +112,8 @@ def hourly_of(machine: Machine) -> float | None:
     return None
 
 
-def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: float = 0.0) -> list[str]:
-    """Return the zones whose worst case, with what was spent before, stays within `max_usd`; all without a limit.
+def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
+    """Return the zones whose worst case stays within `max_usd`; all without a limit.
 
     Raises:
         UserError: no zone does; the remedy is the number of hours that would.
@@ -143,7 +121,7 @@ def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: f
     if max_usd is None:
         return list(zones)
     costs = {zone: cost(spec, zone) for zone in zones}
-    fitting = [zone for zone, one in costs.items() if one.most is not None and one.most + spent <= max_usd * (1 + 1e-9)]
+    fitting = [zone for zone, one in costs.items() if one.most is not None and one.most <= max_usd * (1 + 1e-9)]
     if fitting:
         return fitting
     known = [one for one in costs.values() if one.most is not None]
@@ -154,8 +132,7 @@ def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None, spent: f
             problem, path=("--max-usd",), remedy="Look the price up and leave --max-usd out, or change --zone."
         )
     least = min(known, key=lambda one: one.most or math.inf)
-    before = f" beside ${spent:.2f} already spent" if spent else ""
-    hours = math.floor((max_usd - spent) / (least.hourly or 1) * 10) / 10
+    hours = math.floor(max_usd / (least.hourly or 1) * 10) / 10
     remedy = f"Use --max-hours {hours:g}, or raise --max-usd." if hours > 0 else "Raise --max-usd."
-    problem = f"{what} may cost ${least.most:.2f} in {least.hours:.3g} h{before}, more than --max-usd {max_usd:g}"
+    problem = f"{what} may cost ${least.most:.2f} in {least.hours:.3g} h, more than --max-usd {max_usd:g}"
     raise UserError(problem, path=("--max-usd",), remedy=remedy)

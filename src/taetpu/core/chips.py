@@ -49,12 +49,15 @@ class Chip:
         multi_host_chips: chips of each machine of a larger slice.
         machine_types: Compute Engine's machine types by chips per machine; empty where it does not offer the chip.
         runtime: the runtime version that the Cloud TPU API starts it with.
+        apis: Google's APIs that make it, the default first: `gce`, `tpu-api`.
+        zones: where it is published to be.
+        image_family: of the boot disk on Compute Engine.
+        usd: USD per chip-hour by region, on demand and spot; `us` is a US region that was not noted.
         bf16_flops: peak FLOP/s with bfloat16 inputs.
         hbm_bytes: bytes of memory.
         program_gib: GiB of one device's memory that libtpu lets a program have; the rest is its own.
         hbm_bandwidth: bytes/s.
         ici_bandwidth: bytes/s to all neighbours together, both directions.
-        usd_on_demand, usd_spot: USD per chip-hour; the cheapest US region.
         mxu_size: rows and columns of the matrix unit, to multiples of which products are padded.
         mxus_per_core: matrix units of a core.
         clock_hz: the cores' clock.
@@ -73,13 +76,15 @@ class Chip:
     multi_host_chips: int
     machine_types: tuple[tuple[int, str], ...]
     runtime: str | None
+    apis: tuple[str, ...]
+    zones: tuple[str, ...]
+    image_family: str | None
+    usd: tuple[tuple[str, tuple[float, float]], ...]
     bf16_flops: float
     hbm_bytes: int
     program_gib: float
     hbm_bandwidth: float
     ici_bandwidth: float | None
-    usd_on_demand: float | None
-    usd_spot: float | None
     mxu_size: int
     mxus_per_core: int
     clock_hz: float | None
@@ -96,7 +101,8 @@ class Chip:
         return [Slice(self, topology) for topology in self.topologies]
 
     def usd_per_chip_hour(self, spot: bool) -> float | None:
-        return self.usd_spot if spot else self.usd_on_demand
+        """The rate in the cheapest US region; None where no rate is known."""
+        return min((pair[spot] for region, pair in self.usd if region.startswith("us")), default=None)
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,9 @@ def _chip(name: str, entry: dict[str, Any]) -> Chip:
             "device_kinds": tuple(values["device_kinds"]),
             "single_host_chips": tuple(values.get("single_host_chips") or [hosts]),
             "machine_types": tuple((values["machine_types"] or {}).items()),
+            "apis": tuple(values["apis"]),
+            "zones": tuple(values["zones"]),
+            "usd": tuple((region, tuple(pair)) for region, pair in (values["usd"] or {}).items()),
             "topologies": tuple(sorted(map(_shape, values["topologies"]), key=math.prod)),
             "sources": tuple(cited.items()),
         }
