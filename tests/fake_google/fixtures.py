@@ -24,11 +24,13 @@ FOREIGN = ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION
 """Variables of who runs the tests, which would hold in them."""
 
 
-def ignore_unclosed(request: pytest.FixtureRequest) -> None:
-    """Google's library lets go of a connection without closing it when a download on it is refused."""
-    request.node.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-    unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    request.node.add_marker(pytest.mark.filterwarnings(unraisable))
+def ignore_unclosed() -> None:
+    """Google's library lets go of a connection without closing it when a download on it is refused.
+
+    Until the test ends, where pytest puts its filters back. (Its marks are read before a test's fixtures are made.)
+    """
+    warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+    warnings.filterwarnings("ignore", "Exception ignored in. <socket", pytest.PytestUnraisableExceptionWarning)
 
 
 def forget_buckets() -> None:
@@ -46,9 +48,9 @@ def world() -> World:
 
 
 @pytest.fixture
-def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
+def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Cloud Storage, where the bucket `TAKEN` belongs to others; this process and those that it starts go there."""
-    ignore_unclosed(request)
+    ignore_unclosed()
     with Server(world, storage.routes(world, [TAKEN])) as server:
         for name in FOREIGN:
             monkeypatch.delenv(name, raising=False)
@@ -84,9 +86,9 @@ def google_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
 
 
 @pytest.fixture
-def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeGoogle]:
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
     """A fake cloud for one test, see `google_cloud`."""
-    ignore_unclosed(request)
+    ignore_unclosed()
     with google_cloud(tmp_path, monkeypatch) as cloud:
         yield cloud
 
