@@ -32,6 +32,7 @@ def on_terminal(folder: Path, words: list[str], answer: str, prompt: str = "?", 
             except OSError:  # the terminal was closed
                 break
         if answer and prompt in shown.rpartition("\n")[2]:
+            time.sleep(0.1)  # Python loses a Ctrl-C that arrives just before it reads
             os.write(master, answer.encode())
             answer = ""
     os.close(master)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.fixtures import BUCKET
-from tests.fake_google.world import Fault, stockout
+from tests.fake_google.world import Fault, Refused, stockout
 
 PROGRAMS = Path(__file__).parents[2] / ".pytest_cache" / "programs"
 NAME = "tpu-me-tiny"
@@ -209,4 +209,24 @@ def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
     assert again.end() == 2, again.printed
     assert "was deleted by `taetpu tpu down`" in again.printed
     assert [call.name for call in google.world.changes()].count("instances.insert") == 1
+    check_nothing_left(google)
+
+
+@pytest.mark.slow
+def test_what_fails_at_the_end_leaves_nothing_running(google: FakeGoogle, folder: Path):
+    (folder / "cloud").write_text("where the report would be copied to")
+    run = Command(folder, *V6E, "--set", "train.steps=80")
+    assert run.end() == 2, run.printed
+    assert "cloud" in run.printed.splitlines()[-2]
+    check_nothing_left(google)
+
+
+@pytest.mark.slow
+def test_a_machine_that_cannot_be_prepared_is_said_to_cost_money(google: FakeGoogle, folder: Path):
+    google.world.faults.append(Fault("nodes.getGuestAttributes", Refused(7, "Permission denied"), times=10**6))
+    run = Command(folder, *V5E)
+    assert run.end() == 2, run.printed
+    assert "Permission denied" in run.printed
+    assert f"{NAME} in us-west4-a still exists and costs money: `taetpu tpu down {NAME}` deletes it" in run.printed
+    assert Command(folder, "tpu", "down", NAME, "--yes").end() == 0
     check_nothing_left(google)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -178,7 +179,8 @@ def test_the_cost_counts_to_the_end_of_own_machines(taetpu, machines):
     assert set(rows) == {"mine", "old"}
     assert rows["mine"]["usd_per_hour"] == pytest.approx(10.8)
     assert rows["mine"]["usd_at_most"] == pytest.approx(10.8, rel=0.01)
-    assert rows["old"]["usd_at_most"] == 0
+    assert rows["old"]["usd_at_most"] is None
+    assert "`taetpu tpu gc` deletes it" in taetpu("tpu", "cost").out
 
 
 def test_gc_deletes_own_expired_machines_alone(taetpu, machines):
@@ -220,3 +222,55 @@ def test_a_machine_that_does_not_exist_is_refused_with_the_nearest_name(taetpu, 
         code, _, err = taetpu(*words)
         assert code == 2
         assert "did you mean 'mine'" in err
+
+
+def test_nothing_is_made_where_rsync_is_missing(taetpu, shared_google, monkeypatch, tmp_path):
+    for name in ("gcloud", "ssh", "ssh-keygen"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = taetpu(*UP, "--yes")
+    assert code == 2
+    assert "error: rsync is not installed\n" in err
+    assert "apt-get install rsync" in err
+    assert names(shared_google) == set()
+
+
+def test_down_deletes_mine_and_leaves_those_of_others_that_have_the_name(taetpu, shared_google):
+    instance(shared_google, "lab")
+    instance(shared_google, "lab", owner="", zone="us-east1-d")
+    code, out, _ = taetpu("tpu", "down", "lab", "--yes")
+    assert code == 0, out
+    assert list(shared_google.world.table(INSTANCES)) == [("us-east1-d", "lab")]
+    code, _, err = taetpu("tpu", "down", "lab", "--yes")
+    assert code == 2
+    assert "lab in us-east1-d belongs to nobody that taetpu knows" in err
+    shared_google.world.table(INSTANCES).clear()
+
+
+def test_a_zone_without_a_way_out_is_passed_over(taetpu, shared_google, monkeypatch):
+    monkeypatch.setattr(shared_google.compute, "closed", {"europe-west4"})
+    words = ["tpu", "up", "lab", "--type", "v6e-8", "--zone", "us-east5-b"]
+    _, _, err = taetpu(*words, "--zone", "europe-west4-a")
+    assert "no Private Google Access in europe-west4" in err
+    assert "passed over: europe-west4-a" in err
+    code, _, err = taetpu(*words[:-1], "europe-west4-a")
+    assert code == 2
+    assert "could not delete itself" in err
+
+
+def test_a_study_file_that_is_missing_or_broken_is_named(taetpu, shared_google, tmp_path):
+    for text, said in (("", "the file is empty"), ("a: [", "not valid YAML"), (None, "no such file")):
+        file = tmp_path / "s.yaml"
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        code, _, err = taetpu("run", str(file), "--on", "tpu", "--type", "v6e-8")
+        assert code == 2
+        assert said in err
+        assert "Traceback" not in err
+
+
+def test_a_bucket_has_a_valid_name(taetpu, shared_google):
+    code, _, err = taetpu("bucket", "create", "gs://abc", "--dry-run")
+    assert code == 2
+    assert "'gs://abc' cannot be the name of a bucket" in err

@@ -10,7 +10,7 @@ from tests.cloud.commands import UP, taetpu
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.project import ACCOUNT
 
-from taetpu.cli.cloud import refuse_closed
+from taetpu.cli.cloud import open_zones
 from taetpu.cloud import doctor
 from taetpu.cloud.doctor import Check
 from taetpu.cloud.gcloud import use_project
@@ -186,5 +186,5 @@ def test_a_network_that_cannot_be_read_is_left_to_the_machine(
     use_project(settings.project)
     for call in ("routers.list", "subnetworks.list"):
         google.world.faults.append(Fault(call, Refused(7, f"Required 'compute.{call}' permission"), times=9))
-    refuse_closed(settings, ["us-east5-b"])
+    open_zones(settings, ["us-east5-b"])
     assert "Required 'compute.routers.list' permission" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.cloud.commands import CREATES, DOWN, UP, ZONE, start, taetpu
+from tests.cloud.commands import CREATES, DOWN, TABLES, UP, ZONE, start, taetpu
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.hosts import parents
 from tests.fake_google.project import ACCOUNT
@@ -93,6 +93,24 @@ def without_gcloud(cloud: FakeGoogle) -> None:
     cloud.hosts.environment["PATH"] = str(folder)
 
 
+def once_made(happen: Callable[[FakeGoogle], object]) -> Callable:
+    """Let something happen when a machine's request was granted."""
+
+    def inject(cloud: FakeGoogle) -> Callable[[Call, Moment], None]:
+        def watch(call: Call, moment: Moment) -> None:
+            if call.name in CREATES.values() and moment == "after":
+                happen(cloud)
+
+        return watch
+
+    return inject
+
+
+def stop(cloud: FakeGoogle) -> None:
+    for one in cloud.world.table(TABLES["gce"]).values():
+        one["status"] = "TERMINATED"
+
+
 def slow(cloud: FakeGoogle) -> None:
     cloud.compute.slow = 4
 
@@ -145,6 +163,14 @@ SLOW = {
         "tpu-api", create_fault("tpu-api", UNAVAILABLE), 3, (ZONE, "may still appear", "taetpu tpu down box")),
     "gcloud killed, tpu-api": Case("tpu-api", kill_gcloud("tpu-api"), 0, ("no answer", "ready"), left=True, made=1),
     "gcloud killed, gce": Case("gce", kill_gcloud("gce"), 0, ("no answer", "ready"), left=True, made=1),
+    "signed out while it starts": Case(
+        "tpu-api", once_made(fault("queuedResources.list", Refused(16, "Invalid credentials"))), 2,
+        ("Invalid credentials", "box may exist", "taetpu tpu down box"), left=True),
+    "a zone does not answer once it is made": Case(
+        "tpu-api", once_made(unreachable), 3,
+        ("us-west4-a", f"box in {ZONE} still exists and costs money", "taetpu tpu down box"), left=True, made=1),
+    "stopped by somebody while it starts": Case(
+        "gce", once_made(stop), 2, ("box in", "is stopped (TERMINATED)", "taetpu tpu down box"), left=True),
     "sshd never starts": Case(
         "tpu-api", lambda cloud: cloud.hosts.deaf.add("box"), 3, ("no connection to box", "was deleted"), made=1),
     "timer cannot start": Case(
@@ -198,6 +224,8 @@ def check(cloud: FakeGoogle, case: Case) -> None:
     assert bool(cloud.left()) == case.left, said
     assert len(cloud.hosts.booted) == case.made
     cloud.world.faults.clear()
+    cloud.tpu.unreachable.clear()
+    cloud.compute.unreachable.clear()
     if case.left:
         assert taetpu(*DOWN).returncode == 0
     assert cloud.left() == []

@@ -4,6 +4,7 @@ Afterwards there is exactly one machine, made once, or none. Calls that come bef
 behind: the command is killed at all of them in turn before one that is not killed.
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -133,6 +134,23 @@ def test_down(google: FakeGoogle, api: str) -> None:
         number += 1
     assert google.left() == []
     assert number > 2
+
+
+def test_down_waits_for_the_gcloud_of_an_up_that_was_killed(google: FakeGoogle) -> None:
+    """What it asks for is listed only later: until then no machine may be said to be gone."""
+    make(google, "gce")
+    table = google.world.table(TABLES["gce"])
+    asked_for = dict(table)
+    table.clear()
+    with up._guard("box", fcntl.LOCK_SH):  # as gcloud holds it while it runs
+        process = start(DOWN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting for an earlier gcloud command for box\n"
+        table.update(asked_for)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+    assert "deleted box" in said
+    assert google.left() == []
 
 
 def finish_down(cloud: FakeGoogle) -> None:

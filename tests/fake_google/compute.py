@@ -33,7 +33,7 @@ class Compute:
         self.unreachable: set[str] = set()
         self.slow = 0
         self.user = "me@example.org"
-        self.nat, self.private = True, False
+        self.nat, self.private, self.closed = True, False, set[str]()  # `closed`: regions without Cloud NAT
 
     def routes(self) -> list[Route]:
         project = r"/compute/v1/projects/[^/]+"
@@ -121,7 +121,7 @@ class Compute:
         for region in sorted({zone.rpartition("-")[0] for zone in self.zones}):
             one = {"name": "default", "network": IAP_RULE["network"], "region": f"https://x/regions/{region}"}
             one["selfLink"] = f"https://x/compute/v1/projects/p/regions/{region}/{kind}/default"
-            more = {"nats": [{"name": "nat"}] if self.nat else []}
+            more = {"nats": [{"name": "nat"}] if self.nat and region not in self.closed else []}
             items[f"regions/{region}"] = {
                 kind: [one | (more if kind == "routers" else {"privateIpGoogleAccess": self.private})]
             }

@@ -28,15 +28,18 @@ def create(
     """
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import change
-    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.labels import OWNER, label_value
     from taetpu.cloud.up import default_account
+    from taetpu.store.address import check_bucket
 
     settings = read_settings()
-    wanted, place = name or settings.bucket, region or settings.default_region
+    wanted, place = check_bucket(name or settings.bucket), region or settings.default_region
     account = settings.service_account or default_account(settings.project)
     lines = [bucket.create_command(wanted, place), bucket.label_command(wanted, label_value(settings.owner))]
-    if bucket.describe(wanted):
+    if found := bucket.describe(wanted):
         tell(f"gs://{wanted} exists")
+        if not found.get("labels", {}).get(OWNER):
+            tell(f"it has no owner. If it is yours, `{lines[1].shown}` makes it one that `bucket delete` deletes")
         lines = []
     lines.append(bucket.grant_command(wanted, account))
     rate = f"${bucket.STANDARD_RATE:.3f} per GB and month in most US regions ({bucket.RATE_DATE}), empty nothing"

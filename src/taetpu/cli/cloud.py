@@ -33,7 +33,9 @@ Workers = Annotated[
 Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")]
 Zones = Annotated[
     list[str] | None,
-    typer.Option("--zone", metavar="ZONE", help="A zone to try first; may be repeated. Default: the cheapest first."),
+    typer.Option(
+        "--zone", metavar="ZONE", help="A zone to try; may be repeated. Default: all that have it, cheapest first."
+    ),
 ]
 ApiOption = Annotated[
     str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use: each has a quota of its own.")
@@ -43,9 +45,12 @@ Reservation = Annotated[
     str, typer.Option(metavar="NAME", help="Use chips of a reservation that your project has paid for.")
 ]
 MaxHours = Annotated[float | None, number(help="Delete the machine after these hours, to bound its cost. Default: 4.")]
-MaxUsd = Annotated[float | None, number(help="Refuse a machine that may cost more by its end. Default: no limit.")]
+MaxUsd = Annotated[
+    float | None, number(least=0, help="Refuse a machine that may cost more by its end. Default: no limit.")
+]
 IdleMinutes = Annotated[
-    int | None, integer(help="Delete the machine after these minutes without a job or login; 0: never. Default: 30.")
+    int | None,
+    integer(least=0, help="Delete the machine after these minutes without a job or login; 0: never. Default: 30."),
 ]
 Runtime = Annotated[
     str, typer.Option(help="Software version (tpu-api) or image family (gce), where the default does not suit.")
@@ -193,20 +198,25 @@ def print_commands(commands: "Sequence[Command]") -> None:
         typer.echo(one.shown)
 
 
-def refuse_closed(settings: "Settings", zones: Sequence[str]) -> None:
-    """Refuse to make a machine that could not reach Google, and so could not delete itself.
+def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
+    """Return the zones in which a machine can reach Google, without which it could not delete itself.
 
     Raises:
-        CloudError: the network has no way out in a region of the zones.
+        CloudError: the network has no way out in any of their regions.
     """
     from taetpu.cloud.doctor import way_out
     from taetpu.cloud.gcloud import CloudError
 
     check = way_out(settings, zones)
     if check.status == "fails":
-        raise CloudError(check.found, remedy=check.remedy)
+        closed = [zone for zone in zones if zone.rpartition("-")[0] in check.regions]
+        if len(closed) == len(zones):
+            raise CloudError(check.found, remedy=check.remedy)
+        tell(f"{check.found}; passed over: {', '.join(closed)}")
+        return [zone for zone in zones if zone not in closed]
     if check.status == "warning":  # a TPU API machine proves when it starts that it can delete itself
         tell(check.found)
+    return list(zones)
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
@@ -222,8 +232,13 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
 
 
 @contextmanager
-def telling_what_runs(words: str) -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or SIGHUP, print what may still run and cost money, and end with 128 + the signal."""
+def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
+    """Print what may still run and cost money, whatever ends the work.
+
+    On Ctrl-C, SIGTERM or SIGHUP end with 128 + the signal. To a `UserError` add the machines of a name that remain.
+    """
+    from taetpu.core.errors import UserError
+
     received = signal.SIGINT
 
     def stop(number: int, frame: object) -> None:
@@ -238,6 +253,15 @@ def telling_what_runs(words: str) -> Iterator[None]:
     except KeyboardInterrupt:
         tell(f"\n{words}")
         sys.exit(128 + received)
+    except UserError as error:
+        if name:
+            from taetpu.cloud.up import remaining
+
+            error.problem += remaining(name)
+        raise
+    except Exception:
+        tell(f"\n{words}")
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -135,6 +135,8 @@ def _check_count(study: "Study", shards: int, tpu: "Slice | None" = None, spot: 
         if rates:
             most = max(rates) * tpu.chips * shards
             typer.echo(f"cost: at most ${most:,.2f}/h for {shards} x {tpu.name} (rates of {dated()})")
+        else:
+            typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {dated()})")
     packs = _packs(study, tpu)
     if shards > packs:
         where = tpu.name if tpu else "this machine"

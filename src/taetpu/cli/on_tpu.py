@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.cli.cloud import confirm, describe_plan, refuse_closed, show_creation, tell, telling_what_runs
+from taetpu.cli.cloud import confirm, describe_plan, open_zones, show_creation, tell, telling_what_runs
 from taetpu.cli.study_files import check_paths, finished, study_files
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_on_tpu(
         show_creation(spec, zones, settings, f"\n{plan}")
         return 0
     if there is None:
-        refuse_closed(settings, zones)
+        zones = open_zones(settings, zones)
         confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes)
     else:
         keep = keep or there.study != spec.study  # made for something else: it is not this command's to delete
@@ -74,13 +74,13 @@ def run_on_tpu(
     def make(hours: float) -> "Machine":
         return making.make(replace(spec, hours=hours), zones, settings, tell)
 
-    with telling_what_runs(_still_running(spec, study)):
+    with telling_what_runs(_still_running(spec, study), spec.name):
         code = supervise(make, job, Limits(spec.hours), settings, tell)
-        fetch_report(store, study.name)
         if keep or code == 128 + signal.SIGTERM:
             tell(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
         else:
             making.down(spec.name, spec.owner, settings, tell)
+    fetch_report(store, study.name)  # nothing that fails here may leave a machine running
     return code
 
 

@@ -27,8 +27,8 @@ from taetpu.cli.cloud import (
     describe_plan,
     find_machine,
     machine_name,
+    open_zones,
     read_settings,
-    refuse_closed,
     show_creation,
     tell,
     telling_what_runs,
@@ -118,13 +118,12 @@ def make_ready(
     """Confirm, make and prepare a machine; None after a dry run."""
     from taetpu.cloud import startup
     from taetpu.cloud import up as making
-    from taetpu.cloud.gcloud import CloudError
 
     if dry_run:
         show_creation(spec, zones, settings)
         return None
     if not (there := making.existing(spec)):
-        refuse_closed(settings, zones)
+        zones = open_zones(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=yes)
     else:
         tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
@@ -132,17 +131,8 @@ def make_ready(
         f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
         f"`taetpu tpu down {spec.name}` deletes it"
     )
-    with telling_what_runs(left):
-        machine = making.make(spec, zones, settings, tell)
-        try:
-            startup.prepare(machine, settings, tell)
-        except CloudError as error:
-            if there is None:  # nobody has used it, and whether its timer runs is not known
-                error.problem += f"\n{making.discard(machine, settings, tell)}"
-            else:
-                error.problem += f"\n{spec.name} in {machine.zone} still exists and costs money"
-            raise
-    return machine
+    with telling_what_runs(left, spec.name):
+        return making.make(spec, zones, settings, tell, lambda machine: startup.prepare(machine, settings, tell))
 
 
 @app.command()
@@ -158,14 +148,16 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     settings = read_settings()
     wanted = machine_name(settings, name)
     unreachable: list[str] = []
+    if not dry_run:
+        making.await_changes(wanted, tell)
     there = find(wanted, unreachable=unreachable)
     removed: list[Machine] = []
-    for machine in there:
-        making.check_owner(machine, label_value(settings.owner))
+    mine = making.owned(there, label_value(settings.owner))
     if not there:
         tell(f"no machine {wanted!r}")
-    lines = [delete_command(one) for one in there]
-    if there and confirm(_doomed(there), "Delete it?", lines, yes=yes, dry_run=dry_run):
+    lines = [delete_command(one) for one in mine]
+    doomed = mine and confirm(_doomed(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
+    if doomed or not (there or dry_run):  # an `up` that is making one ends, too
         with telling_what_runs(f"{wanted} may still exist and cost money: repeat the command"):
             removed = making.down(wanted, label_value(settings.owner), settings, tell)
     if as_json:
@@ -263,7 +255,7 @@ def cost(as_json: AsJson = False) -> None:
     rows = []
     for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
         hourly, left = rates.hourly_of(machine), hours_left(machine.labels)
-        most = None if hourly is None or left is None else hourly * max(0.0, left)
+        most = None if hourly is None or left is None or left < 0 else hourly * left
         row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
         rows.append(row | {"usd_at_most": most})
     if as_json:
@@ -271,6 +263,8 @@ def cost(as_json: AsJson = False) -> None:
     elif rows:
         show_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
         say(f"Rates of {dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
+        if any((row["hours_left"] or 0) < 0 for row in rows):
+            say("A machine runs beyond its end: `taetpu tpu gc` deletes it.")
     else:
         typer.echo("you have no machines")
 

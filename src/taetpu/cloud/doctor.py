@@ -27,12 +27,13 @@ SHARED = {"root", "ubuntu", "user", "admin", "jovyan", "vscode", "runner", "code
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of a check: what was found and the command or step that mends it."""
+    """The outcome of a check: what was found, the command or step that mends it, and the regions that it is about."""
 
     name: str
     status: Status
     found: str
     remedy: str = ""
+    regions: tuple[str, ...] = ()
 
 
 def checks(settings: Settings, folder: Path) -> Iterator[Check]:
@@ -164,8 +165,9 @@ def way_out(settings: Settings, zones: Iterable[str] = ()) -> Check:
     router = command("compute", "routers", "create", "taetpu", network=settings.network, **place)
     remedy = f"{router.shown} && {line.shown}"
     if isolated := [region for region in closed if region not in private]:
-        problem = f"no Cloud NAT and no Private Google Access in {isolated[0]}: a machine could not delete itself"
-        return Check("way out", "fails", problem, remedy)
+        where = ", ".join(isolated)
+        problem = f"no Cloud NAT and no Private Google Access in {where}: a machine could not delete itself"
+        return Check("way out", "fails", problem, remedy, tuple(isolated))
     return Check("way out", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
 
 

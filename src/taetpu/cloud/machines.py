@@ -290,8 +290,8 @@ def _instance(told: Mapping[str, Any]) -> Machine:
     interfaces = told.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
     kind, status = _last(told["machineType"]), told.get("status", "")
-    # Compute Engine's SUSPENDED means that somebody paused the instance, the TPU API's that the machine was taken away.
-    state = "stopped" if status.startswith("SUSPEND") else STATES.get(status, "unknown")
+    # What ends an instance here deletes it. One that is suspended or terminated was stopped by somebody, with its disk.
+    state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
         name=told["name"], zone=_last(told["zone"]), api="gce", type=_slice_name(kind), state=state, detail=status,
         labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from taetpu.cloud import up
 from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown, Preempted
-from taetpu.cloud.machines import Machine, find
+from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
 
 
@@ -79,7 +79,7 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
             return job.follow(machine)
         except Lost as error:
             used += (time.monotonic() - began) / 3600
-            reason = loss(machine, since) or error.problem
+            reason = loss(machine, since, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
         up.delete(machine, settings, tell)
         losses, stored = losses + 1, job.progress()
@@ -88,7 +88,7 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
         machine = _make_again(make, limits, used, settings, tell)
 
 
-def loss(machine: Machine, since: float) -> str:
+def loss(machine: Machine, since: float, settings: Settings) -> str:
     """Return why the API calls a machine lost; "" where it is still ready.
 
     Raises:
@@ -96,7 +96,7 @@ def loss(machine: Machine, since: float) -> str:
     """
     if up.deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-    if there := find(machine.name, machine.zone, api=machine.api):
+    if there := up.find_patiently(machine, settings):
         return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
     if user := up.deleted_by(machine):
         again = "The same command makes another and continues from what is stored."
@@ -115,7 +115,8 @@ def _make_again(
         except (NoCapacity, NoQuota, OutcomeUnknown) as error:
             if time.monotonic() > end:
                 raise
-            tell(f"{error.problem.splitlines()[-1]}; trying again in {pause:.0f} s, nothing is running")
+            idle = "" if isinstance(error, OutcomeUnknown) else ", nothing is running"
+            tell(f"{error.problem.splitlines()[-1]}; trying again in {pause:.0f} s{idle}")
         time.sleep(pause)
         pause = min(2 * pause, 60 * settings.poll_seconds)
 

@@ -6,6 +6,7 @@ is read from Google before every change, and after a command whose outcome is un
 
 import fcntl
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,7 @@ from taetpu.cloud.gcloud import (
     change,
     command,
     failure,
+    program,
     read,
 )
 from taetpu.cloud.machines import Machine, Spec, check_reached, create_command, delete_command, find, list_machines
@@ -32,6 +34,7 @@ from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget, public_key, state_folder
 from taetpu.cloud.startup import startup_script
 from taetpu.core import disk
+from taetpu.core.errors import UserError
 
 Tell = Callable[[str], None]
 
@@ -56,41 +59,63 @@ def existing(spec: Spec) -> Machine | None:
     if machine.labels.get(labels.SPEC) != spec.identity:
         problem = f"{spec.name} exists in {machine.zone} with other settings: it is a {machine.type}"
         raise CloudError(problem, remedy=f"`taetpu tpu down {spec.name}` deletes it; or choose another name.")
-    if machine.state == "stopped":
-        problem = f"{spec.name} in {machine.zone} is stopped"
-        raise CloudError(problem, remedy=f"Start it in the console, or `taetpu tpu down {spec.name}`.")
+    check_started(machine)
     return machine
+
+
+def check_started(machine: Machine) -> None:
+    """Raise `CloudError` where somebody stopped a machine: it never becomes ready, and its disk may hold something."""
+    if machine.state == "stopped":
+        problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
+        raise CloudError(problem, remedy=f"Start it in the console, or `taetpu tpu down {machine.name}`.")
 
 
 def check_one(machines: Sequence[Machine]) -> None:
     """Raise `CloudError` where several machines have one name: two computers may have made them at the same time."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
-        raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes all of them.")
+        raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes yours.")
 
 
-def make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
+def make(
+    spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell, prepare: Callable[[Machine], object] | None = None
+) -> Machine:
     """Return the machine of a spec in state ready: the one that exists, else one made in the first zone that has it.
 
-    What an attempt leaves behind that is not a running machine is deleted. Calls for one name on one computer wait for
-    each other. Where another computer makes a machine of this name at the same time, the one requested first is kept.
+    Where it cannot be prepared, it is deleted if this call made it: nobody has used it, and whether its timer runs is
+    not known. What an attempt leaves behind that is not a running machine is deleted. Calls for one name on one
+    computer wait for each other. Where another computer makes a machine of this name at the same time, the one
+    requested first is kept.
 
     Raises:
         NoCapacity: no zone has one.
         NoQuota: the project may not have one in any zone.
         OutcomeUnknown: whether it was made could not be found out; it may exist.
         CloudError: Google refused it, or `existing` does.
+        UserError: OpenSSH or rsync is not installed.
     """
+    for needed in ("ssh", "ssh-keygen", "rsync"):  # before anything costs money
+        program(needed)
     with _alone(f"{spec.name}.making", tell, f"waiting for another `taetpu tpu up` of {spec.name}"):
-        _await_changes(spec.name, tell)
+        await_changes(spec.name, tell)
         check_can_delete_itself(spec, settings.project)
-        return _make(spec, zones, settings, tell)
+        there = existing(spec)
+        machine = _make(there, spec, zones, settings, tell)
+        try:
+            if prepare:
+                prepare(machine)
+        except UserError as error:
+            if there is None:
+                error.problem += f"\n{discard(machine, settings, tell)}"
+            raise
+        return machine
 
 
-def _make(spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
-    there = existing(spec)
-    refusals: list[CloudError] = []
+def _make(there: Machine | None, spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
+    began, refusals = time.time(), list[CloudError]()
     for zone in dict.fromkeys([there.zone, *zones] if there else zones):
+        if deleted_since(spec.name, began):
+            raise CloudError(f"{spec.name} was deleted by `taetpu tpu down`")
         try:
             machine = wait_ready(there or _create(spec, zone, settings, tell), settings, tell)
         except OutcomeUnknown:
@@ -121,7 +146,7 @@ def _keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
 
 def creation(spec: Spec, zone: str, settings: Settings) -> Command:
     """Return the command that creates a machine in a zone. Its startup script is written to the state folder."""
-    file = state_folder() / "startup" / f"{spec.name}.{zone}.sh"
+    file = _kept("startup", f"{spec.name}.{zone}.sh")
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
     return create_command(spec, zone, file, public_key())
 
@@ -145,12 +170,11 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
             tell(f"no answer from Google: reading whether {spec.name} exists")
             unknown = error
         except CloudError:
-            there = [one for one in find(spec.name, zone, api=spec.api) if one.owner == spec.owner]
-            if not there:
+            if not (there := owned(find(spec.name, zone, api=spec.api), spec.owner)):
                 raise
             return there[0]  # it exists: the request before was granted, or another call's was
         try:
-            if there := find(spec.name, zone, api=spec.api):
+            if there := owned(find(spec.name, zone, api=spec.api), spec.owner):
                 return there[0]
             operation = _last_operation(spec, zone)
         except OutcomeUnknown as error:
@@ -194,6 +218,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     while True:
         if machine.state == "ready":
             return machine
+        check_started(machine)
         if machine.state == "lost":
             reason = failure(delete_command(machine), 1, machine.detail)
             kind = type(reason) if isinstance(reason, NoCapacity | NoQuota | NotAllowed) else CloudError
@@ -204,7 +229,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
             said = machine.detail
         time.sleep(settings.poll_seconds)
-        there = _find_patiently(machine, settings)
+        there = find_patiently(machine, settings)
         if not there:
             if deleted_since(machine.name, began):
                 raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
@@ -254,28 +279,26 @@ def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
 
 
 def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]:
-    """Delete every machine of a name in all zones; those that were there.
+    """Delete an owner's machines of a name in all zones; those that were there.
 
     Raises:
-        CloudError: one belongs to somebody else.
+        CloudError: all of this name belong to somebody else.
         OutcomeUnknown: a zone did not answer, or a machine is still listed.
     """
-    _await_changes(name, tell)
+    await_changes(name, tell)
     unreachable: list[str] = []
-    there = find(name, unreachable=unreachable)
-    for machine in there:
-        check_owner(machine, owner)
+    disk.write_file(_kept("deleted", name), str(time.time()).encode(), replace=True)  # an `up` that runs ends
+    there = owned(find(name, unreachable=unreachable), owner)
     delete_all(there, settings, tell)
     check_reached(unreachable)
     forget(name, settings.project)
-    disk.write_file(_deleted_file(name), str(time.time()).encode(), replace=True)
     return there
 
 
 def deleted_since(name: str, began: float) -> bool:
     """Return whether `down` was given for a machine on this computer after a time, in seconds since 1970."""
     with suppress(OSError, ValueError):
-        return float(_deleted_file(name).read_text(encoding="utf-8")) > began
+        return float(_kept("deleted", name).read_text(encoding="utf-8")) > began
     return False
 
 
@@ -296,15 +319,32 @@ def deleted_by(machine: Machine) -> str:
     return user if asked > made else ""
 
 
-def _deleted_file(name: str) -> Path:
-    return state_folder() / "deleted" / name
+def _kept(kind: str, name: str) -> Path:
+    """Return the file of a machine of the project in this computer's state folder."""
+    return state_folder() / kind / os.environ.get("CLOUDSDK_CORE_PROJECT", "no-project") / name
 
 
-def check_owner(machine: Machine, owner: str) -> None:
-    """Raise `CloudError` where a machine belongs to somebody else."""
-    if machine.owner != owner:
-        problem = f"{machine.name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
+def owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
+    """Return the machines of an owner; `CloudError` where there are some and all belong to somebody else."""
+    mine = [machine for machine in machines if machine.owner == owner]
+    if machines and not mine:
+        first = machines[0]
+        problem = f"{first.name} in {first.zone} belongs to {first.owner or 'nobody that taetpu knows'}"
         raise CloudError(problem, remedy="Its owner can delete it.")
+    return mine
+
+
+def remaining(name: str) -> str:
+    """Return a line on machines of a name that exist or may exist, for messages of errors; "" where there are none."""
+    unreachable: list[str] = []
+    command = f"`taetpu tpu down {name}` deletes it"
+    try:
+        places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
+    except CloudError:
+        return f"\n{name} may exist, or appear later, and cost money: {command}"
+    if places:
+        return f"\n{name} in {', '.join(places)} still exists and costs money: {command}"
+    return f"\n{name} may exist and cost money in {', '.join(unreachable)}: {command}" if unreachable else ""
 
 
 def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> None:
@@ -382,10 +422,10 @@ def default_account(project: str) -> str:
 @contextmanager
 def _guard(name: str, operation: int) -> Iterator[int]:
     """Hold the lock of a machine's name on this computer, shared or alone; its file descriptor."""
-    folder = state_folder() / "changes"
-    with disk.explained("write", folder):
-        disk.make_folder(folder)
-        file = (folder / name).open("w")
+    path = _kept("changes", name)
+    with disk.explained("write", path):
+        disk.make_folder(path.parent)
+        file = path.open("w")
     with file:
         fcntl.flock(file, operation)
         yield file.fileno()
@@ -397,7 +437,7 @@ def _change(name: str, line: Command) -> None:
         change(line, held)
 
 
-def _await_changes(name: str, tell: Tell) -> None:
+def await_changes(name: str, tell: Tell) -> None:
     """Wait for gcloud commands that a killed process left running: what they do must be seen."""
     with _alone(name, tell, f"waiting for an earlier gcloud command for {name}"):
         pass
@@ -424,7 +464,7 @@ def polling(settings: Settings, minutes: float) -> Iterator[None]:
     yield
 
 
-def _find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
+def find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
     """Read a machine again, for `unknown_minutes` while no answer arrives."""
     for _ in polling(settings, settings.unknown_minutes):
         with suppress(OutcomeUnknown):
