@@ -170,7 +170,7 @@ SLOW = {
         "tpu-api", once_made(unreachable), 3,
         ("us-west4-a", f"box in {ZONE} still exists and costs money", "taetpu tpu down box"), left=True, made=1),
     "stopped by somebody while it starts": Case(
-        "gce", once_made(stop), 2, ("box in", "is stopped (TERMINATED)", "taetpu tpu down box"), left=True),
+        "gce", once_made(stop), 2, ("box in", "is stopped (TERMINATED)", "taetpu tpu down box"), left=True, made=1),
     "sshd never starts": Case(
         "tpu-api", lambda cloud: cloud.hosts.deaf.add("box"), 3, ("no connection to box", "was deleted"), made=1),
     "timer cannot start": Case(

@@ -169,7 +169,7 @@ def test_what_another_owner_lost_is_left_alone(google: FakeGoogle, settings: Set
     make(settings, owner="somebody")
     google.preempt("box")
     before = google.left()
-    with pytest.raises(gcloud.CloudError, match="already exists"):
+    with pytest.raises(gcloud.CloudError, match="belongs to somebody"):
         make(settings)
     assert google.left() == before
 
@@ -206,7 +206,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     google: FakeGoogle, settings: Settings, api: str
 ) -> None:
     def loss(machine: Machine) -> str:
-        return supervise.loss(machine, since=float("inf"))
+        return supervise.loss(machine, float("inf"), settings)
 
     machine = make(settings, api)
     assert loss(machine) == ""

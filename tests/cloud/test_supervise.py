@@ -70,7 +70,7 @@ class Scene:
 
         for name, stand_in in (("monotonic", lambda: self.now), ("sleep", sleep)):
             monkeypatch.setattr(module.time, name, stand_in)
-        monkeypatch.setattr(module, "find", lambda *_, **__: [])
+        monkeypatch.setattr(up, "find", lambda *_, **__: [])
         monkeypatch.setattr(up, "delete", delete)
         monkeypatch.setattr(up, "deleted_by", lambda machine: self.deleter)
         return supervise(self.make, self, limits, Settings(), lambda line: None)

@@ -37,8 +37,7 @@ from taetpu.cli.options import AsJson
 from taetpu.cli.tables import say, show_json, show_table
 
 if TYPE_CHECKING:
-    from taetpu.cloud.machines import Machine, Spec
-    from taetpu.cloud.settings import Settings
+    from taetpu.cloud.machines import Machine
 
 app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True)
 
@@ -98,6 +97,9 @@ def up(
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
+    from taetpu.cloud import startup
+    from taetpu.cloud import up as making
+
     settings = read_settings()
     if idle_minutes is not None:
         settings = settings.model_copy(update={"idle_minutes": idle_minutes})
@@ -106,33 +108,17 @@ def up(
         max_hours=max_hours, runtime=runtime,
     )  # fmt: skip
     zones = candidate_zones(spec, zone or [], settings, max_usd)
-    machine = make_ready(settings, spec, zones, yes=yes, dry_run=dry_run)
-    if machine is None:
-        return
-    show_json(asdict(machine)) if as_json else show_machines([machine])
-
-
-def make_ready(
-    settings: "Settings", spec: "Spec", zones: Sequence[str], *, yes: bool, dry_run: bool
-) -> "Machine | None":
-    """Confirm, make and prepare a machine; None after a dry run."""
-    from taetpu.cloud import startup
-    from taetpu.cloud import up as making
-
     if dry_run:
         show_creation(spec, zones, settings)
-        return None
-    if not (there := making.existing(spec)):
+        return
+    if there := making.existing(spec):
+        tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
+    else:
         zones = open_zones(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=yes)
-    else:
-        tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
-    left = (
-        f"{spec.name} may exist, or appear later, and cost money: the same command continues, "
-        f"`taetpu tpu down {spec.name}` deletes it"
-    )
-    with telling_what_runs(left, spec.name):
-        return making.make(spec, zones, settings, tell, lambda machine: startup.prepare(machine, settings, tell))
+    with telling_what_runs(making.may_exist(spec.name), spec.name):
+        machine = making.make(spec, zones, settings, tell, lambda one: startup.prepare(one, settings, tell))
+    show_json(asdict(machine)) if as_json else show_machines([machine])
 
 
 @app.command()

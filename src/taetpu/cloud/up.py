@@ -330,21 +330,28 @@ def owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
     if machines and not mine:
         first = machines[0]
         problem = f"{first.name} in {first.zone} belongs to {first.owner or 'nobody that taetpu knows'}"
-        raise CloudError(problem, remedy="Its owner can delete it.")
+        raise CloudError(problem, remedy="Its owner can delete it; another name is free.")
     return mine
 
 
 def remaining(name: str) -> str:
     """Return a line on machines of a name that exist or may exist, for messages of errors; "" where there are none."""
     unreachable: list[str] = []
-    command = f"`taetpu tpu down {name}` deletes it"
     try:
         places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
     except CloudError:
-        return f"\n{name} may exist, or appear later, and cost money: {command}"
+        return f"\n{may_exist(name)}"
     if places:
-        return f"\n{name} in {', '.join(places)} still exists and costs money: {command}"
-    return f"\n{name} may exist and cost money in {', '.join(unreachable)}: {command}" if unreachable else ""
+        return f"\n{name} in {', '.join(places)} still exists and costs money: `taetpu tpu down {name}` deletes it"
+    return f"\n{may_exist(name)} (no answer from {', '.join(unreachable)})" if unreachable else ""
+
+
+def may_exist(name: str) -> str:
+    """Return what is said where it is not known whether a machine exists."""
+    return (
+        f"{name} may exist, or appear later, and cost money: "
+        f"the same command continues, `taetpu tpu down {name}` deletes it"
+    )
 
 
 def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> None:
