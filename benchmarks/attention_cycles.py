@@ -60,7 +60,7 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
 
     from taetpu.core.keys import root_key
     from taetpu.core.loading import component
-    from taetpu.nn.parts import Context, Dims, join, trainable
+    from taetpu.nn.common import Context, Dims, join, trainable
 
     dim = heads * head_dim
     dims = Dims(dim, 1, seq, 1, False, component("init", "fan-in"))

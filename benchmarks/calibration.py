@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
-from taetpu.stats.blocked import GUARD_ALPHA, sphericity
+from taetpu.stats.blocked_anova import GUARD_ALPHA, sphericity
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
 
@@ -162,7 +162,7 @@ def ours(y: Array) -> Judged:
 
 
 def copies(residual: Array, noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """By study: do arms copy each other's noise? As `taetpu.stats.blocked.Blocked.copies`."""
+    """By study: do arms copy each other's noise? As `taetpu.stats.blocked_anova.Blocked.copies`."""
     _, arms, seeds = residual.shape
     quiet = np.where(noisy[:, :, None], np.nan, residual)
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -14,7 +14,7 @@ from taetpu.core.chips import Slice, resolve
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component, load
 from taetpu.core.registry import BUILTIN, kinds
-from taetpu.nn.execution import AS_BUILT
+from taetpu.nn.compute_options import AS_BUILT
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig

@@ -10,11 +10,11 @@ import numpy as np
 from benchmarks.shapes import Shape, baseline
 from taetpu.core.loading import load
 from taetpu.data.batches import Source
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token, num_params
-from taetpu.train.loop import dispatch_size
 from taetpu.train.plan import AUTO, Group, Layout, Work, rule_of_thumb
+from taetpu.train.trainer import dispatch_size
 from taetpu.train.trial import Trial
 
 FOREVER = 10**6  # steps: a window's end comes first
@@ -22,7 +22,7 @@ PRECISION = "float32"
 
 
 class Training(Trial):
-    """A trial that draws new batches, reads the losses at each dispatch and sizes the next one as `train.loop` does."""
+    """A trial that draws new batches, reads the losses at each dispatch and sizes the next one as the trainer does."""
 
     taken = 0
 

@@ -1,6 +1,6 @@
 """The matrix products of a train step and nothing else, none waiting for another: no step of the model takes less time.
 
-They are computed as the trainer computes them, by `nn.product.product` and its gradients, on as many devices. Import
+They are computed as the trainer computes them, by `nn.matmul.product` and its gradients, on as many devices. Import
 this after `prepare_jax`.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from benchmarks.shapes import VOCAB, Shape
-from taetpu.nn.product import product
+from taetpu.nn.matmul import product
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 ITERATIONS = 20  # a dispatch

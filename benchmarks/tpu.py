@@ -15,7 +15,7 @@ import jax
 
 from taetpu.core.chips import resolve
 from taetpu.core.loading import load
-from taetpu.nn.execution import Execution
+from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.tpu.compiler import Compiler, Request
 from taetpu.train.plan import Layout

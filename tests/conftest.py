@@ -72,8 +72,8 @@ def draw():
 
     from taetpu.core.keys import root_key
     from taetpu.core.loading import load
+    from taetpu.nn.common import join, trainable
     from taetpu.nn.lm import ModelConfig, build, named_parameters, with_parameters
-    from taetpu.nn.parts import join, trainable
 
     def value(name, shape, seed):
         noise = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(shape).astype(np.float32)

@@ -27,14 +27,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from taetpu.core.errors import UserError
 from taetpu.report.build import background, build
-from taetpu.spec.design import Study
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import Study
 from taetpu.stats.analyse import analyse, results
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import run, trainer
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import parse_packing
-from taetpu.train.watch import Watcher
 
 STUDY = """\
 study: small

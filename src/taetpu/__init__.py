@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taetpu.store.frame import read_metrics
     from taetpu.study.plots import plot
     from taetpu.study.run import run
-    from taetpu.train.saved import open_run
+    from taetpu.train.model_io import open_run
 
 __all__ = [
     "Failed",

@@ -8,8 +8,8 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.data.batches import Batch
+from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.lm import named_parameters, num_layers, scale_layers
-from taetpu.nn.parts import Context, Dims, Fixed, Identity, project
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
 

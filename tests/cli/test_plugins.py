@@ -14,7 +14,7 @@ from taetpu.core.registry import kinds
 from taetpu.spec.loading import load_study
 from taetpu.spec.train_config import TrainConfig
 from taetpu.testing import check_component
-from taetpu.train.saved import open_run
+from taetpu.train.model_io import open_run
 
 SMALL = [
     word

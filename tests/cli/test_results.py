@@ -6,9 +6,9 @@ import shutil
 import pytest
 from tests.forged import unsealed
 
-from taetpu.cli.inspect import describe_field
+from taetpu.cli.catalog import describe_field
 from taetpu.core.registry import BUILTIN, kinds
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.spec.fields import find, walk
 from taetpu.spec.schema import StudySpec
 from taetpu.spec.train_config import TrainConfig
@@ -44,7 +44,7 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     assert [row["standing"] for row in rows] == ["baseline", arms[1]["verdict"]]
     assert (table[4], table[5].split()) == ("", ["arm", "effect", "95", "%", "interval", "verdict"])
     assert table[6].split() == [
-        "low-lr", words.effect(arms[1], results), *words.interval(arms[1]["ci95"], results).split(),
+        "low-lr", summary.effect(arms[1], results), *summary.interval(arms[1]["ci95"], results).split(),
         arms[1]["verdict"],
     ]  # fmt: skip
 

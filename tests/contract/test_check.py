@@ -8,8 +8,8 @@ import pytest
 
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check, compare
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.loading import component
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS, LayerConfig

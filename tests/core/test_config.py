@@ -10,7 +10,7 @@ from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load, replace
 from taetpu.core.plugins import load_plugins
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.nn.lm import ModelConfig
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from taetpu.core import sites
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, site
 from taetpu.nn import stack

@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.loading import component
 from taetpu.data.text import TextTask
 from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, Tokenizer
-from taetpu.train.record import derived
+from taetpu.train.metric_buffer import derived
 
 TOKENIZERS = [
     {"kind": "char"},

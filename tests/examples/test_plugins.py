@@ -13,19 +13,19 @@ from taetpu.core.config import components
 from taetpu.core.keys import named, root_key
 from taetpu.core.loading import load
 from taetpu.core.sites import capture
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.data.batches import Batch
+from taetpu.nn.common import join, trainable
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
-from taetpu.nn.parts import join, trainable
 from taetpu.optim.hooks import Moment, run_hooks
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.train import pack
-from taetpu.train.saved import CONSTANT, from_files
+from taetpu.train.callbacks import Watcher
+from taetpu.train.model_io import CONSTANT, from_files
 from taetpu.train.step import evaluate
-from taetpu.train.watch import Watcher
 
 PLUGINS = sorted((Path(__file__).parents[2] / "examples/plugins").glob("*.py"))
 TOKEN, SEQ, VOCAB, STEPS = 3, 16, 9, 6

@@ -14,7 +14,7 @@ from tests.fake_google.hosts import executable
 from tests.fake_google.server import Server
 from tests.fake_google.world import World
 
-from taetpu.core.scratch import scratch
+from taetpu.core.tempdir import scratch
 from taetpu.store import address
 from taetpu.store.gcs import open_bucket
 

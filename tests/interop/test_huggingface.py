@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load, replace
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface

@@ -7,8 +7,8 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.nn.common import Dims
 from taetpu.nn.init import FanIn, GPT2Scaled
-from taetpu.nn.parts import Dims
 from taetpu.train.sample import continue_tokens
 
 MODEL = {"dim": 8, "num_layers": 1, "mixer": "none", "position": "learned"}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import component, load
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count
+from taetpu.nn.common import Context, Dims, Dropout, Fixed, trainable
 from taetpu.nn.lm import ModelConfig, build, named_parameters
-from taetpu.nn.parts import Context, Dims, Dropout, Fixed, trainable
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 5, 16)).astype(np.float32)

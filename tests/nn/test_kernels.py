@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, present
 from taetpu.nn import kernels
-from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.kernels import PATHS, CuDNN, Plain, Splash, call_of
 
 SEQ = 256  # two blocks of 128 each way: one that is masked whole, and ones that are masked in part

@@ -12,10 +12,10 @@ import pytest
 
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
-from taetpu.nn.execution import Execution
+from taetpu.nn.common import join, trainable
+from taetpu.nn.compute_options import Execution
 from taetpu.nn.kernels import CuDNN
 from taetpu.nn.lm import ModelConfig, build
-from taetpu.nn.parts import join, trainable
 
 TPU = """
 import json

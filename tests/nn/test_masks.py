@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
-from taetpu.nn.execution import Execution
-from taetpu.nn.parts import join, trainable
+from taetpu.nn.common import join, trainable
+from taetpu.nn.compute_options import Execution
 
 TOKENS = jax.random.randint(root_key(1), (4, 16), 0, 7)
 SITES = ("ffn.out", "residual")

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load
 from taetpu.nn import stack
-from taetpu.nn.execution import Execution
+from taetpu.nn.common import trainable
+from taetpu.nn.compute_options import Execution
 from taetpu.nn.lm import ModelConfig, build, matrices, named_parameters, with_parameters
-from taetpu.nn.parts import trainable
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
 BASE = {"dim": 16, "num_layers": 3}

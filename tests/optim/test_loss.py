@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.sites import capture
 from taetpu.data.batches import Batch
-from taetpu.nn.execution import Execution
-from taetpu.nn.parts import join, trainable
+from taetpu.nn.common import join, trainable
+from taetpu.nn.compute_options import Execution
 from taetpu.optim.loss import predictions, totals
-from taetpu.train.products import inner
+from taetpu.train.matmul_count import inner
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((2, 5, 7)).astype(np.float32) * 3

@@ -9,8 +9,8 @@ import torch
 
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
+from taetpu.nn.common import trainable
 from taetpu.nn.lm import matrices, named_parameters
-from taetpu.nn.parts import trainable
 
 SETTINGS = {"kind": "adamw", "lr": 0.1, "b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.3}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from taetpu.spec.design import RunSpec
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder

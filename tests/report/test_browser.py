@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.browsers import DESK, DRAWN, PHONE, seen_through, until, violations
 
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.build import build
 from taetpu.stats import numbers
 
@@ -27,7 +27,7 @@ def test_the_verdicts_are_those_of_the_results(report, opened) -> None:
         mean, effect, interval, sd, p, verdict = (cells.nth(k).inner_text() for k in range(6))
         for text, value in ((mean, arm["mean"]), (effect, arm["effect"]), (sd, arm["effect_sd"])):
             assert text == "-" if value is None else float(text) == pytest.approx(value, abs=0.06)
-        assert interval == words.interval(arm["ci95"], results)
+        assert interval == summary.interval(arm["ci95"], results)
         assert p == numbers.p_value(arm["p_holm"])
         assert verdict.split()[-1] == (arm["verdict"] or "baseline")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.arms import details
 from taetpu.report.build import build
 from taetpu.store.backend import open_store
@@ -59,7 +59,7 @@ def test_page_shows_the_results(store_study) -> None:
     _, page = page_of(folder)
     results = folder.read_results()
     cells = [cell.strip() for cell in page.cells]
-    for row in words.rows(results):
+    for row in summary.rows(results):
         at = next(i for i, cell in enumerate(cells) if cell.startswith(row.arm))
         assert cells[at + 1 : at + 6] == [row.mean, row.effect, row.interval, row.noise_sd, row.p]
         assert cells[at + 6].endswith(row.verdict)
@@ -67,7 +67,7 @@ def test_page_shows_the_results(store_study) -> None:
     drawn = data["charts"]["forest"]["layer"][2]["data"]["values"]  # after band and zero line come the estimates
     expected = [(arm["name"], arm["effect"], arm["ci95"], arm["verdict"]) for arm in results["arms"][1:]]
     assert [(row["arm"], row["effect"], [row["low"], row["high"]], row["verdict"]) for row in drawn] == expected
-    assert data["verdicts"] == {arm["name"]: words.standing(arm) for arm in results["arms"]}
+    assert data["verdicts"] == {arm["name"]: summary.standing(arm) for arm in results["arms"]}
 
 
 def test_page_loads_nothing_from_elsewhere(store_study) -> None:

@@ -9,7 +9,7 @@ import vl_convert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.report import charts, lines, panels
+from taetpu.report import charts, curve_charts, panels
 from taetpu.report.curves import (
     POINTS,
     SEED_POINTS,
@@ -89,14 +89,14 @@ def test_specs_draw(store_study, seeds: int) -> None:
     found = curves[0]
     data = {"arm": found.arms["nope"], "baseline": found.arms["baseline"], "seeds": found.seeds["nope"]}
     svg = vl_convert.vegalite_to_svg(
-        {**lines.filled(lines.curve("val/loss"), data, "#123456", found.ranges["nope"]), "width": 300}
+        {**curve_charts.filled(curve_charts.curve("val/loss"), data, "#123456", found.ranges["nope"]), "width": 300}
     )
     assert "val/loss (nats per token)" in svg
     assert "NaN" not in svg
     assert svg.count('stroke="#123456"') == seeds + 1  # each seed and their mean
     line, bounds = found.differences["nope"], found.difference_ranges["nope"]
     svg = vl_convert.vegalite_to_svg(
-        {**lines.filled(lines.difference("val/loss"), {"arm": line}, "#123456", bounds), "width": 300}
+        {**curve_charts.filled(curve_charts.difference("val/loss"), {"arm": line}, "#123456", bounds), "width": 300}
     )
     assert svg.count('stroke="#123456"') == 1
     assert bounds[0] <= min(line["low"][-1], 0) <= max(line["high"][-1], 0) <= bounds[1]

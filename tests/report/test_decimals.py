@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stats.conftest import made_study
 
-from taetpu.cli.glance import screen
-from taetpu.cli.watched import Watched
-from taetpu.report import arms, notebook, words
-from taetpu.report.background import Background
+from taetpu.cli.status_model import Watched
+from taetpu.cli.status_screen import screen
+from taetpu.report import arms, notebook, summary
 from taetpu.report.exports import markdown, table_text
+from taetpu.report.inputs import Background
 from taetpu.report.latex import latex
 from taetpu.report.parts import parts
 from taetpu.report.sections import Table
@@ -62,7 +62,7 @@ def test_no_effect_has_fewer_decimals_than_the_means_and_none_but_zero_reads_as_
     with tempfile.TemporaryDirectory() as root:
         folder = stored(drawn, Path(root))
         results = analyse(folder)
-        rows, places = words.rows(results), words.mean_places(results)
+        rows, places = summary.rows(results), summary.mean_places(results)
         for row, arm in zip(rows, results["arms"], strict=True):
             assert decimals(row.mean) == [places]
             for shown in (row.effect, row.interval):

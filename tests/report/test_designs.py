@@ -7,7 +7,7 @@ import pytest
 import vl_convert
 from tests.report.designed import DESIGNS, designed
 
-from taetpu.report import charts, designs, panels, words
+from taetpu.report import charts, designs, panels, summary
 from taetpu.report.build import build
 from taetpu.report.exports import COLUMNS, table_text
 from taetpu.report.parts import parts
@@ -66,7 +66,7 @@ def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
         assert abs(float(together) - float(single) - float(excess)) < 0.002
         assert abs(float(excess) - 0.1) < 0.03
         assert p == "<0.001"
-    assert [line for line in designs.summary(results) if "which is told from 0" in line]
+    assert [line for line in designs.sentences(results) if "which is told from 0" in line]
 
 
 def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
@@ -80,12 +80,12 @@ def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     assert told["without-ffn"][-1] == "holds"
     arms = {arm["name"]: arm for arm in results["arms"]}
     small = arms["without-ffn@dim=8"]
-    assert told["without-ffn"][1] == f"{words.effect(small, results)} worse"
+    assert told["without-ffn"][1] == f"{summary.effect(small, results)} worse"
     assert {row[5] for row in trends.rows} == {"128k params"}
     assert any(note.startswith("An effect holds where") and "Unclear means" in note for note in part.notes)
     assert any("neither is corrected" in note and "same seeds" in note for note in part.notes)
-    assert "without-position shrinks" in designs.summary(results)[-1]
-    assert words.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
+    assert "without-position shrinks" in designs.sentences(results)[-1]
+    assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
 
 
 def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
@@ -95,10 +95,10 @@ def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
     assert "the product of ffn x norm x position is the same in every cell" in part.notes[0]
-    assert designs.summary(results) == [
+    assert designs.sentences(results) == [
         "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position made a clear difference."
     ]
-    assert words.headline(results) == (
+    assert summary.headline(results) == (
         "3 of 3 factors made a clear difference to val/loss (norm or position x ffn, position or norm x ffn, ffn or "
         "norm x position)."
     )
@@ -110,7 +110,7 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     arms = {arm["name"]: arm for arm in results["arms"]}
 
     def shown(name):
-        return [words.effect(arms[name], results), arms[name]["verdict"]]
+        return [summary.effect(arms[name], results), arms[name]["verdict"]]
 
     best, tried = section(results, "Each at its best").tables
     assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]
@@ -119,10 +119,10 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     (matched,) = section(results, "Matched arms").tables
     assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], "equal training FLOPs")
     assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
-    rows = {row.arm: row for row in words.rows(results)}
+    rows = {row.arm: row for row in summary.rows(results)}
     assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
     assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, each at its best: val/loss is ")
-    assert words.headline(results) == (
+    assert summary.headline(results) == (
         "Each at its best: 1 of 2 changes made val/loss worse and 1 made no difference that matters."
     )
 
@@ -150,5 +150,5 @@ def test_the_best_at_the_edge_is_warned_of(study) -> None:
         "The best train.optimizer.lr of no-ffn lies at the edge of what was tried: a wider grid may find a better one."
     )
     assert warning in section(changed, "Each at its best").notes
-    assert warning in words.notices(changed)
-    assert words.edge_warnings(results) == []
+    assert warning in summary.notices(changed)
+    assert summary.edge_warnings(results) == []

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from markdown_it import MarkdownIt
 
-from taetpu.report import words
-from taetpu.report.background import Background
+from taetpu.report import summary
 from taetpu.report.exports import markdown, prose, table_text
+from taetpu.report.inputs import Background
 from taetpu.report.parts import parts
 
 
@@ -21,7 +21,7 @@ def test_markdown_table_is_the_results(store_study) -> None:
     results = store_study().read_results()
     found = cells(markdown(results, Background()))
     table = [found[i : i + 8] for i in range(8, 8 * (1 + len(results["arms"])), 8)]
-    for line, row in zip(table, words.rows(results), strict=True):
+    for line, row in zip(table, summary.rows(results), strict=True):
         assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
 
 
@@ -43,7 +43,7 @@ def test_text_table_fits_a_terminal(store_study) -> None:
     text = table_text(results)
     assert max(map(len, text.splitlines())) <= 80
     table = text.split("\n\n")[1].splitlines()
-    for line, row in zip(table[2:], words.rows(results), strict=True):
+    for line, row in zip(table[2:], summary.rows(results), strict=True):
         assert line.endswith(row.verdict)
         assert f" {row.effect} " in line
         assert f" {row.interval} " in line

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.spec.design import Study
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import Study
 
 STUDY = """\
 study: s

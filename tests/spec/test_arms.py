@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.spec.arms import candidates, label
-from taetpu.spec.design import frozen
+from taetpu.spec.resolved_study import frozen
 from taetpu.spec.schema import NAME, load_spec
 
 BASE = {

@@ -16,8 +16,8 @@ from taetpu.core.identity import BESIDE, SCHEMA, recorded_identity, stated
 from taetpu.core.loading import load
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.design import difference
 from taetpu.spec.identity import canonical, run_id
+from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.spec.train_config import TrainConfig
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.stats import factorial, model
 from taetpu.stats.analyse import analyse
 from taetpu.stats.plan import bounds
@@ -64,11 +64,11 @@ def test_a_report_says_that_an_interval_is_cut_and_names_no_impossible_effect(ac
     arm = accuracy["arms"][1]
     assert arm["ci95"] == [-1.0, 1.0]
     assert "cut to what is possible" in arm["evidence"]
-    noise = words.noise(accuracy)
+    noise = summary.noise(accuracy)
     assert accuracy["noise_floor"]["resolves"] > 1
     assert "no effect on val/accuracy is found" in noise
     assert "0.82" in noise  # 1 less the baseline's mean
-    row = words.rows(accuracy)[1]
+    row = summary.rows(accuracy)[1]
     assert row.interval == "-1.00 to +1.00"
     assert (row.mean, row.effect) == ("0.24", "+0.06")  # as many decimals as its means
 

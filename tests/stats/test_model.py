@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
-from taetpu.stats.blocked import GUARD_ALPHA
+from taetpu.stats.blocked_anova import GUARD_ALPHA
 from taetpu.stats.model import Fit, contrast, fit
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from taetpu.core.errors import UserError
-from taetpu.stats.looks import inflated
+from taetpu.stats.group_sequential import inflated
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.store.documents import from_yaml, to_yaml
 

@@ -18,7 +18,7 @@ from taetpu.store.backend import LocalStore, Store, at_once, open_store
 from taetpu.store.digests import Damaged
 from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.index import studies
-from taetpu.store.keys import NotStored
+from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 

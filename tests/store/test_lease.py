@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.fake_google.world import Fault, Refused, World
 
-from taetpu.core import scratch as scratches
+from taetpu.core import tempdir as scratches
 from taetpu.core.errors import UserError
-from taetpu.core.scratch import dead, lock_file, scratch, sweep
+from taetpu.core.tempdir import dead, lock_file, scratch, sweep
 from taetpu.store import lease
 from taetpu.store.address import BucketError, Unanswered
 from taetpu.store.backend import open_store

@@ -5,8 +5,8 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, run_study
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import parse_packing
-from taetpu.train.watch import Watcher
 
 
 class Interrupting(Watcher):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.train.record import derived
-from taetpu.train.saved import from_files
+from taetpu.train.metric_buffer import derived
+from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
 TEXT = """

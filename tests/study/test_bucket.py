@@ -11,7 +11,7 @@ from tests.fake_google.fixtures import BUCKET
 from tests.fake_google.world import World
 
 from taetpu.store.index import one_study, studies
-from taetpu.train.saved import open_run
+from taetpu.train.model_io import open_run
 
 STUDY = """
 study: killed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.small import TINY
 
-from taetpu.study.packs import stored_plans
+from taetpu.study.pack_store import stored_plans
 
 HOW = "compute: {remat: dots, loss_chunk: 12}"
 

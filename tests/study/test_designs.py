@@ -8,8 +8,8 @@ from tests.small import STUDY, TINY
 
 from taetpu.contract.check import check, compare
 from taetpu.core.errors import UserError
-from taetpu.spec.design import difference
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import difference
 
 BASE = STUDY[: STUDY.index("seeds:")]
 

@@ -12,7 +12,7 @@ from taetpu.core.identity import SCHEMA
 from taetpu.report.build import build
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import analyse
-from taetpu.stats.stored import read_config
+from taetpu.stats.load import read_config
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.index import studies

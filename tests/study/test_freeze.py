@@ -7,10 +7,10 @@ import pytest
 from tests.small import TINY
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import check_frozen
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import check_frozen
+from taetpu.stats.deviations import departures
 from taetpu.stats.plan import read_plan
-from taetpu.stats.planned import departures
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze

@@ -8,7 +8,7 @@ from tests.small import STUDY
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.study.matching import beside, flops_a_step, matched, size, steps_of, time_matched, timed
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 BASE = STUDY[: STUDY.index("seeds:")].replace("steps: 20", "steps: 2000").replace("dim: 16", "dim: 32")
 

@@ -11,7 +11,7 @@ from tests.small import STUDY
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.notebook import html
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'"
@@ -61,10 +61,10 @@ def test_an_outcome_shows_the_numbers_of_its_results(outcome) -> None:
     check(text)
     stored = json.loads((Path(outcome.folder) / "results.json").read_text())
     assert stored["study"] in text
-    assert words.headline(stored) in text
+    assert summary.headline(stored) in text
     head, *rows = cells(text)
     assert head == ["arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p"]
-    for shown, row, arm in zip(rows, words.rows(stored), stored["arms"], strict=True):
+    for shown, row, arm in zip(rows, summary.rows(stored), stored["arms"], strict=True):
         assert shown[:2] + shown[3:] == [row.arm, row.change, row.mean, row.effect, row.interval, row.p]
         assert shown[2].endswith(arm["verdict"] or "baseline")
         assert float(shown[3]) == pytest.approx(arm["mean"], abs=0.01)

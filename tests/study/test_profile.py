@@ -12,11 +12,11 @@ from taetpu.spec.evaluation import Sample
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import planned, unfinished
+from taetpu.study.pack_store import planned, unfinished
 from taetpu.study.run import parse_profile
 from taetpu.study.trainer import Packs
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import AUTO
-from taetpu.train.watch import Watcher
 
 STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
 

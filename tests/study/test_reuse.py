@@ -11,14 +11,14 @@ from tests.forged import forged, unsealed
 from tests.small import STUDY
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.documents import to_json
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample
 from taetpu.study.run import run
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 # Without samples and metrics: a compile less for each.
 TEXT = f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"

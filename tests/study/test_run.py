@@ -15,7 +15,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 
 def stored(folder) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from taetpu.report.curves import read_curves
 from taetpu.report.plot import plot
 from taetpu.spec.loading import load_study
 from taetpu.store.runs import RunFolder
-from taetpu.train.saved import from_files
+from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
 

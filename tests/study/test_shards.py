@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import Study
+from taetpu.spec.resolved_study import Study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import shards
-from taetpu.study.packs import stored_plans
+from taetpu.study.pack_store import stored_plans
 from taetpu.study.run import run
 from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
 from taetpu.study.trainer import Failure, is_free
@@ -38,7 +38,7 @@ LOOKS = STUDY.replace("seeds: 4", "seeds: 2") + "measure: {looks: [2, 4]}\n"
 CLAIMS = """
 import sys, time
 from taetpu.store.backend import open_store
-from taetpu.store.keys import Held
+from taetpu.store.names import Held
 from taetpu.store.study import StudyFolder
 folder = StudyFolder(open_store(sys.argv[1]), "s")
 for pack in map(str, range(12)):

@@ -12,7 +12,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.study.tuning import choose, trials, tuned
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 TUNED = """\
 seeds: 2

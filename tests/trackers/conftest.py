@@ -13,7 +13,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.trackers.base import Sink, Tracker
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.small import TINY
 
 from taetpu.study.progress import StudyProgress
 from taetpu.study.run import run
-from taetpu.train.watch import Together, Watcher
+from taetpu.train.callbacks import Together, Watcher
 
 SHORT = TINY.replace("eval_every: 6", "eval_every: 3") + "seeds: 1\n"
 BROKEN = """\

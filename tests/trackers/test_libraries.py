@@ -8,7 +8,7 @@ from tests.small import STUDY
 from tests.trackers import reading
 
 from taetpu.store.settings import settings
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 pytestmark = pytest.mark.slow
 

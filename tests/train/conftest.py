@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.loading import load
-from taetpu.core.traced import active, split
+from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.pack import Program, stack_numbers, structure_key

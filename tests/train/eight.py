@@ -32,7 +32,7 @@ def trained(name: str) -> dict:
     import numpy as np
     from tests.train.conftest import settings
 
-    from taetpu.core.traced import split
+    from taetpu.core.static_dynamic import split
     from taetpu.train.pack import Program, stack_numbers
 
     mesh = dict(MESHES[name])

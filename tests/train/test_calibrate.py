@@ -13,12 +13,12 @@ from functools import partial
 import psutil
 import pytest
 
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.train import bench, calibrate, plan
 from taetpu.train.bench import Bench, Child, Here, NotMeasured
 from taetpu.train.calibrate import Calibration, Shape, growing_widths, measured, remember, remembered, search, soonest
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import AUTO, Group, Layout, Work, parse_packing
-from taetpu.train.watch import Watcher
 
 ALWAYS = parse_packing("measured")
 

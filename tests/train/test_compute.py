@@ -11,16 +11,16 @@ import pytest
 from taetpu.core.chips import resolve
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register, withdraw
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.kernels import Plain
 from taetpu.optim.hooks import Hook
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.compute import decide, routed
+from taetpu.train.device_capabilities import Place
 from taetpu.train.memory import state_bytes, step_bytes
 from taetpu.train.pack import Program
-from taetpu.train.place import Place
 from taetpu.train.plan import PackPlan, plan_packs
 
 PLENTY = 1 << 50

@@ -2,8 +2,8 @@
 
 from taetpu.core.loading import load
 from taetpu.core.tree import count
+from taetpu.nn.common import trainable
 from taetpu.nn.lm import ModelConfig
-from taetpu.nn.parts import trainable
 from taetpu.train.count import _forward, activation_bytes, flops_per_token, num_params
 
 VOCAB, SEQ, DIM = 7, 8, 16

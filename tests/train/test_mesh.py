@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.train.eight import collectives
 
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.store.backend import LocalStore
 from taetpu.store.packs import PackFolder
 from taetpu.train.checkpoint import Checkpoints

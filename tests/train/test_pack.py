@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.traced import active, split
+from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import evaluation_order
 from taetpu.train.pack import Program, pack_mesh, stack_numbers
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.train import plan
 from taetpu.train.plan import (
     AUTO,

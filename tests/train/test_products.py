@@ -8,7 +8,7 @@ from taetpu.core.loading import load
 from taetpu.nn.kernels import Splash
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.count import flops_per_token
-from taetpu.train.products import endless, kernels, products
+from taetpu.train.matmul_count import endless, kernels, products
 
 SQUARE = 2 * 8**3  # of two matrices of 8 by 8
 

@@ -10,8 +10,8 @@ from tests.small import TINY
 
 from taetpu.core.registry import withdraw
 from taetpu.nn.lm import named_constants
+from taetpu.train.model_io import from_files, to_files
 from taetpu.train.readback import FULL, difference, mismatches
-from taetpu.train.saved import from_files, to_files
 
 CLOCK = """\
 import itertools

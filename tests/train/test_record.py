@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from taetpu.data.batches import Split
-from taetpu.train.record import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived, measured
+from taetpu.train.metric_buffer import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived, measured
 
 
 def recorded(cuts, every=4, start=0, flush_at=()):

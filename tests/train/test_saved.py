@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.data.tokenizers import from_json
 from taetpu.nn.lm import named_parameters
-from taetpu.train.saved import from_files, open_run, to_files
+from taetpu.train.model_io import from_files, open_run, to_files
 
 
 def files(draw, make, text, settings):

@@ -6,7 +6,7 @@ import typer
 
 from taetpu.cli.cloud import DryRun, Yes, confirm, read_settings, tell
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.output import show_json, show_table
 
 app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes", no_args_is_help=True)
 

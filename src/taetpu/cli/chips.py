@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.options import integer, number
-from taetpu.cli.tables import fitting
+from taetpu.cli.output import fitting
 
 if TYPE_CHECKING:
     from taetpu.cloud.gcloud import Command

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from taetpu.cli.cloud import Tpu, Workers, chosen_workers, find_hosts, read_settings, tell
-from taetpu.cli.remote import COMMAND, Debug, Detach, bring, command_words, refuse_running, run_job
+from taetpu.cli.jobs import COMMAND, Debug, Detach, bring, command_words, refuse_running, run_job
 
 app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
 

@@ -7,7 +7,7 @@ import typer
 
 from taetpu.cli.cloud import read_settings
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json
+from taetpu.cli.output import say, show_json
 
 
 def doctor(as_json: AsJson = False) -> None:

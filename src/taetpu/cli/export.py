@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.cloud import Spot
-from taetpu.cli.options import Root, integer
-from taetpu.cli.studies import Sets, StudyFile
+from taetpu.cli.options import Root, Sets, StudyFile, integer
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
-    from taetpu.spec.design import Study
+    from taetpu.spec.resolved_study import Study
     from taetpu.study.export import Share
 
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm")

@@ -7,7 +7,7 @@ import typer
 
 from taetpu.cli.cloud import DryRun, Yes, confirm, read_settings, tell
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import show_json, show_table
+from taetpu.cli.output import show_json, show_table
 
 app = typer.Typer(help="Containers for jobs.\n\nExample: taetpu image build", no_args_is_help=True)
 

@@ -12,19 +12,20 @@ from typer.core import TyperGroup
 
 from taetpu.cli import (
     bucket,
-    checks,
+    catalog,
+    check,
     chips,
     dev,
     doctor,
     export,
     image,
-    inspect,
-    live,
+    new,
+    plan,
     plots,
     results,
     run,
-    studies,
     tpu,
+    ui,
     verify,
 )
 
@@ -43,8 +44,8 @@ class Commands(TyperGroup):
         except BaseException as error:
             if (plugins := sys.modules.get("taetpu.core.plugins")) is None:
                 raise
-            from taetpu.core.interrupt import pressed
             from taetpu.core.plugin_code import place
+            from taetpu.core.signals import pressed
 
             if pressed(error) and (where := place(error)):
                 sys.stderr.write(f"\nstopped in a plug-in, at {where}")
@@ -91,17 +92,17 @@ def options(
         choose(device)
 
 
-app.command()(studies.new)
-app.command()(inspect.catalog)
-app.command()(studies.plan)
+app.command()(new.new)
+app.command()(catalog.catalog)
+app.command()(plan.plan)
 app.command()(run.run)
 app.command()(run.demo)
 app.command()(results.status)
 app.command("list")(results.list_studies)
 app.command()(results.report)
-app.command()(checks.check)
+app.command()(check.check)
 app.command()(plots.plot)
-app.command()(live.ui)
+app.command()(ui.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
@@ -115,7 +116,7 @@ app.add_typer(export.app, name="export")
 def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
     from taetpu.core.errors import Failed, UserError
-    from taetpu.core.interrupt import listening
+    from taetpu.core.signals import listening
 
     arguments = sys.argv[1:] or ["--help"]
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taetpu.cloud.machines import Machine, Spec
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
-    from taetpu.spec.design import Study
+    from taetpu.spec.resolved_study import Study
     from taetpu.store.backend import Store
 
 FETCHED = ("results.json", "study.yaml", "report/")
@@ -211,8 +211,8 @@ def check_bucket(store: "Store", study: "Study") -> None:
         UserError: the bucket cannot be read, or the folder holds another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
-    from taetpu.spec.design import check_frozen, frozen
-    from taetpu.stats.stored import read_study
+    from taetpu.spec.resolved_study import check_frozen, frozen
+    from taetpu.stats.load import read_study
     from taetpu.store.study import StudyFolder
 
     store.list(study.name)

@@ -1,6 +1,7 @@
 """Options that several commands take, and options that are numbers."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,21 @@ from taetpu.core.numerals import parse_float, parse_int
 
 Root = Annotated[str | None, typer.Option("--root", help="Where studies live; else TAETPU_ROOT, else ./runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
+]
+
+Pack = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|measured|N|off",
+        help="Runs trained together in one program: as measured on this machine before, or now where there is much to "
+        "train, else by a rule of thumb (auto); measured in any case; at most N; every run alone (off). Packs that "
+        "were begun go on as they are.",
+    ),
+]
 
 
 def integer(*names: str, least: int | None = None, most: int | None = None, metavar: str = "INTEGER", **kw: Any) -> Any:

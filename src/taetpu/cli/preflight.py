@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from taetpu.cli.chips import ALL, named
-from taetpu.cli.tables import count, say, show_table
+from taetpu.cli.output import count, say, show_table
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
     from taetpu.study.preview import Prepared
-    from taetpu.train.place import Place
+    from taetpu.train.device_capabilities import Place
     from taetpu.train.plan import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
@@ -40,7 +40,7 @@ def wanted_slices(name: str | None) -> "list[Slice]":
 
 def most_of(slices: "list[Slice]") -> "Place | None":
     """Where a study is to be trained, if not here: of several slices, that with most devices."""
-    from taetpu.train.place import Place
+    from taetpu.train.device_capabilities import Place
 
     return Place.of(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
@@ -49,7 +49,7 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
     """What the compiler says of all runs that are to be trained; of a study that is done, of all its runs."""
     from rich.console import Console
 
-    from taetpu.study.waiting import Waiting
+    from taetpu.study.spinner import Waiting
     from taetpu.tpu.preflight import Asked, preflight
 
     study = ready.study
@@ -65,7 +65,7 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
 def _too_few(tpu: "Slice", mesh: Any) -> str:
     """Why a slice among several cannot divide runs as the study asks; empty where it can."""
     from taetpu.core.errors import UserError
-    from taetpu.train.place import Place
+    from taetpu.train.device_capabilities import Place
 
     try:
         if mesh != "auto":

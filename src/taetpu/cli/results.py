@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson, Root, number
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.store.index import StudyEntry
@@ -116,9 +116,9 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
     """A row for each arm: runs done, the step that all its runs have reached, means of their last training loss and of
     what shows the primary metric, and its effect among the runs that have ended.
     """
-    from taetpu.report.words import mean_places, standing
+    from taetpu.report.summary import mean_places, standing
     from taetpu.stats.analyse import results
-    from taetpu.stats.stored import read_study
+    from taetpu.stats.load import read_study
     from taetpu.store.metrics import shown_series
 
     frozen = read_study(study)
@@ -147,9 +147,9 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
 
 
 def _departures(study: "StudyFolder") -> list[str]:
+    from taetpu.stats.deviations import departures
+    from taetpu.stats.load import read_study
     from taetpu.stats.plan import read_plan
-    from taetpu.stats.planned import departures
-    from taetpu.stats.stored import read_study
 
     frozen = read_study(study)
     return departures(frozen, read_plan(frozen, study.where))
@@ -214,7 +214,7 @@ def report(
     study = one_study(folder)
     _warn_of_plan(study)
     if verify:
-        from taetpu.cli.checks import verify_study
+        from taetpu.cli.check import verify_study
 
         verify_study(study, as_json)
         return

@@ -18,11 +18,10 @@ from taetpu.cli.cloud import (
     Yes,
     Zones,
 )  # fmt: skip
-from taetpu.cli.machine import Dump, LibtpuArgs, Profiled, XlaFlags, started
-from taetpu.cli.options import AsJson, Root, integer
+from taetpu.cli.options import AsJson, Pack, Root, Sets, StudyFile, integer
+from taetpu.cli.output import show_json
 from taetpu.cli.results import show
-from taetpu.cli.studies import Pack, Sets, StudyFile
-from taetpu.cli.tables import show_json
+from taetpu.cli.xla_options import Dump, LibtpuArgs, Profiled, XlaFlags, started
 
 AUDIT = 0.05
 """The share of reused runs that is trained again, unless the command says another."""
@@ -165,7 +164,7 @@ def run(
         remedy = "leave it out, or profile a pack in one process"
         raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
     with started(study, root, xla_flags, libtpu_args, dump):
-        from taetpu.core.hosts import Cluster, is_first, joined
+        from taetpu.core.distributed import Cluster, is_first, joined
 
         with joined(Cluster(coordinator, processes, process) if coordinator else None):
             train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())

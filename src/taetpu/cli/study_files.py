@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from taetpu.spec.design import Study
+    from taetpu.spec.resolved_study import Study
     from taetpu.store.backend import Store
 
 MORE = {"--until-resolved", "--reuse", "--profile", "--dump"}

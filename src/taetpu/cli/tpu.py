@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli import remote
+from taetpu.cli import jobs as job_commands
 from taetpu.cli.cloud import (
     ApiOption,
     DryRun,
@@ -34,7 +34,7 @@ from taetpu.cli.cloud import (
     telling_what_runs,
 )  # fmt: skip
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.cloud.machines import Machine
@@ -171,7 +171,7 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
     show_machines([machine])
     jobs_there = [(worker, job) for worker, host in told.items() for job in host["jobs"]]
     rows = [
-        {"worker": worker, "job": job["name"], "state": remote.describe(job), "command": shlex.join(first)}
+        {"worker": worker, "job": job["name"], "state": job_commands.describe(job), "command": shlex.join(first)}
         for worker, job in jobs_there
         for first in (job["commands"] or [[""]])[:1]
     ]
@@ -285,4 +285,4 @@ def show_machines(machines: "Sequence[Machine]") -> None:
     )  # fmt: skip
 
 
-remote.add_to(app)
+job_commands.add_to(app)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import say, show_json, show_table
+from taetpu.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from taetpu.tpu.verifying.run import Outcome

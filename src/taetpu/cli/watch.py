@@ -5,8 +5,8 @@ import time
 from rich.console import Console, Group
 from rich.live import Live
 
-from taetpu.cli.glance import screen
-from taetpu.cli.watched import Watched
+from taetpu.cli.status_model import Watched
+from taetpu.cli.status_screen import screen
 
 HINT = 2
 """Lines below the studies: how to end this."""

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.config import components
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.data.batches import Source
-from taetpu.nn.parts import join, trainable
+from taetpu.nn.common import join, trainable
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import num_params
 from taetpu.train.step import new_model

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from taetpu.contract.allowed_changes import declared, folded
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.computation import Computation
-from taetpu.contract.declared import declared, folded
-from taetpu.contract.inert import reason
+from taetpu.contract.no_op import reason
 from taetpu.contract.outputs import refuse_other_outputs
 from taetpu.core.config import components
 from taetpu.core.errors import Mistakes, UserError, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import attributed, unchanged
-from taetpu.core.traced import active
-from taetpu.spec.design import Arm, Study
+from taetpu.core.static_dynamic import active
 from taetpu.spec.origins import one_of_each_list
 from taetpu.spec.overrides import apply
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token
 

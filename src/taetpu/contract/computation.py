@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.contract.lineage import lineage, of_value
+from taetpu.contract.init_digest import lineage, of_value
 from taetpu.core.config import components
 from taetpu.core.sites import present
-from taetpu.core.traced import bind, split
+from taetpu.core.static_dynamic import bind, split
 from taetpu.data.batches import Batch, Source
+from taetpu.nn.common import trainable
 from taetpu.nn.lm import named_parameters
-from taetpu.nn.parts import trainable
 from taetpu.nn.stack import joined
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.pack import structure_key
@@ -47,8 +47,8 @@ class Computation:
     """What the runs of a config compute. The program is lowered when it is first asked for.
 
     Args:
-        live: fields traced though neutral here (see `core.traced.split`): those of all configs that are compared, so
-            that a mask of ones is the same as no mask.
+        live: fields traced though neutral here (see `core.static_dynamic.split`): those of all configs that are
+            compared, so that a mask of ones is the same as no mask.
 
     Attributes:
         outline: what depends on the structure alone.

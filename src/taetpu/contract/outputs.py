@@ -12,11 +12,11 @@ from taetpu.core.config import Component, components
 from taetpu.core.errors import UserError, Where
 from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attributed
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.block import SLOTS
+from taetpu.nn.common import Context
 from taetpu.nn.lm import LMConfig
-from taetpu.nn.parts import Context
 from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
 from taetpu.spec.schema import ResolvedConfig
 

@@ -16,9 +16,9 @@ from types import ModuleType
 from taetpu.core.config import Component
 from taetpu.core.declarations import refuse_malformed
 from taetpu.core.errors import UserError
-from taetpu.core.interrupt import pressed
 from taetpu.core.plugin_code import PREFIX, announced, guard_exit
 from taetpu.core.registry import BUILTIN, registered, withdraw
+from taetpu.core.signals import pressed
 from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
 _LOADED: dict[str, Snapshot] = {}  # what all runs share, as it was when the plug-ins had been loaded

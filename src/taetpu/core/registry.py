@@ -20,7 +20,7 @@ BUILTIN = {
     "norm": "taetpu.nn.norm",
     "ffn": "taetpu.nn.ffn",
     "residual": "taetpu.nn.residual",
-    "after": "taetpu.nn.after",
+    "after": "taetpu.nn.post_block",
     "scores": "taetpu.nn.scores",
     "embedding": "taetpu.nn.embedding",
     "init": "taetpu.nn.init",

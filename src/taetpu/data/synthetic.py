@@ -22,12 +22,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 from pydantic import Field
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError, suggest
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
-from taetpu.data import decoys
+from taetpu.data import attention_free_bound
 from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
@@ -82,7 +82,7 @@ class SyntheticTask(Task):
         """The sequence that random words stand for; its length is in the first of them."""
 
     @abstractmethod
-    def decoy(self) -> decoys.Joint:
+    def decoy(self) -> attention_free_bound.Joint:
         """How often each target follows each token at each position, exactly."""
 
     @property
@@ -168,7 +168,7 @@ class SyntheticSource:
     @cached_property
     def facts(self) -> dict[str, Any]:
         known = self.seq_len * self.vocab_size**2 <= DECOY_CELLS
-        loss, accuracy = decoys.best(self._task.decoy()) if known else (None, None)
+        loss, accuracy = attention_free_bound.best(self._task.decoy()) if known else (None, None)
         policy = "the best function of the current token and its position, from their exact joint distribution"
         return {
             "vocab_size": self.vocab_size,
@@ -224,7 +224,7 @@ class AnswerTask(SyntheticTask):
         """The answers to x[:n], as token numbers; what stands from n on is ignored."""
 
     @abstractmethod
-    def successive(self, n: int) -> decoys.Successive:
+    def successive(self, n: int) -> attention_free_bound.Successive:
         """Distribution of one answer after another, for `form: causal`."""
 
     @abstractmethod
@@ -268,11 +268,15 @@ class AnswerTask(SyntheticTask):
         scored = (place >= n + 2) & (place <= 2 * n + 2)
         return Sequence(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
 
-    def decoy(self) -> decoys.Joint:
+    def decoy(self) -> attention_free_bound.Joint:
         lengths = range(self.min_length, self.longest + 1)
         if self.causal:
-            return decoys.causal(((n, self.successive(n)) for n in lengths), self.seq_len, self.num_answers)
-        return decoys.encoder(((n, self.aligned(n)) for n in lengths), self.seq_len, self.symbols, self.num_answers)
+            return attention_free_bound.causal(
+                ((n, self.successive(n)) for n in lengths), self.seq_len, self.num_answers
+            )
+        return attention_free_bound.encoder(
+            ((n, self.aligned(n)) for n in lengths), self.seq_len, self.symbols, self.num_answers
+        )
 
 
 @register("task", "copy")
@@ -282,8 +286,8 @@ class Copy(AnswerTask):
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         return x
 
-    def successive(self, n: int) -> decoys.Successive:
-        return decoys.independent(n, self.symbols)
+    def successive(self, n: int) -> attention_free_bound.Successive:
+        return attention_free_bound.independent(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
         return np.broadcast_to(np.eye(self.symbols) / self.symbols, (n, self.symbols, self.symbols))
@@ -296,8 +300,8 @@ class Reverse(AnswerTask):
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         return x[jnp.clip(n - 1 - jnp.arange(self.longest), 0, self.longest - 1)]
 
-    def successive(self, n: int) -> decoys.Successive:
-        return decoys.independent(n, self.symbols)
+    def successive(self, n: int) -> attention_free_bound.Successive:
+        return attention_free_bound.independent(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
         joint = np.full((n, self.symbols, self.symbols), self.symbols**-2.0)
@@ -313,11 +317,11 @@ class Sort(AnswerTask):
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         return jnp.sort(jnp.where(jnp.arange(self.longest) < n, x, self.symbols))
 
-    def successive(self, n: int) -> decoys.Successive:
-        return decoys.ascending(n, self.symbols)
+    def successive(self, n: int) -> attention_free_bound.Successive:
+        return attention_free_bound.ascending(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
-        return decoys.rank_and_file(n, self.symbols)
+        return attention_free_bound.rank_and_file(n, self.symbols)
 
 
 @register("task", "histogram")
@@ -336,11 +340,11 @@ class Histogram(AnswerTask):
         same = (x[:, None] == x[None, :]) & (jnp.arange(self.longest) < n)
         return self.symbols - 1 + same.sum(axis=1)
 
-    def successive(self, n: int) -> decoys.Successive:
-        return decoys.counts(n, self.symbols, self.longest)
+    def successive(self, n: int) -> attention_free_bound.Successive:
+        return attention_free_bound.counts(n, self.symbols, self.longest)
 
     def aligned(self, n: int) -> np.ndarray:
-        chance = decoys.count(n, self.symbols, self.longest)
+        chance = attention_free_bound.count(n, self.symbols, self.longest)
         return np.broadcast_to(chance / self.symbols, (n, self.symbols, self.longest))
 
 
@@ -391,7 +395,7 @@ class Induction(SyntheticTask):
         scored = (place >= n + 2) & (place <= 2 * n)
         return Sequence(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
 
-    def decoy(self) -> decoys.Joint:
+    def decoy(self) -> attention_free_bound.Joint:
         different = (1 - np.eye(self.symbols)) / (self.symbols * (self.symbols - 1))
         joint = np.zeros((self.seq_len, self.symbols, self.symbols))
         for n in range(self.min_length, self.longest + 1):

@@ -12,8 +12,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
+from taetpu.nn.common import Context, Dims, Fixed, dropout, project
 from taetpu.nn.kernels import PLAIN
-from taetpu.nn.parts import Context, Dims, Fixed, dropout, project
 from taetpu.nn.position import PositionConfig
 from taetpu.nn.scores import NoScores
 

@@ -13,12 +13,12 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
-from taetpu.nn.after import NoAfter
 from taetpu.nn.attention import AttentionConfig
+from taetpu.nn.common import Context, Dims, Fixed, dropout
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.norm import RMSNormConfig
-from taetpu.nn.parts import Context, Dims, Fixed, dropout
 from taetpu.nn.position import RopeConfig
+from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import NoResidualConfig, StandardConfig
 
 Stream = Float[Array, "batch seq dim"]

@@ -10,7 +10,7 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
-from taetpu.nn.parts import Dims, project
+from taetpu.nn.common import Dims, project
 
 
 def look_up(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:

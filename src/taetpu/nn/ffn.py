@@ -12,7 +12,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.nn.parts import Context, Dims, project
+from taetpu.nn.common import Context, Dims, project
 
 Stream = Float[Array, "batch seq dim"]
 

@@ -10,7 +10,7 @@ from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.parts import Dims
+from taetpu.nn.common import Dims
 
 
 @register("init", "gpt2-scaled")

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float
 
 from taetpu.core.keys import named
 from taetpu.core.sites import site, wanted
-from taetpu.nn.parts import Context, Identity
-from taetpu.nn.product import product
+from taetpu.nn.common import Context, Identity
+from taetpu.nn.matmul import product
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]

@@ -16,17 +16,17 @@ from taetpu.core.keys import Key, named
 from taetpu.core.loading import load
 from taetpu.core.numerals import parse_int
 from taetpu.core.sites import site
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.core.tree import leaves_by_path
-from taetpu.nn.after import NoAfter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
+from taetpu.nn.common import Context, Dims, dropout, join, trainable
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
 from taetpu.nn.norm import RMSNormConfig
-from taetpu.nn.parts import Context, Dims, dropout, join, trainable
 from taetpu.nn.position import RopeConfig
+from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import StandardConfig
 from taetpu.nn.stack import Stack, build_stacks
 
@@ -142,7 +142,7 @@ class LMConfig(Config):
                 raise error.at(slot) from None
 
     def build(self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False) -> "LM":
-        """A freshly drawn model. Numbers in the config may be tracers (see `core.traced.bind`).
+        """A freshly drawn model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
 
         `apart` leaves equal neighbouring layers unstacked (see `build_stacks`).
         """
@@ -175,7 +175,7 @@ class LM(eqx.Module):
     dropout: Any
     stacks: tuple[Stack, ...]
     norm: Any
-    loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.execution`
+    loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
 
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32

@@ -14,7 +14,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.parts import Dims, Identity, rows
+from taetpu.nn.common import Dims, Identity, rows
 
 
 class NormConfig(Component):

@@ -15,7 +15,7 @@ from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import kinds, register
-from taetpu.nn.parts import Context, Dims, Fixed, Identity
+from taetpu.nn.common import Context, Dims, Fixed, Identity
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]

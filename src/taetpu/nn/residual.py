@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.parts import Dims
+from taetpu.nn.common import Dims
 
 Stream = Float[Array, "batch seq dim"]
 

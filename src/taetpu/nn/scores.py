@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.parts import Context, Dims, Fixed, Identity
+from taetpu.nn.common import Context, Dims, Fixed, Identity
 
 Scores = Float[Array, "batch head query key"]
 

@@ -11,7 +11,7 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
-from taetpu.nn.parts import Context, Dims, trainable
+from taetpu.nn.common import Context, Dims, trainable
 
 Shape = jax.ShapeDtypeStruct
 OPTIONAL = ("mixer", "ffn")  # the kind `none` of these builds nothing

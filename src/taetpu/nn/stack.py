@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 from taetpu.core.config import components
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import Reads, note, owning
-from taetpu.core.traced import bind, split
+from taetpu.core.static_dynamic import bind, split
 from taetpu.nn.block import Block, LayerConfig
+from taetpu.nn.common import Context, Dims
 from taetpu.nn.kernels import SAVED
-from taetpu.nn.parts import Context, Dims
 
 # Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones take
 # `Stack.unroll` layers a pass, so that compile time does not grow with depth.

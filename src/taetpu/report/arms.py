@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.report import words
+from taetpu.report import summary
+from taetpu.report.comparison import Results, baseline_of
 from taetpu.report.sections import Table
-from taetpu.report.terms import Results, baseline_of
 from taetpu.stats import numbers
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing, settings_of, text
@@ -78,7 +78,7 @@ def _details(
         name,
         anchor(results, name),
         arm["against"],
-        words.standing(arm),
+        summary.standing(arm),
         arm["evidence"],
         change=_change(configs.get(name, {}), configs.get(base["name"], {}), alone=arm is base),
         runs=_runs(arm, base, folders[name], results),
@@ -101,7 +101,7 @@ def _value(value: Any) -> str:
 
 def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
     """Each run's outcome and value, and by how much that lies from the baseline's on the same seed."""
-    places = words.mean_places(results)
+    places = summary.mean_places(results)
     theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
     ended = {run.seed: run.result() or {} for run in runs}
     lines = []

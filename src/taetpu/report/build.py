@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.report import arms, held_out, opening
-from taetpu.report.background import Background, Facts
+from taetpu.report import arms, held_out, overview
 from taetpu.report.charts import Spec
+from taetpu.report.comparison import Results
 from taetpu.report.csvs import arms_csv, runs_csv
+from taetpu.report.curve_charts import filled
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
 from taetpu.report.files import FIGURES, figure
+from taetpu.report.inputs import Background, Facts
 from taetpu.report.latex import latex
-from taetpu.report.lines import filled
 from taetpu.report.page import drawings, html
 from taetpu.report.priors import priors
-from taetpu.report.terms import Results
 from taetpu.stats.costs import costs
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -91,8 +91,8 @@ def background(folder: StudyFolder, results: Results) -> Background:
         arms=arms.details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
         priors=priors(results, folder.read_study().get("base", {})),
-        trained=opening.trained(results, folder, arms.first_settings(folder, results["arms"][0])),
-        cautions=[*opening.cautions(results, next(iter(data.values()), {})), *held_out.notes(data)],
+        trained=overview.trained(results, folder, arms.first_settings(folder, results["arms"][0])),
+        cautions=[*overview.cautions(results, next(iter(data.values()), {})), *held_out.notes(data)],
     )
 
 

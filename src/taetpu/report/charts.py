@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.names import fitted
 from taetpu.report.priors import NONE, Priors
 
@@ -82,14 +82,14 @@ def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
     y = alt.Y("arm:N", sort=order, title=None, axis=named_axis(order, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, words.mean_places(results))]
+    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, summary.mean_places(results))]
     layers += _elsewhere([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
     return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
 
 def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
     lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
-    lines = [f"{words.metric(results['primary'])}: arm minus baseline"]
+    lines = [f"{summary.metric(results['primary'])}: arm minus baseline"]
     if logarithmic:
         lines.append("logarithmic outside the noise")
     return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]
@@ -185,7 +185,7 @@ def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
 
 def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
-    row = {"arm": arm["name"], "verdict": words.standing(arm), "evidence": arm["evidence"]}
+    row = {"arm": arm["name"], "verdict": summary.standing(arm), "evidence": arm["evidence"]}
     return {**row, "effect": arm["effect"], "low": low, "high": high}
 
 
@@ -198,7 +198,7 @@ def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "arm": arm["name"],
-            "verdict": words.standing(arm),
+            "verdict": summary.standing(arm),
             "seed": seed,
             "difference": value - values[arm["against"]][seed],
         }

@@ -5,8 +5,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from taetpu.report import words
-from taetpu.report.terms import Results
+from taetpu.report import summary
+from taetpu.report.comparison import Results
 
 ARM = ("name", "against", "change", "planned", "diverged", "mean", "sd", "effect", "effect_sd", "p", "p_holm",
        "p_equivalent", "guarded", "more_seeds", "params", "flops", "tokens")  # fmt: skip
@@ -17,7 +17,11 @@ def arms_csv(results: Results) -> str:
     """A line for each arm; empty where there is no number."""
     ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
     lines = [
-        [*(arm[name] for name in ARM), words.standing(arm), *(end for n in INTERVALS for end in arm[n] or (None, None))]
+        [
+            *(arm[name] for name in ARM),
+            summary.standing(arm),
+            *(end for n in INTERVALS for end in arm[n] or (None, None)),
+        ]
         for arm in results["arms"]
     ]
     return _csv([*ARM, "verdict", *ends], lines)

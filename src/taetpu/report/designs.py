@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taetpu.report import factors, words
+from taetpu.report import factors, summary
+from taetpu.report.comparison import Results
 from taetpu.report.sections import Section, Table
-from taetpu.report.terms import Results
 from taetpu.stats import numbers
-from taetpu.stats.planned import tuned_by
+from taetpu.stats.deviations import tuned_by
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
 MOST_COLUMNS = 8
@@ -28,7 +28,7 @@ def sections(results: Results) -> Iterator[Section]:
         yield _tuning(results, results["tuning"])
 
 
-def summary(results: Results) -> list[str]:
+def sentences(results: Results) -> list[str]:
     """The designs in a sentence each, for the terminal and above the tables."""
     designs = results["designs"]
     found = [
@@ -39,7 +39,7 @@ def summary(results: Results) -> list[str]:
     ]
     for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
         clear = [factors.full_title(term) for term in factors.clear(entry["terms"], results["alpha"])]
-        what = words.joined(clear) if clear else "no factor and no pair of them"
+        what = summary.joined(clear) if clear else "no factor and no pair of them"
         found.append(f"Factorial{_at(rung)}: {what} made a clear difference.")
     fates = {arm: entry["fate"] for arm, entry in designs.get("ladder", {}).get("arms", {}).items()}
     if fates:
@@ -58,9 +58,9 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
             continue
         whole = arms[entry["arm"]]["effect"]
         single = None if whole is None else whole - entry["excess"]
-        places = numbers.effect_places(entry["excess"], entry["ci95"], words.mean_places(results))
+        places = numbers.effect_places(entry["excess"], entry["ci95"], summary.mean_places(results))
         figures = (numbers.number(value, places, sign=True) for value in (whole, single, entry["excess"]))
-        interval, p = words.interval(entry["ci95"], results), numbers.p_value(entry["p"])
+        interval, p = summary.interval(entry["ci95"], results), numbers.p_value(entry["p"])
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
         notes.append(_excess(results, done, rung, entry))
     lead = (
@@ -72,13 +72,13 @@ def _one_by_one(results: Results, scales: Mapping[str, Any], done: str) -> Secti
 
 
 def _excess(results: Results, done: str, rung: str, entry: Mapping[str, Any]) -> str:
-    size = numbers.effect(abs(entry["excess"]), entry["ci95"], words.mean_places(results)).lstrip("+")
+    size = numbers.effect(abs(entry["excess"]), entry["ci95"], summary.mean_places(results)).lstrip("+")
     more = "more" if entry["excess"] > 0 else "less"
     text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
     if entry["ci95"] is None:
         return f"{text}; there is no noise to judge that by."
     told = "which is told from 0" if entry["ci95"][0] * entry["ci95"][1] > 0 else "which cannot be told from 0"
-    return f"{text} (95 % interval of the difference {words.interval(entry['ci95'], results)}), {told}."
+    return f"{text} (95 % interval of the difference {summary.interval(entry['ci95'], results)}), {told}."
 
 
 def _at(rung: str) -> str:
@@ -90,10 +90,10 @@ def _at(rung: str) -> str:
 
 def _factorial(results: Results, found: Mapping[str, Any]) -> Section:
     scales: Mapping[str, Any] = found["scales"]
-    tables = [_terms(rung, entry, len(scales) > 1, words.mean_places(results)) for rung, entry in scales.items()]
+    tables = [_terms(rung, entry, len(scales) > 1, summary.mean_places(results)) for rung, entry in scales.items()]
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
     lead = (
-        f"{words.joined(levels)} were crossed. The effect of a factor is the mean at its other level minus that at the "
+        f"{summary.joined(levels)} were crossed. The effect of a factor is the mean at its other level minus the "
         "baseline's, over all levels of the others; the effect of a pair is by how much the one changes the other's: "
         "below 0, both together come to so much less than the sum of the two. The share is of the variance that is "
         "not the seeds'."
@@ -154,7 +154,7 @@ def _ladder(results: Results, found: Mapping[str, Any]) -> Section:
                 "effect there",
                 "95 %",
             ),
-            [[arm, *_trend(climbed, words.mean_places(results))] for arm, climbed in found["arms"].items()],
+            [[arm, *_trend(climbed, summary.mean_places(results))] for arm, climbed in found["arms"].items()],
         ),
     ]
     lead = (
@@ -184,7 +184,7 @@ def _ratio(value: float | None) -> str:
 def _at_rung(arm: Mapping[str, Any] | None, results: Results) -> str:
     if arm is None:
         return "-"
-    return f"{words.effect(arm, results)} {words.standing(arm)}"
+    return f"{summary.effect(arm, results)} {summary.standing(arm)}"
 
 
 def _trend(climbed: Mapping[str, Any], places: int) -> list[str]:
@@ -222,14 +222,14 @@ def _tuning(results: Results, found: Mapping[str, Any]) -> Section:
     )
     charts = [(name, f"tuning {name}") for name in found["arms"]] if curve_path(found) else []
     tables = [Table(columns, rows, left=2), *_curve(results, found)]
-    return Section("Each at its best", lead, tables, charts, words.edge_warnings(results))
+    return Section("Each at its best", lead, tables, charts, summary.edge_warnings(results))
 
 
 def _both(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any] | None, results: Results) -> list[str]:
     found = []
     for arm in (shared, tuned):
         known = arm is not None and arm["against"] is not None
-        found += [words.effect(arm, results), words.standing(arm)] if arm and known else ["-", "-"]
+        found += [summary.effect(arm, results), summary.standing(arm)] if arm and known else ["-", "-"]
     return found
 
 
@@ -238,11 +238,11 @@ def _curve(results: Results, found: Mapping[str, Any]) -> list[Table]:
     cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
     if len(cells) > MOST_COLUMNS:
         return []
-    places = words.mean_places(results)
+    places = summary.mean_places(results)
     rows = []
     for name, entry in found["arms"].items():
         rows.append([name, *(_trial(entry, cell, places) for cell in cells)])
-    return [Table((words.metric(tuned_by(found, results["primary"])), *cells), rows)]
+    return [Table((summary.metric(tuned_by(found, results["primary"])), *cells), rows)]
 
 
 def _trial(entry: Mapping[str, Any], cell: str, places: int) -> str:

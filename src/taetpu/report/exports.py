@@ -3,12 +3,12 @@
 import re
 import textwrap
 
-from taetpu.report import designs, opening, words
-from taetpu.report.background import Background
+from taetpu.report import designs, overview, summary
+from taetpu.report.comparison import Results
+from taetpu.report.inputs import Background
 from taetpu.report.names import fitted
 from taetpu.report.parts import parts
 from taetpu.report.sections import Section, Table
-from taetpu.report.terms import Results
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
@@ -17,30 +17,30 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 def markdown(results: Results, beside: Background) -> str:
     """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
     direction = "lower" if results["direction"] == "min" else "higher"
-    lines = [f"# {escaped(results['study'])}", "", f"**{escaped(words.headline(results))}**", ""]
-    lines += [f"- {escaped(line)}" for line in opening.ranking(results)]
+    lines = [f"# {escaped(results['study'])}", "", f"**{escaped(summary.headline(results))}**", ""]
+    lines += [f"- {escaped(line)}" for line in overview.ranking(results)]
     lines += ["", *(f"{escaped(line)}\n" for line in beside.trained)]
-    lines += [f"> {prose(notice)}\n" for notice in [*words.notices(results), *beside.cautions]]
+    lines += [f"> {prose(notice)}\n" for notice in [*summary.notices(results), *beside.cautions]]
     lines += [
-        f"{escaped(words.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
+        f"{escaped(summary.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
         "",
     ]
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    rows = words.rows(results, beside.costs)
+    rows = summary.rows(results, beside.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
-    lines += [*_table(Table(columns, cells, left=2)), "", escaped(words.noise(results)), "", "## Evidence", ""]
+    lines += [*_table(Table(columns, cells, left=2)), "", escaped(summary.noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    wanted = words.more_seeds(results)
+    wanted = summary.more_seeds(results)
     if wanted:
         lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
     for section in parts(results, beside.costs, beside.priors):
         lines += _section(section)
-    trained = [f"Trained {'; '.join(words.packing(results))}."] if words.packing(results) else []
-    lines += ["", *map(escaped, [*trained, *filter(None, [words.reused(results)])])]
+    trained = [f"Trained {'; '.join(summary.packing(results))}."] if summary.packing(results) else []
+    lines += ["", *map(escaped, [*trained, *filter(None, [summary.reused(results)])])]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _verdict(row: words.Row) -> str:
+def _verdict(row: summary.Row) -> str:
     return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
 
 
@@ -73,7 +73,7 @@ def prose(text: str) -> str:
 def table_text(results: Results) -> str:
     """Headline, notices and the verdict table for a terminal of 80 columns."""
     header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
-    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in words.rows(results)]
+    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.rows(results)]
     widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
     gaps = 2 * (len(widths) - 1)
     widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
@@ -81,8 +81,8 @@ def table_text(results: Results) -> str:
     names = fitted([cells[0] for cells in table], widths[0])
     table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
-    above = [f"{results['study']}: {words.headline(results)}", *words.notices(results)]
-    below = [words.noise(results), *designs.summary(results), *filter(None, [words.reused(results)])]
+    above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
+    below = [summary.noise(results), *designs.sentences(results), *filter(None, [summary.reused(results)])]
     return "\n".join([*map(_filled, above), "", *lines, "", *map(_filled, below)])
 
 

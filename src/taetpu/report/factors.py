@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taetpu.report.terms import Results
+from taetpu.report.comparison import Results
 
 Term = Mapping[str, Any]
 """A factor, or two that interact, as `stats.factorial` has it."""

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from taetpu.report import words
-from taetpu.report.terms import Costs, Results
+from taetpu.report import summary
+from taetpu.report.comparison import Costs, Results
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
 ERRORS = 2.0
@@ -33,7 +33,7 @@ def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]
     for arm in results["arms"]:
         paid = measured.get(arm["name"], {}).get(cost) if cost == "train_seconds" else arm[cost]
         if paid and arm["mean"] is not None:
-            points.append({"arm": arm["name"], "cost": paid, "mean": arm["mean"], "verdict": words.standing(arm)})
+            points.append({"arm": arm["name"], "cost": paid, "mean": arm["mean"], "verdict": summary.standing(arm)})
     margin = ERRORS * (results["model"]["residual_sd"] or 0.0) * math.sqrt(2 / len(results["seeds"]))
     best = set(front([(p["cost"], p["mean"]) for p in points], results["direction"] == "min", margin))
     return [{**point, "front": i in best} for i, point in enumerate(points)]
@@ -65,7 +65,7 @@ def notes(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
 def _sentence(title: str, arms: list[str]) -> str:
     if len(arms) == 1:
         return f"No arm with as many or fewer {title} is clearly better than {arms[0]}."
-    return f"No arm with as many or fewer {title} is clearly better than any of these: {words.joined(arms)}."
+    return f"No arm with as many or fewer {title} is clearly better than any of these: {summary.joined(arms)}."
 
 
 def _named(points: Sequence[dict[str, Any]]) -> list[str]:

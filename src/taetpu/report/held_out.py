@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taetpu.report import words
+from taetpu.report import summary
 
 NOTABLE = 0.01
 """A larger share is reported."""
@@ -21,7 +21,7 @@ def notes(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for arm, facts in data.items():
         for sentence in (*_overlap(facts), *_escaped(facts)):
             arms.setdefault(sentence, []).append(arm)
-    return [text if len(names) == len(data) else f"{words.joined(names)}: {text}" for text, names in arms.items()]
+    return [text if len(names) == len(data) else f"{summary.joined(names)}: {text}" for text, names in arms.items()]
 
 
 def _overlap(facts: Mapping[str, Any]) -> Iterator[str]:

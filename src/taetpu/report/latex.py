@@ -1,7 +1,7 @@
 """The verdict table for a paper: LaTeX, for the package booktabs."""
 
-from taetpu.report import words
-from taetpu.report.terms import Results
+from taetpu.report import summary
+from taetpu.report.comparison import Results
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -19,7 +19,7 @@ def latex(results: Results) -> str:
     columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
     rows = [
         [escaped(r.arm), escaped(r.change), *map(figure, (r.mean, r.effect, r.interval, r.p)), escaped(_verdict(r))]
-        for r in words.rows(results)
+        for r in summary.rows(results)
     ]
     body = [f"  {' & '.join(row)} \\\\" for row in rows]
     lines = [
@@ -44,13 +44,13 @@ def caption(results: Results) -> str:
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = len(results["seeds"])
     text = (
-        f"{words.headline(results)} {words.metric(results['primary'])}, {better} is better; effects are arm minus "
+        f"{summary.headline(results)} {summary.metric(results['primary'])}, {better} is better; effects are arm minus "
         f"baseline over {seeds} seed{'' if seeds == 1 else 's'}."
     )
-    return " ".join([text, *words.notices(results)])
+    return " ".join([text, *summary.notices(results)])
 
 
-def _verdict(row: words.Row) -> str:
+def _verdict(row: summary.Row) -> str:
     return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from taetpu.core.html import paragraph, table
-from taetpu.report import charts, words
+from taetpu.report import charts, summary
+from taetpu.report.comparison import Results
 from taetpu.report.files import svg
-from taetpu.report.terms import Results
 
 COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
 
@@ -17,14 +17,14 @@ def html(results: Results, report: Mapping[str, str], problems: Sequence[str] = 
         report: where its files are.
         problems: what went wrong beside.
     """
-    rows = [[r.arm, r.change, _verdict(r), r.mean, r.effect, r.interval, r.p] for r in words.rows(results)]
+    rows = [[r.arm, r.change, _verdict(r), r.mean, r.effect, r.interval, r.p] for r in summary.rows(results)]
     forest = charts.forest(results)
     parts = [
-        paragraph(words.headline(results), strong=results["study"]),
-        *map(paragraph, [*problems, *words.notices(results)]),
+        paragraph(summary.headline(results), strong=results["study"]),
+        *map(paragraph, [*problems, *summary.notices(results)]),
         table(COLUMNS, rows, left=3),
         _plot(svg(forest, charts.EITHER)) if forest else "",
-        paragraph(words.noise(results)),
+        paragraph(summary.noise(results)),
         *([paragraph(report["html"], strong="report:")] if "html" in report else []),
     ]
     return "".join(parts)
@@ -36,5 +36,5 @@ def _plot(drawing: str) -> str:
     return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
 
 
-def _verdict(row: words.Row) -> str:
-    return f"{words.MARKS[row.verdict]} {row.verdict}".strip() + (f", {row.terms}" if row.terms else "")
+def _verdict(row: summary.Row) -> str:
+    return f"{summary.MARKS[row.verdict]} {row.verdict}".strip() + (f", {row.terms}" if row.terms else "")

@@ -14,9 +14,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, lines, opening, panels, parts, words
-from taetpu.report.background import Background
-from taetpu.report.terms import Results
+from taetpu.report import charts, curve_charts, overview, panels, parts, summary
+from taetpu.report.comparison import Results
+from taetpu.report.inputs import Background
 from taetpu.report.vega import vega
 
 
@@ -25,9 +25,9 @@ def html(results: Results, background: Background) -> str:
     bundle, script = vega(), _resource("page.js")
     return _template().render(
         results=results,
-        rows=words.rows(results, background.costs),
-        words=words,
-        opening=opening,
+        rows=summary.rows(results, background.costs),
+        summary=summary,
+        overview=overview,
         sections=parts.parts(results, background.costs, background.priors),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
@@ -46,10 +46,10 @@ def drawings(results: Results, background: Background) -> dict[str, Any]:
             "forest": charts.forest(results, background.priors),
             **panels.panels(results, background.costs),
         },
-        "curves": lines.drawings(background.curves),
+        "curves": curve_charts.drawings(background.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
-        "verdicts": {arm["name"]: words.standing(arm) for arm in results["arms"]},
-        "colours": lines.ARM_COLOURS,
+        "verdicts": {arm["name"]: summary.standing(arm) for arm in results["arms"]},
+        "colours": curve_charts.ARM_COLOURS,
         "themes": charts.THEMES,
     }
 

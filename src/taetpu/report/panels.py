@@ -5,14 +5,14 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report import factors, words
+from taetpu.report import factors, summary
 from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, named_axis, shape_by_verdict, spec
+from taetpu.report.comparison import Costs, Results
 from taetpu.report.designs import curve_path, interactions_of
 from taetpu.report.frontier import frontiers
 from taetpu.report.names import fitted
-from taetpu.report.terms import Costs, Results
 from taetpu.stats import numbers
-from taetpu.stats.planned import tuned_by
+from taetpu.stats.deviations import tuned_by
 
 HEIGHT, TALL = 150, 230
 FACTOR, POINT = 17, 22
@@ -26,7 +26,7 @@ WIDE = 10
 def panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Every panel by the name under which sections ask for it."""
     costs = frontiers(results, measured)
-    places = words.mean_places(results)
+    places = summary.mean_places(results)
     found = {title: tradeoff(points, title, results["primary"], places) for title, points in costs.items()}
     if "ladder" in results["designs"]:
         found |= {f"ladder {arm}": climbed(results, arm) for arm in results["designs"]["ladder"]["arms"]}
@@ -74,7 +74,7 @@ def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int 
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
-    y = alt.Y("mean:Q", title=words.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
+    y = alt.Y("mean:Q", title=summary.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
     labels = fitted([point["arm"] for point in points], POINT)
     base = chart([{**point, "label": label} for point, label in zip(points, labels, strict=True)]).encode(x=x, y=y)
     best = base.transform_filter("datum.front")
@@ -96,8 +96,8 @@ def climbed(results: Results, arm: str) -> Spec:
     for rung, name in design["arms"][arm]["rungs"].items():
         at = arms[name]
         low, high = at["ci95"] or (at["effect"], at["effect"])
-        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": words.standing(at)}
-        rows.append({**facts, "effect": at["effect"], "low": low, "high": high, "text": words.effect(at, results)})
+        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": summary.standing(at)}
+        rows.append({**facts, "effect": at["effect"], "low": low, "high": high, "text": summary.effect(at, results)})
     known = [row for row in rows if row["effect"] is not None]
     x = alt.X("params:Q", scale=alt.Scale(type="log", nice=False, padding=14), title="parameters of the baseline",
               axis=alt.Axis(values=[row["params"] for row in rows], format=".3~s", grid=False))  # fmt: skip
@@ -135,13 +135,13 @@ def tuned(results: Results, arm: str) -> Spec:
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y(
         "mean:Q",
-        title=words.metric(tuned_by(found, results["primary"])),
+        title=summary.metric(tuned_by(found, results["primary"])),
         scale=alt.Scale(zero=False),
         axis=axis,
     )
     best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))
     line = chart(means).encode(
-        x=x, y=y, tooltip=["value:Q", alt.Tooltip("mean:Q", format=f".{words.mean_places(results)}f")]
+        x=x, y=y, tooltip=["value:Q", alt.Tooltip("mean:Q", format=f".{summary.mean_places(results)}f")]
     )
     layers = [
         chart(seeds).mark_circle(size=26, opacity=0.45, color=COLOURS["baseline"]).encode(x=x, y=y),

@@ -1,9 +1,9 @@
 """All sections of a report behind its verdicts, in order."""
 
 from taetpu.report import designs, priors, sections
+from taetpu.report.comparison import Costs, Results
 from taetpu.report.priors import NONE, Priors
 from taetpu.report.sections import Section
-from taetpu.report.terms import Costs, Results
 
 
 def parts(results: Results, costs: Costs, found_elsewhere: Priors = NONE) -> list[Section]:

@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.charts import SHORT, THEMES, chart, shortened
 from taetpu.report.curves import thinned
 from taetpu.report.files import WIDTH
@@ -142,7 +142,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **shortened(list(lines), LEGEND))
     colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
     drawn = dict.fromkeys(curve_name(metric, run.series) for run in runs)
-    title = [part for name in drawn for part in (words.metric(name), words.evaluated_on(name)) if part]
+    title = [part for name in drawn for part in (summary.metric(name), summary.evaluated_on(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
@@ -212,7 +212,7 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
         {"setting": value, "mean": float(np.mean([row["value"] for row in rows if row["setting"] == value]))}
         for value in values
     ]
-    title = words.metric(metric)
+    title = summary.metric(metric)
     dots = chart(rows).mark_circle(size=30, opacity=0.45).encode(
         x=across, y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)), tooltip=["arm:N", "seed:N", "value:Q"]
     )  # fmt: skip

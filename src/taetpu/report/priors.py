@@ -7,9 +7,9 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from taetpu.report import words
+from taetpu.report import summary
+from taetpu.report.comparison import Results, baseline_of
 from taetpu.report.sections import Section, Table
-from taetpu.report.terms import Results, baseline_of
 from taetpu.store.documents import from_yaml
 
 SWAPPED: Mapping[str, str] = {"better": "worse", "worse": "better"}
@@ -120,5 +120,5 @@ def section(results: Results, found: Priors) -> Section | None:
 
 
 def _here(arm: Mapping[str, Any], results: Results) -> str:
-    said = words.standing(arm)
-    return said if arm["effect"] is None else f"{said}, {words.effect(arm, results)}"
+    said = summary.standing(arm)
+    return said if arm["effect"] is None else f"{said}, {summary.effect(arm, results)}"

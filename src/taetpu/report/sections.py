@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.report import opening, words
+from taetpu.report import overview, summary
+from taetpu.report.comparison import MATCHED, Costs, Results, baseline_of, matches
 from taetpu.report.frontier import frontiers, notes
-from taetpu.report.terms import MATCHED, Costs, Results, baseline_of, matches
 from taetpu.stats import numbers
 
 Arm = Mapping[str, Any]
@@ -81,7 +81,7 @@ def _cost(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
     memory, other = arm["memory"] or {}, base["memory"] or {}
     return [
         arm["name"],
-        words.effect(arm, results),
+        summary.effect(arm, results),
         *(numbers.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
         *(_time(ours, theirs, what) for what in ("train_seconds", "inference_seconds")),
         *(numbers.beside(memory.get(w), other.get(w), numbers.size) for w in ("training", "kv_cache")),
@@ -124,7 +124,7 @@ def _changes(match: Mapping[str, Any]) -> str:
 
 
 def _judged(arm: Arm, results: Results) -> tuple[str, str]:
-    return words.effect(arm, results), words.standing(arm)
+    return summary.effect(arm, results), summary.standing(arm)
 
 
 def divergence(results: Results) -> Section | None:
@@ -137,11 +137,11 @@ def divergence(results: Results) -> Section | None:
         base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
         counted = (
-            words.effect(worst, results),
-            words.interval(worst["ci95"], results),
+            summary.effect(worst, results),
+            summary.interval(worst["ci95"], results),
         )
         test = numbers.p_value(arm["divergence_p"])
-        rows.append([arm["name"], *lost, test, words.effect(arm, results), *counted])
+        rows.append([arm["name"], *lost, test, summary.effect(arm, results), *counted])
     lead = (
         "Diverging is an outcome. Beside the effect among the runs that finished stands the effect with the worst "
         "finished value of all in place of each run that diverged. The p is of equal chances to diverge (Boschloo's "
@@ -177,13 +177,13 @@ def sensitivity(results: Results) -> Section | None:
 def _other(arm: Arm, results: Results) -> list[str]:
     found = arm["sensitivity"] or {}
     paired, least = found.get("paired"), found.get("without_a_seed")
-    places = numbers.effect_places(arm["effect"], arm["ci95"], words.mean_places(results))
+    places = numbers.effect_places(arm["effect"], arm["ci95"], summary.mean_places(results))
     return [
         arm["name"],
-        words.effect(arm, results),
+        summary.effect(arm, results),
         numbers.number(arm["effect_sd"], 1, sign=True),
-        words.interval(arm["ci_simultaneous"], results),
-        words.interval(paired["ci95"] if paired else None, results),
+        summary.interval(arm["ci_simultaneous"], results),
+        summary.interval(paired["ci95"] if paired else None, results),
         numbers.p_value(paired["p"] if paired else None),
         numbers.p_value(found.get("sign_flip_p")),
         " to ".join(numbers.number(bound, places, sign=True) for bound in least) if least else "-",
@@ -199,7 +199,7 @@ def evaluation_noise(results: Results) -> Section | None:
     rows = []
     for arm in arms:
         noise = arm["evaluation_noise"]
-        figures = words.effect(arm, results), *(words.interval(ci, results) for ci in (arm["ci95"], noise["ci95"]))
+        figures = summary.effect(arm, results), *(summary.interval(ci, results) for ci in (arm["ci95"], noise["ci95"]))
         rows.append([arm["name"], *figures, numbers.spread(noise["sd"]), str(noise["blocks"])])
     lead = (
         "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
@@ -238,21 +238,21 @@ def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
 
 def limits(results: Results) -> Section | None:
     """What the study cannot tell."""
-    notes = opening.limits(results)
+    notes = overview.limits(results)
     return Section("What this study cannot tell", notes=notes) if notes else None
 
 
 def reading(results: Results) -> Section:
     """How to read the figures."""
-    return Section("How to read this", notes=opening.reading(results))
+    return Section("How to read this", notes=overview.reading(results))
 
 
 def plan(results: Results) -> Section:
     """The analysis plan."""
     frozen, alpha = results["plan"], results["alpha"]
-    looks = words.joined([str(number) for number in frozen["looks"]])
+    looks = summary.joined([str(number) for number in frozen["looks"]])
     better = "less" if results["direction"] == "min" else "more"
-    first = f"{words.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
+    first = f"{summary.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
     said = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
     if frozen["error_rate"] > alpha:
         said.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
@@ -266,7 +266,7 @@ def plan(results: Results) -> Section:
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
         said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
-    said += [text for text in (words.on_test(results),) if text]
+    said += [text for text in (summary.on_test(results),) if text]
     said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
     written_late = "written_after" in frozen
     return Section(f"What was decided {'after runs had ended' if written_late else 'before the first run'}", notes=said)

@@ -15,7 +15,7 @@ from taetpu.spec.candidates import (
     check_values,
     label,
 )
-from taetpu.spec.generators import factorial, ladder, one_by_one
+from taetpu.spec.designs import factorial, ladder, one_by_one
 from taetpu.spec.overrides import apply, show, takes_list
 from taetpu.spec.schema import BASELINE, StudySpec, check_name
 

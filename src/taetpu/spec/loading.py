@@ -13,12 +13,12 @@ from taetpu.core.loading import load
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
 from taetpu.spec.candidates import Candidate, bounded
-from taetpu.spec.design import Arm, Study, difference
+from taetpu.spec.designs import described
 from taetpu.spec.document import Document, parse_value, read
-from taetpu.spec.generators import described
 from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins, one_of_each_list
 from taetpu.spec.overrides import applied, apply, merged, show
+from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, load_spec
 from taetpu.spec.trackers import trackers
 from taetpu.spec.tuning import Tuning, tuning

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from taetpu.stats import divergence, model, numbers, verdict
-from taetpu.stats.cells import Table, check_evaluated_alike, hardware, means, read_table, sd
 from taetpu.stats.changes import changes_of, in_words
 from taetpu.stats.designs import designs, limits
+from taetpu.stats.deviations import departures
 from taetpu.stats.efficiency import efficiency
 from taetpu.stats.evaluation import evaluation_noise
 from taetpu.stats.intact import damage, refuse
+from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
-from taetpu.stats.planned import departures
 from taetpu.stats.power import Design
+from taetpu.stats.results_table import Table, check_evaluated_alike, hardware, means, read_table, sd
 from taetpu.stats.sensitivity import sensitivity
 from taetpu.stats.simultaneous import critical
-from taetpu.stats.stored import read_study
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.study import StudyFolder

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.core.identity import LENGTH, canonical, computed, recorded_identity, stated
-from taetpu.stats.stored import read_config
+from taetpu.stats.load import read_config
 from taetpu.store.runs import RunFolder
 
 BASELINE = "baseline"

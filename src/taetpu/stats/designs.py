@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.stats import factorial, ladder, model, numbers
-from taetpu.stats.cells import Table
 from taetpu.stats.changes import changes_of
 from taetpu.stats.plan import Plan
+from taetpu.stats.results_table import Table
 
 BASELINE = "baseline"
 LIMITS = {

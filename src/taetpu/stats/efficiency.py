@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.cells import Cell
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
+from taetpu.stats.results_table import Cell
 from taetpu.store.metrics import curve_name
 
 

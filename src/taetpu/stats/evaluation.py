@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats.cells import Cell
+from taetpu.stats.results_table import Cell
 
 RESAMPLES = 2000
 SUMS = {"loss": "nll", "accuracy": "correct"}  # bits per byte may be of other tokens, so that blocks do not match

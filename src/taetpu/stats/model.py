@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.blocked import ROUNDING, Array, Blocked, Estimate, Values
+from taetpu.stats.blocked_anova import ROUNDING, Array, Blocked, Estimate, Values
 
 CONFIDENCE = 0.95
 UNBOUNDED = (-math.inf, math.inf)

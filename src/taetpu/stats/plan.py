@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from taetpu.core.errors import UserError
-from taetpu.stats import looks
+from taetpu.stats import group_sequential
 from taetpu.stats.power import ALPHA
 
 Direction = Literal["min", "max"]
@@ -70,7 +70,9 @@ class Plan:
     def overall(self, p: float, seeds: int) -> float:
         """The p of the study as a whole, from that of the look at so many seeds."""
         look = self.look(seeds)
-        return p if look is None else looks.overall(p, [number / self.looks[-1] for number in self.looks], look)
+        return (
+            p if look is None else group_sequential.overall(p, [number / self.looks[-1] for number in self.looks], look)
+        )
 
     def overall_one_sided(self, p: float, seeds: int) -> float:
         """The same of a p that counts one side only, as that of a claim of equivalence does."""
@@ -83,7 +85,7 @@ class Plan:
         """
         look = self.look(seeds)
         shares = [number / self.looks[-1] for number in self.looks]
-        return self.alpha if look is None else arms * looks.nominal(self.alpha / arms, shares, look)
+        return self.alpha if look is None else arms * group_sequential.nominal(self.alpha / arms, shares, look)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
         """Return the chance of a false verdict by an analysis at so many seeds: `alpha` unless it is an unplanned one.
@@ -98,7 +100,7 @@ class Plan:
         if judged_at is None:
             judged_at = range(FEWEST_SEEDS, seeds)
         earlier = sorted({max(number, last) for number in judged_at if number < seeds})
-        return looks.inflated(self.alpha, [*earlier, seeds]) if earlier else self.alpha
+        return group_sequential.inflated(self.alpha, [*earlier, seeds]) if earlier else self.alpha
 
 
 def read_plan(study: Mapping[str, Any], where: str) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.blocked import ROUNDING, Estimate
+from taetpu.stats.blocked_anova import ROUNDING, Estimate
 from taetpu.stats.model import CONFIDENCE, UNBOUNDED, confined, room
 
 FEWEST_TO_FLIP = 6

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from taetpu.stats.analyse import computed
-from taetpu.stats.blocked import Array
+from taetpu.stats.blocked_anova import Array
 from taetpu.stats.bound import unbound
+from taetpu.stats.deviations import departures, strays, tuned_by
 from taetpu.stats.evaluation import SUMS
 from taetpu.stats.intact import refuse
+from taetpu.stats.load import read_config, read_result, read_study
 from taetpu.stats.plan import read_plan
-from taetpu.stats.planned import departures, strays, tuned_by
-from taetpu.stats.stored import read_config, read_result, read_study
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

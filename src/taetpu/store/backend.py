@@ -15,7 +15,7 @@ from typing import Protocol
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.store.address import address
-from taetpu.store.keys import Held, NotStored, check_name, this_process
+from taetpu.store.names import Held, NotStored, check_name, this_process
 
 
 class Store(Protocol):

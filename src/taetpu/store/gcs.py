@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.core import disk
 from taetpu.core.errors import UserError
-from taetpu.core.scratch import scratch
+from taetpu.core.tempdir import scratch
 from taetpu.store.address import READER, Address, client, explained, imported, patience
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
-from taetpu.store.keys import NotStored, check_name, this_process
+from taetpu.store.gcs_cache import SMALL, Contents, Entry, Listings
 from taetpu.store.lease import Lease
-from taetpu.store.listing import SMALL, Contents, Entry, Listings
+from taetpu.store.names import NotStored, check_name, this_process
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket

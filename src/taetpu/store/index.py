@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.runtime import cache_folder
 from taetpu.store.address import address
 from taetpu.store.backend import default_root, open_store
-from taetpu.store.keys import NotStored
+from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 SETTLED = 2.0

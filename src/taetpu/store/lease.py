@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.scratch import dead, lock_file, sweep
+from taetpu.core.tempdir import dead, lock_file, sweep
 from taetpu.store.address import LASTS, Address, explained, imported
-from taetpu.store.keys import Held
+from taetpu.store.names import Held
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob

@@ -8,7 +8,7 @@ from typing import Any
 from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
 from taetpu.store.documents import finite, from_yaml, to_json, to_yaml
-from taetpu.store.keys import NotStored, check_name
+from taetpu.store.names import NotStored, check_name
 from taetpu.store.packs import PackFolder
 from taetpu.store.runs import RunFolder
 

@@ -6,9 +6,9 @@ from typing import Any
 from taetpu.contract.check import compare, examine
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
-from taetpu.spec.design import Study
+from taetpu.spec.resolved_study import Study
+from taetpu.train.device_capabilities import first_device
 from taetpu.train.flops import training_flops_per_token
-from taetpu.train.place import first_device
 
 
 def changes(study: Study, name: str) -> dict[str, Any]:

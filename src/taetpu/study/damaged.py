@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
+from taetpu.core.distributed import agreed
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import agreed
 from taetpu.stats.bound import mislabelled
 from taetpu.stats.intact import damage, refuse
 from taetpu.store.damaged import set_aside
-from taetpu.store.keys import NotStored
+from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import stored_plans
-from taetpu.train.watch import Watcher
+from taetpu.study.pack_store import stored_plans
+from taetpu.train.callbacks import Watcher
 
 LOST = "this run had ended, and its result.json is missing"
 

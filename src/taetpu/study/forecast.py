@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 
-from taetpu.core.traced import split
-from taetpu.spec.design import RunSpec, Sources
+from taetpu.core.static_dynamic import split
 from taetpu.spec.evaluation import TRAINING, Sample
+from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.train.calibrate import Calibration, hashed, machine
 from taetpu.train.count import flops_per_token
 from taetpu.train.forecast import Forecast, Span

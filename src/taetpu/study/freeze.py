@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import Study, check_frozen, frozen
 from taetpu.spec.identity import plugin_sources
+from taetpu.spec.resolved_study import Study, check_frozen, frozen
+from taetpu.stats.load import read_study
 from taetpu.stats.plan import FEWEST_SEEDS, Plan
-from taetpu.stats.stored import read_study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name

@@ -11,8 +11,8 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.candidates import bounded
-from taetpu.spec.design import Arm, Study
 from taetpu.spec.loading import derived
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.train.count import num_params
 from taetpu.train.flops import training_flops_per_token
 

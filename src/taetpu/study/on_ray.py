@@ -21,10 +21,10 @@ import jax
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.runtime import call_prepared
-from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.address import address as bucket_address
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import halve, members, unplanned
+from taetpu.study.pack_store import halve, members, unplanned
 from taetpu.study.ray_tasks import (
     POLL_SECONDS,
     Trained,
@@ -37,9 +37,9 @@ from taetpu.study.ray_tasks import (
     train_pack,
 )
 from taetpu.study.trainer import Failure, missing_packs, run_steps
-from taetpu.train.place import Place
+from taetpu.train.callbacks import Watcher
+from taetpu.train.device_capabilities import Place
 from taetpu.train.plan import Packing, PackPlan
-from taetpu.train.watch import Watcher
 
 RETRIES = 20
 """How often Ray starts a pack again whose node or process died."""

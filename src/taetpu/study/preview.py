@@ -8,25 +8,25 @@ from typing import Any
 from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.report import held_out
-from taetpu.spec.design import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.spec.evaluation import Sample
+from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.changes import changing, in_words
-from taetpu.stats.stored import read_study
+from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import Pack, forecast
 from taetpu.study.matching import beside, time_matched, to_time
-from taetpu.study.packs import stored_plans
-from taetpu.study.planner import resolution
-from taetpu.study.prepare import proved, too_large
+from taetpu.study.pack_store import stored_plans
+from taetpu.study.power import resolution
 from taetpu.study.tuning import trials
+from taetpu.study.validate import proved, too_large
 from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
 from taetpu.train.count import endless_loops, num_params
+from taetpu.train.device_capabilities import Place
 from taetpu.train.flops import training_flops_per_token
 from taetpu.train.pack import structure_key
-from taetpu.train.place import Place
 from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
 
 
@@ -93,12 +93,12 @@ def preview(
     a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
     theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
     nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `memory`
-    lists the arms whose runs do not fit into memory here (see `study.prepare.too_large`). `at_run` are the arms whose
+    lists the arms whose runs do not fit into memory here (see `study.validate.too_large`). `at_run` are the arms whose
     matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the packs.
 
     Args:
         packing: None where runs are to be trained elsewhere: then no packs are planned.
-        noise, effect: what the `resolution` is computed from (see `study.planner`).
+        noise, effect: what the `resolution` is computed from (see `study.power`).
 
     Raises:
         UserError: a noise or an effect that nothing can be planned with.

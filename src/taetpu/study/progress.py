@@ -19,12 +19,12 @@ from taetpu.core.errors import Failed
 from taetpu.core.plugins import explained
 from taetpu.report.names import fitted
 from taetpu.report.usage import used
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import shown_series
+from taetpu.train.callbacks import Watcher
 from taetpu.train.forecast import Forecast, Span
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage
-from taetpu.train.watch import Watcher
 
 WIDTH = 80  # columns that a sample's line takes at most
 SHORTEST = 0.2  # seconds of training that a speed is told from

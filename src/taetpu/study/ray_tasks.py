@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.backend import open_store
-from taetpu.store.keys import Held
+from taetpu.store.names import Held
 from taetpu.store.study import StudyFolder
-from taetpu.study.audit import Audit
 from taetpu.study.matching import beside, matched
-from taetpu.study.packs import plan_new, recorded, stored_plans, unfinished
-from taetpu.study.prepare import refuse_too_large
+from taetpu.study.pack_store import plan_new, recorded, stored_plans, unfinished
+from taetpu.study.replicate import Audit
 from taetpu.study.timing import seconds_a_step
 from taetpu.study.trainer import Packs, stored_sample
+from taetpu.study.validate import refuse_too_large
+from taetpu.train.callbacks import Watcher
+from taetpu.train.device_capabilities import Place, here
 from taetpu.train.memory import out_of_memory
-from taetpu.train.place import Place, here
 from taetpu.train.plan import Packing, PackPlan
-from taetpu.train.watch import Watcher
 
 POLL_SECONDS = 0.5
 HELD_SECONDS = 120.0

@@ -12,9 +12,9 @@ from typing import Any
 from taetpu.core.config import defaults, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA, recorded_identity
-from taetpu.spec.design import RunSpec, Study
 from taetpu.spec.identity import plugin_sources
-from taetpu.stats.stored import read_config
+from taetpu.spec.resolved_study import RunSpec, Study
+from taetpu.stats.load import read_config
 from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

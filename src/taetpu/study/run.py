@@ -7,33 +7,33 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from taetpu.core.distributed import agreed, is_first, several, together
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import agreed, is_first, several, together
 from taetpu.report.build import build
 from taetpu.report.notebook import html
-from taetpu.spec.design import RunSpec, Study, check_frozen
 from taetpu.spec.identity import canonical
 from taetpu.spec.loading import load_study
+from taetpu.spec.resolved_study import RunSpec, Study, check_frozen
 from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
-from taetpu.stats.stored import read_study
+from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.audit import Audit
 from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
 from taetpu.study.on_ray import RayDriver, connected, refuse_accelerator, shared_root
-from taetpu.study.packs import stored_plans
-from taetpu.study.prepare import proved, refuse_too_large
+from taetpu.study.pack_store import stored_plans
+from taetpu.study.primary_store import Together
+from taetpu.study.replicate import Audit
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.shards import ShardWorker, parse_shard
 from taetpu.study.timing import in_equal_time
-from taetpu.study.together import Together
 from taetpu.study.tracking import tracked
 from taetpu.study.trainer import Alone, Crew, Failure
 from taetpu.study.tuning import choose, trials, tuned
+from taetpu.study.validate import proved, refuse_too_large
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import AUTO, Packing, parse_packing
-from taetpu.train.watch import Watcher
 
 
 @dataclass(frozen=True)

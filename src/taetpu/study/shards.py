@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import Study
-from taetpu.store.keys import Held
+from taetpu.spec.resolved_study import Study
+from taetpu.store.names import Held
 from taetpu.store.study import StudyFolder
-from taetpu.study.packs import stored_plans, unfinished
+from taetpu.study.pack_store import stored_plans, unfinished
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import Packing, PackPlan
-from taetpu.train.watch import Watcher
 
 POLL_SECONDS = 2.0
 """Between two attempts to take a claim, or two looks at what other processes have finished."""

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from functools import cache
 
+from taetpu.core.distributed import several
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import several
-from taetpu.core.traced import active
-from taetpu.spec.design import Study
-from taetpu.stats.stored import read_study
+from taetpu.core.static_dynamic import active
+from taetpu.spec.resolved_study import Study
+from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, time_matched, timed
 from taetpu.train.calibrate import Calibration
+from taetpu.train.callbacks import Watcher
 from taetpu.train.compute import decide
 from taetpu.train.plan import Group, Work, auto_precision
-from taetpu.train.watch import Watcher
 
 
 def in_equal_time(

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.trackers.observer import Trackers
-from taetpu.train.watch import Together, Watcher
+from taetpu.train.callbacks import Together, Watcher
 
 
 @contextmanager

@@ -12,26 +12,26 @@ from typing import Any, Protocol
 
 import jax
 
+from taetpu.core.distributed import Parted, agreed, is_first, several
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
-from taetpu.core.hosts import Parted, agreed, is_first, several
-from taetpu.core.traced import split
-from taetpu.spec.design import RunSpec, Sources, Study
+from taetpu.core.static_dynamic import split
 from taetpu.spec.evaluation import Sample
-from taetpu.store.keys import Held
+from taetpu.spec.resolved_study import RunSpec, Sources, Study
+from taetpu.store.names import Held
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
-from taetpu.study.packs import begun, halve, killed_for_memory, members, planned, unfinished
+from taetpu.study.pack_store import begun, halve, killed_for_memory, members, planned, unfinished
 from taetpu.train.calibrate import Calibration
+from taetpu.train.callbacks import Watcher
 from taetpu.train.forecast import Forecast
-from taetpu.train.loop import PackTrainer
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack import Program, structure_key
 from taetpu.train.plan import Group, Packing, PackPlan, Work
 from taetpu.train.profile import OFF, Tracing
 from taetpu.train.readback import NotReproduced
-from taetpu.train.watch import Watcher
+from taetpu.train.trainer import PackTrainer
 
 
 @dataclass(frozen=True)

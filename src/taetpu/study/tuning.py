@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.spec.candidates import bounded
-from taetpu.spec.design import Arm, Study
 from taetpu.spec.loading import derived
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.tuning import Tuning
-from taetpu.stats.stored import read_result
+from taetpu.stats.load import read_result
 from taetpu.store.study import StudyFolder
 
 

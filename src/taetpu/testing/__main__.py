@@ -63,7 +63,7 @@ def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run the command; a mistake in the input is one message and exit code 2."""
     from taetpu.core.errors import UserError
-    from taetpu.core.interrupt import listening
+    from taetpu.core.signals import listening
 
     try:
         with listening():

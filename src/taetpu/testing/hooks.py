@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.traced import bind
+from taetpu.core.static_dynamic import bind
 from taetpu.data.batches import Batch
-from taetpu.nn.parts import trainable
+from taetpu.nn.common import trainable
 from taetpu.optim.hooks import METHODS, Moment, acts
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet

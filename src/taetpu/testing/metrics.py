@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.loading import load
 from taetpu.core.sites import capture
 from taetpu.spec.schema import ResolvedConfig, RunConfig

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.traced import active, split
+from taetpu.core.static_dynamic import active, split
 from taetpu.nn.lm import LM, named_parameters
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, plain, same, stacked, tokens

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.errors import UserError
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
-from taetpu.nn.parts import Context, trainable
+from taetpu.nn.common import Context, trainable
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
 from taetpu.testing.report import Checks, Unmet

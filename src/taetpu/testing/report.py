@@ -8,8 +8,8 @@ from typing import Any
 
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
-from taetpu.core.interrupt import pressed
 from taetpu.core.plugins import explained
+from taetpu.core.signals import pressed
 
 # What jax says when a value is used as Python cannot use a traced one, and what to do about it.
 HINTS = {

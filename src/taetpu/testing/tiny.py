@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.config import Component
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.loading import component, load
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.core.tree import leaves_by_path
+from taetpu.nn.common import Context, Dims
 from taetpu.nn.lm import LM, ModelConfig
-from taetpu.nn.parts import Context, Dims
 
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
 TOLERANCE = 1e-4  # of the largest value: rounding, which optimisation moves about, stays a hundred times below
@@ -58,7 +58,7 @@ class Host:
     """A tiny model with a component in its slot.
 
     Attributes:
-        structure, numbers: its config, split (see `core.traced.split`).
+        structure, numbers: its config, split (see `core.static_dynamic.split`).
         build: `(numbers, seed) -> LM`, compiled.
 
     Raises:

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.core.compiling import jit_once
-from taetpu.core.traced import active, bind, split
-from taetpu.nn.parts import trainable
+from taetpu.core.jit import jit_once
+from taetpu.core.static_dynamic import active, bind, split
+from taetpu.nn.common import trainable
 from taetpu.optim.form import update_rule
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.compiling import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.sites import capture, note, owning
+from taetpu.nn.common import Context, join, trainable
 from taetpu.nn.lm import LM, named_parameters, with_parameters
-from taetpu.nn.parts import Context, join, trainable
 from taetpu.nn.stack import Stack
 from taetpu.optim.loss import totals
 from taetpu.testing.tiny import Host, tokens

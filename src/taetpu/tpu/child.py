@@ -25,15 +25,15 @@ from jax.experimental import topologies
 from taetpu.core.chips import LANES, Slice, resolve
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.batches import Source
-from taetpu.nn.execution import Execution
+from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
+from taetpu.train.matmul_count import Sides, endless, inner, kernels, products, sides
 from taetpu.train.pack import Program
 from taetpu.train.plan import Layout
-from taetpu.train.products import Sides, endless, inner, kernels, products, sides
 from taetpu.train.trial import lines
 
 Json = dict[str, Any]

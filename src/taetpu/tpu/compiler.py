@@ -19,9 +19,9 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.flags import OPTIONS, for_tpus
 from taetpu.core.runtime import cache_folder, cores
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.nn.execution import Execution
+from taetpu.nn.compute_options import Execution
 from taetpu.spec.identity import canonical, plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store

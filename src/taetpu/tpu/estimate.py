@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.core.chips import Slice
-from taetpu.train.products import SPLASH
+from taetpu.train.matmul_count import SPLASH
 
 # Splash attention's time over that of its products, all sides filled up to 128, at the peak rate. The bundles that the
 # compiler scheduled for a v5e give 1.33 (heads of 128), 1.38 (64) and 1.50 (32); see `benchmarks.attention_cycles`.

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from taetpu.core.chips import Slice
 from taetpu.data.batches import Source
-from taetpu.nn.execution import Execution
-from taetpu.spec.design import RunSpec
+from taetpu.nn.compute_options import Execution
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.compute import decide
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads

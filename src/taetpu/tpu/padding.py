@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from taetpu.core.chips import LANES
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.batches import Source
-from taetpu.nn.parts import trainable
+from taetpu.nn.common import trainable
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.chips import Slice
-from taetpu.spec.design import RunSpec, Sources
+from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.tpu.compiler import Compiler, Facts, Request
 from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.layouts import Planned, plan_for

@@ -7,7 +7,7 @@ from typing import Any
 
 from taetpu.core.chips import Slice
 from taetpu.nn.stack import REMAT
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.tpu.compiler import Facts
 from taetpu.tpu.layouts import Planned, divided
 from taetpu.train.plan import fitting_division

@@ -23,16 +23,16 @@ from taetpu.core.errors import UserError
 from taetpu.core.flags import flags, without_dumps
 from taetpu.core.identity import BESIDE
 from taetpu.core.runtime import cache_folder, cores
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.nn.stack import UNROLL_UP_TO
 from taetpu.spec.identity import canonical, plugin_sources
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
 from taetpu.train.bench import KEPT, Bench, Child, Here, NotMeasured, Tried
+from taetpu.train.callbacks import Watcher
 from taetpu.train.count import flops_per_token
 from taetpu.train.memory import memory_bytes
 from taetpu.train.plan import AUTO, WIDEST, Layout, Packing, Work, device_counts, even_width, shard_counts
-from taetpu.train.watch import Watcher
 
 TIMED, TRAINED = "packs", "trained"  # folders of the cache: what calibrations timed, and what training took
 

@@ -16,8 +16,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from taetpu.core import disk
-from taetpu.core.hosts import agreed, fetched, of_first, placed, several
-from taetpu.core.interrupt import held
+from taetpu.core.distributed import agreed, fetched, of_first, placed, several
+from taetpu.core.signals import held
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import KEPT, PackFolder

@@ -8,14 +8,14 @@ import jax
 
 from taetpu.data.batches import Source
 from taetpu.nn.attention import Attention
-from taetpu.nn.execution import Execution, has_plain_path
+from taetpu.nn.compute_options import Execution, has_plain_path
 from taetpu.nn.kernels import PATHS, call_of
 from taetpu.nn.stack import REMAT
 from taetpu.optim.hooks import readers
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
+from taetpu.train.device_capabilities import Place, first_device, platform_of
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
-from taetpu.train.place import Place, first_device, platform_of
 
 # The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
 # cycles (docs/log.md); cuDNN's has not been measured.

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from taetpu.core.keys import root_key
 from taetpu.core.tree import count
-from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.nn.common import trainable
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.lm import LMConfig, build
-from taetpu.nn.parts import trainable
-from taetpu.train.products import endless, inner, products
+from taetpu.train.matmul_count import endless, inner, products
 
 
 def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
@@ -38,7 +38,7 @@ def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:
     """Matrix-product operations of training per token: the forward pass, times three for the gradients.
 
-    Every product in the program is counted as `train.products.sides` says; element-wise work is not counted. The
+    Every product in the program is counted as `train.matmul_count.sides` says; element-wise work is not counted. The
     backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1). `attention` is the path
     that it takes (`nn.kernels.PATHS`): what a kernel leaves out, since it is masked, is then not counted.
     """
@@ -59,7 +59,7 @@ def activation_bytes(
 
 
 def endless_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
-    """How many loops of the model have products and a length that is not known before they run (`train.products`)."""
+    """Count the loops that contain matrix products and whose length is unknown before they run."""
     return _forward(cast(Any, config), vocab_size, seq_len, AS_BUILT, "float32", counted=False)[2]
 
 

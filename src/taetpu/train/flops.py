@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import components, to_data
-from taetpu.core.traced import active, bind, split
+from taetpu.core.static_dynamic import active, bind, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import flops_per_token
-from taetpu.train.products import products
+from taetpu.train.matmul_count import products
 from taetpu.train.step import init_state, update
 
 

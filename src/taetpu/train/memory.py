@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from taetpu.data.batches import Source
-from taetpu.nn.execution import AS_BUILT, Execution
-from taetpu.nn.parts import Dims
+from taetpu.nn.common import Dims
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.optim.hooks import readers
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import activation_bytes, num_params

@@ -17,18 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.compiling import jit_once
 from taetpu.core.config import to_data
+from taetpu.core.distributed import fetched, placed
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import fetched, placed
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.traced import bind
+from taetpu.core.static_dynamic import bind
 from taetpu.data.batches import Batch, Source, evaluation_order
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.embedding import check_tokens
-from taetpu.nn.execution import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.division import WHOLE, ByHand, Division, Partitioned
-from taetpu.train.place import Place, platform_of
+from taetpu.train.data_parallel import WHOLE, ByHand, Division, Partitioned
+from taetpu.train.device_capabilities import Place, platform_of
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, shardings
 from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
@@ -283,7 +283,7 @@ class Program:
         """What the compiled functions take, as shapes on this program's devices; nothing is placed or computed.
 
         Args:
-            numbers: the traced numbers of one run (see `core.traced.split`).
+            numbers: the traced numbers of one run (see `core.static_dynamic.split`).
         """
         rows = (self.width, self.chunk, self.structure.train.batch_size)
         stacked = self.shaped(stack_numbers([numbers] * self.width), RUNS)

@@ -10,17 +10,17 @@ from typing import Any, Literal
 import jax
 
 from taetpu.core.errors import UserError
-from taetpu.core.traced import active, split
+from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import Source
-from taetpu.nn.execution import AS_BUILT, Execution
-from taetpu.spec.design import RunSpec
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.spec.identity import plugin_sources
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.compute import decide
 from taetpu.train.count import num_params
+from taetpu.train.device_capabilities import here
 from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
 from taetpu.train.pack import structure_key
-from taetpu.train.place import here
 from taetpu.train.sharding import check_mesh, device_bytes, divisions
 
 LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
@@ -60,10 +60,10 @@ class PackPlan:
         width, devices, unroll, data, model: see `Layout`; beyond `runs` the pack is filled up with repeats of
             the first.
         precision: of activations and products; decided once, so that a study moved to another device keeps it.
-        live: fields traced though neutral in some runs (see `core.traced.split`).
+        live: fields traced though neutral in some runs (see `core.static_dynamic.split`).
         runs: `(arm, seed, id)` of each run.
         chosen: how the layout was: `measured`, by `rule of thumb`, as `asked for`.
-        attention, remat, loss_chunk: see `nn.execution`; decided once, too.
+        attention, remat, loss_chunk: see `nn.compute_options`; decided once, too.
         halved_from: the width that was planned first, where that ran out of memory.
         platform: of the devices that it was planned on: cpu, gpu or tpu; "" in plans of earlier versions.
     """

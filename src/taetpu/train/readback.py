@@ -2,8 +2,8 @@
 
 It finds what is in no file of a run and still decides its losses: state that a component keeps outside its config and
 its parameters, numbers drawn while a model is built, a file that was written wrong. The model is opened as
-`taetpu.open_run` opens it (`train.saved.from_files`), computed as in training (`nn.execution`), and evaluated by the
-pack's own function: where the opened model has the structure of the trained one, nothing is compiled.
+`taetpu.open_run` opens it (`train.model_io.from_files`), computed as in training (`nn.compute_options`), and evaluated
+by the pack's own function: where the opened model has the structure of the trained one, nothing is compiled.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from jaxtyping import Float
 from taetpu.core.errors import Failed
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM
+from taetpu.train.model_io import from_files
 from taetpu.train.pack import Program
-from taetpu.train.saved import from_files
 
 # How far apart two losses of a sequence may be, in nats per token, or as a share of a loss above 1. Where the opened
 # model has the trained one's structure, one compiled function computes both, and they are equal. Elsewhere (a mask of

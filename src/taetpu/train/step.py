@@ -15,15 +15,15 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, present
 from taetpu.data.batches import Batch, Source
+from taetpu.nn.common import join, trainable
 from taetpu.nn.lm import LM
-from taetpu.nn.parts import join, trainable
 from taetpu.optim.form import learning_rate, next_update, update_rule
 from taetpu.optim.hooks import Moment, readers, run_hooks
 from taetpu.optim.loss import predictions
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
-from taetpu.train.division import WHOLE, Division
+from taetpu.train.data_parallel import WHOLE, Division
 
 Scalar = Float[Array, ""]
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
-from taetpu.core.traced import split
+from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.nn.execution import AS_BUILT, Execution
+from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.memory import out_of_memory, peak_bytes
 from taetpu.train.pack import Program, stack_numbers

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.usage import used
 from taetpu.stats.analyse import results
 from taetpu.store import metrics
@@ -214,9 +214,9 @@ def _use(run: RunFolder, segment: str) -> str:
 def _effects(folder: StudyFolder) -> dict[str, Any]:
     """The effects so far, in the report's words."""
     found = results(folder)
-    rows = [{**vars(row), "done": _done(arm)} for row, arm in zip(words.rows(found), found["arms"], strict=True)]
-    told = {"headline": words.headline(found), "notices": words.notices(found), "rows": rows}
-    return finite({**told, "places": words.mean_places(found)})
+    rows = [{**vars(row), "done": _done(arm)} for row, arm in zip(summary.rows(found), found["arms"], strict=True)]
+    told = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
+    return finite({**told, "places": summary.mean_places(found)})
 
 
 def _done(arm: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.stats.stored import read_result
+from taetpu.stats.load import read_result
 from taetpu.store.index import find_studies, studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing, settings_of

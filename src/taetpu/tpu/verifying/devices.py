@@ -10,7 +10,7 @@ from taetpu.core.chips import chip_of
 from taetpu.core.devices import Accelerators, accelerators
 from taetpu.core.errors import UserError
 from taetpu.tpu.verifying.checks import Finding
-from taetpu.train.place import first_device
+from taetpu.train.device_capabilities import first_device
 
 
 def devices(there: Sequence[Accelerators] | None = None) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.core.loading import load
-from taetpu.core.traced import active, split
+from taetpu.core.static_dynamic import active, split
 from taetpu.spec.schema import RunConfig
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.train.pack import Program, stack_numbers

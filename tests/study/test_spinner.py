@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from taetpu.study.waiting import Waiting
+from taetpu.study.spinner import Waiting
 
 
 def shown(terminal: bool, least: float = 0.0) -> str:
@@ -21,10 +21,10 @@ def shown(terminal: bool, least: float = 0.0) -> str:
 
 def test_it_is_silent_while_patience_lasts_and_off_a_terminal(monkeypatch):
     assert shown(terminal=True) == ""
-    monkeypatch.setattr("taetpu.study.waiting.PATIENCE", 0.05)
+    monkeypatch.setattr("taetpu.study.spinner.PATIENCE", 0.05)
     assert shown(terminal=False, least=0.2) == ""
 
 
 def test_it_appears_in_the_middle_of_the_first_piece_of_work(monkeypatch):
-    monkeypatch.setattr("taetpu.study.waiting.PATIENCE", 0.05)
+    monkeypatch.setattr("taetpu.study.spinner.PATIENCE", 0.05)
     assert "checking arms" in shown(terminal=True, least=10)

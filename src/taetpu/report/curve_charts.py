@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report import words
+from taetpu.report import summary
 from taetpu.report.charts import COLOURS, Spec, chart, spec
 from taetpu.report.curves import Columns, Curves, rows
 
@@ -25,7 +25,7 @@ def curve(metric: str) -> Spec:
     Datasets: `arm`, `baseline`, `seeds`.
     """
     arm, baseline, seeds = (alt.Chart(alt.NamedData(name)) for name in ("arm", "baseline", "seeds"))
-    x, (y, low, single) = _x(), (_y(field, words.metric(metric)) for field in ("mean", "low", "value"))
+    x, (y, low, single) = _x(), (_y(field, summary.metric(metric)) for field in ("mean", "low", "value"))
     layers = [
         baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
         arm.mark_area(opacity=0.2, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.keys import Key, named
-from taetpu.nn.product import product
+from taetpu.nn.matmul import product
 
 
 @runtime_checkable

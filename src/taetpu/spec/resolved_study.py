@@ -110,7 +110,7 @@ class Study:
         folder: where the file stands.
         base: the baseline's data as written, `--set` included.
         arms: the baseline first.
-        design: what its arms were made by (see `spec.generators.described`).
+        design: what its arms were made by (see `spec.designs.described`).
         match: what arms are matched by, besides steps (see `study.matching`).
         tune: what every arm tries first.
         trackers: where runs are shown while they train, by name (see `taetpu.trackers`).

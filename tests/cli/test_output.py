@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.cli.tables import show_table
+from taetpu.cli.output import show_table
 
 ROWS = [
     {"arm": name, "runs": 1200, "pack": "3 on 8", "step": "29us-645us", "used": "5.4e-05%-0.089%", "": remark}

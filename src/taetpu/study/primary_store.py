@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from taetpu.core.hosts import agreed
+from taetpu.core.distributed import agreed
 from taetpu.store.backend import Store
 
 

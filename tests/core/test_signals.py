@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from taetpu.core.interrupt import AGAIN, held, listening
+from taetpu.core.signals import AGAIN, held, listening
 
 
 def press():

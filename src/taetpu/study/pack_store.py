@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from taetpu.core.distributed import agreed, several
 from taetpu.core.errors import UserError
-from taetpu.core.hosts import agreed, several
 from taetpu.core.loading import load
-from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.train.calibrate import Calibration
+from taetpu.train.callbacks import Watcher
 from taetpu.train.memory import oom_kills
 from taetpu.train.plan import Measure, Packing, PackPlan, plan_packs
-from taetpu.train.watch import Watcher
 
 
 def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watcher) -> list[PackPlan]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.contract.lineage import lineage
+from taetpu.contract.init_digest import lineage
 
 TABLE = np.arange(300, dtype=np.float32)
 

@@ -3,7 +3,7 @@
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.parts import Dims, Identity
+from taetpu.nn.common import Dims, Identity
 
 
 @register("after", "none")

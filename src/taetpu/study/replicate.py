@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.spec.design import RunSpec, Study
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.backend import open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.study.trainer import Packs, run_steps, stored_sample
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import Packing, plan_packs
-from taetpu.train.watch import Watcher
 
 AUDIT = "audit"  # the folder within a study's where runs are trained again
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from taetpu.report.arms import ArmDetails
+from taetpu.report.comparison import Costs
 from taetpu.report.curves import Curves
 from taetpu.report.priors import Priors
-from taetpu.report.terms import Costs
 
 Facts = Sequence[tuple[str, str]]
 """Names with values, in the order to show them."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.report import factors
-from taetpu.report.terms import NOT_TIMED, Costs, Results, baseline_of, terms
+from taetpu.report.comparison import NOT_TIMED, Costs, Results, baseline_of, terms
 from taetpu.stats import numbers
+from taetpu.stats.deviations import tuned_by
 from taetpu.stats.plan import bounds
-from taetpu.stats.planned import tuned_by
 from taetpu.store.metrics import SAMPLED
 
 UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taetpu.report import words
-from taetpu.report.terms import Results, baseline_of, matches
+from taetpu.report import summary
+from taetpu.report.comparison import Results, baseline_of, matches
 from taetpu.stats import numbers
 from taetpu.stats.plan import bounds
 from taetpu.store.study import StudyFolder
@@ -20,14 +20,14 @@ def ranking(results: Results) -> list[str]:
     """The arms with their effects, the largest first, in a sentence for each verdict."""
     if not results["final"] or len(results["seeds"]) == 1:
         return []
-    arms = [arm for arm in words.judged(results) if arm["effect"] is not None]
+    arms = [arm for arm in summary.judged(results) if arm["effect"] is not None]
     arms.sort(key=lambda arm: -abs(arm["effect"]))
     found = []
     for verdict, title in (("worse", "Worse"), ("better", "Better"), ("equivalent", "No difference that matters")):
         if named := [_with_effect(arm, results) for arm in arms if arm["verdict"] == verdict]:
             found.append(f"{title}: {', '.join(named)}.")
     open_ones = [
-        f"{_with_effect(arm, results)}, which may be anything from {words.interval(arm['ci95'], results)}"
+        f"{_with_effect(arm, results)}, which may be anything from {summary.interval(arm['ci95'], results)}"
         for arm in arms
         if arm["verdict"] == "inconclusive" and arm["ci95"]
     ]
@@ -35,7 +35,7 @@ def ranking(results: Results) -> list[str]:
 
 
 def _with_effect(arm: Mapping[str, Any], results: Results) -> str:
-    return f"{arm['name']} ({words.effect(arm, results)})"
+    return f"{arm['name']} ({summary.effect(arm, results)})"
 
 
 def trained(results: Results, folder: StudyFolder, baseline: Mapping[str, Any]) -> list[str]:
@@ -76,7 +76,7 @@ def _cost(results: Results, folder: StudyFolder) -> str:
         if packs
         else []
     )
-    where = words.joined([str(kind["device"]) for kind in results["hardware"]])
+    where = summary.joined([str(kind["device"]) for kind in results["hardware"]])
     return f"All of it: {', '.join(cost)}{f', on {where}' if where else ''}."
 
 
@@ -96,13 +96,13 @@ def cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     found = []
     if nothing:
         found.append(
-            f"{words.joined(nothing)}: at or above {chance:.4g}, the loss of a uniform guess. Trained so, "
+            f"{summary.joined(nothing)}: at or above {chance:.4g}, the loss of a uniform guess. Trained so, "
             f"{'it' if len(nothing) == 1 else 'they'} learned nothing."
         )
     if no_more:
         found.append(
-            f"{words.joined(no_more)}: at or above {decoy:.4g}, which a rule that sees the current token alone reaches "
-            f"without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing learned "
+            f"{summary.joined(no_more)}: at or above {decoy:.4g}, which a rule that sees the current token alone "
+            f"reaches without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing learned "
             "beyond that rule."
         )
     return found
@@ -145,7 +145,7 @@ def _untuned(results: Results, arms: Sequence[Mapping[str, Any]]) -> str:
 
 def _changes(results: Results, arm: Mapping[str, Any], *sections: str) -> list[str]:
     """The settings in these sections by which an arm differs from what it is compared with."""
-    return [path for path in words.changes(results, arm) if path.startswith(sections)]
+    return [path for path in summary.changes(results, arm) if path.startswith(sections)]
 
 
 def _size(results: Results, arm: Mapping[str, Any]) -> float:
@@ -174,7 +174,7 @@ def reading(results: Results) -> Sequence[str]:
     )
     small = "Equivalent is called when the 90 % interval lies within {:g} of no effect: too small to matter."
     return [
-        words.noise(results),
+        summary.noise(results),
         f"Arms of one seed see the same data in the same order{_other_data(results)} and start from the same weights "
         "wherever the change leaves them alone. What the seeds share is taken out before arms are compared, and the "
         "noise that is left is "

@@ -11,11 +11,10 @@ from rich.console import Console
 from tests.small import STUDY
 
 from taetpu.spec.loading import load_study
-from taetpu.study import packs
 from taetpu.study.progress import StudyProgress
 from taetpu.train.calibrate import Shape, remember
+from taetpu.train.callbacks import Watcher
 from taetpu.train.plan import Group, Layout, Work
-from taetpu.train.watch import Watcher
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +98,7 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
 ):
     """Its runs end with the numbers of a study that was packed so from the start."""
     count = {"kills": 3}
-    monkeypatch.setattr(packs, "oom_kills", lambda: ("this boot", count["kills"]))
+    monkeypatch.setattr("taetpu.study.pack_store.oom_kills", lambda: ("this boot", count["kills"]))
     marks = {}
 
     class Killed(interrupting):
@@ -139,7 +138,7 @@ def test_a_pack_that_was_evaluated_before_its_process_was_killed_is_left_as_it_i
     study, text, interrupting, monkeypatch, tmp_path
 ):
     count = {"kills": 3}
-    monkeypatch.setattr(packs, "oom_kills", lambda: ("this boot", count["kills"]))
+    monkeypatch.setattr("taetpu.study.pack_store.oom_kills", lambda: ("this boot", count["kills"]))
     marks = {}
 
     class Killed(interrupting):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.report import sections, words
+from taetpu.report import sections, summary
 
 
 def results(verdicts: list[str | None], seeds: int = 5) -> dict:
@@ -61,12 +61,12 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
     ],
 )  # fmt: skip
 def test_headline(verdicts: list[str], text: str) -> None:
-    assert words.headline(results(verdicts)) == text
+    assert summary.headline(results(verdicts)) == text
 
 
 def test_headline_of_one_seed() -> None:
     text = "1 change on a single seed: effects without error bars, so no verdicts."
-    assert words.headline(results(["inconclusive"], seeds=1)) == text
+    assert summary.headline(results(["inconclusive"], seeds=1)) == text
 
 
 def test_headline_where_every_change_diverged() -> None:
@@ -74,12 +74,12 @@ def test_headline_where_every_change_diverged() -> None:
     for arm in found["arms"][1:]:
         arm |= {"diverged": 3, "runs": [{**run, "outcome": "diverged"} for run in arm["runs"]]}
     text = "All 2 changes diverged on every seed, which is clearly worse than the baseline for 1 of them."
-    assert words.headline(found) == text
-    assert not [notice for notice in words.notices(found) if notice.startswith("Screening")]
+    assert summary.headline(found) == text
+    assert not [notice for notice in summary.notices(found) if notice.startswith("Screening")]
     found["arms"][2]["verdict"] = "inconclusive"
-    assert words.headline(found).endswith("on every seed, too few to call that worse than the baseline.")
+    assert summary.headline(found).endswith("on every seed, too few to call that worse than the baseline.")
     found["arms"][0] |= found["arms"][1] | {"name": "baseline", "against": None}
-    assert words.headline(found) == "Every run diverged: there is nothing to compare."
+    assert summary.headline(found) == "Every run diverged: there is nothing to compare."
 
 
 def term(*factors: str, p: float = 0.5, effect: float | None = None) -> dict:
@@ -93,29 +93,29 @@ def test_headline_of_a_factorial_counts_factors_and_not_cells() -> None:
         arm["role"] = {"design": "factorial"}
     terms = [term("ffn", p=0.001, effect=-0.2), term("norm"), term("bias"), *(term("ffn", x) for x in ("norm", "bias"))]
     found["designs"]["factorial"] = {"scales": {"": {"terms": terms}}}
-    assert words.headline(found) == (
+    assert summary.headline(found) == (
         "1 of 3 factors made a clear difference to val/loss (ffn better), and none of 2 pairs clearly changed each "
         "other's effect."
     )
     terms[0]["p_holm"], terms[3]["p_holm"] = 0.5, 0.01
     found["arms"][-1]["role"] = {}
-    assert words.headline(found) == (
+    assert summary.headline(found) == (
         "None of 3 factors made a clear difference to val/loss, and 1 of 2 pairs clearly changed each other's effect "
         "(ffn x norm). Besides: None of 1 change could be told from the baseline in val/loss."
     )
     found["designs"]["factorial"]["scales"][""]["terms"] = [term("ffn"), term("norm"), term("ffn", "norm")]
     assert ("None of 2 factors made a clear difference to val/loss, and their interaction could not be told from none."
-            in words.headline(found))  # fmt: skip
+            in summary.headline(found))  # fmt: skip
     found["designs"]["factorial"]["scales"][""]["terms"] = terms
     for entry in terms:
         entry["p_holm"] = None  # no noise to judge by
-    assert words.headline(found).startswith("4 of 7 changes")
+    assert summary.headline(found).startswith("4 of 7 changes")
 
 
 def test_a_single_seed_is_called_so_and_not_inconclusive() -> None:
     found = results([None], seeds=1)
-    assert [row.verdict for row in words.rows(found)] == ["baseline", "single seed"]
-    assert [row.verdict for row in words.rows(results([None], seeds=2))] == ["baseline", "interim"]
+    assert [row.verdict for row in summary.rows(found)] == ["baseline", "single seed"]
+    assert [row.verdict for row in summary.rows(results([None], seeds=2))] == ["baseline", "interim"]
 
 
 def test_an_arm_that_is_matched_by_two_says_both_and_where_time_is_not_equal() -> None:
@@ -125,10 +125,10 @@ def test_an_arm_that_is_matched_by_two_says_both_and_where_time_is_not_equal() -
 
     def said(seconds: float) -> str:
         costs = {"baseline": {"train_seconds": 10.0}, "arm0": {"train_seconds": seconds}}
-        return words.rows(found, costs)[1].terms
+        return summary.rows(found, costs)[1].terms
 
     equal = "at equal training FLOPs and training time"
-    assert words.rows(found)[1].terms == said(10.9) == said(9.1) == equal
+    assert summary.rows(found)[1].terms == said(10.9) == said(9.1) == equal
     assert said(13.0) == f"{equal}, as timed beforehand (training itself took 30% longer)"
     assert said(5.0) == f"{equal}, as timed beforehand (training itself took 50% less)"
     found["arms"][1]["role"] = {"match": {**of, "by": "flops"}}
@@ -139,9 +139,9 @@ def test_headline_without_a_baseline_to_compare_with() -> None:
     found = results(["inconclusive"])
     lost = [{**run, "outcome": "diverged", "value": None} for run in found["arms"][0]["runs"]]
     found["arms"][0] |= {"runs": lost, "diverged": 5, "mean": None}
-    assert words.headline(found) == "The baseline diverged on every seed: there is nothing to compare with."
+    assert summary.headline(found) == "The baseline diverged on every seed: there is nothing to compare with."
     found["arms"][0] |= {"runs": [{**run, "outcome": "unfinished"} for run in lost], "diverged": 0}
-    assert words.headline(found) == "The baseline has no finished run yet: there is nothing to compare with."
+    assert summary.headline(found) == "The baseline has no finished run yet: there is nothing to compare with."
 
 
 def test_notices() -> None:
@@ -152,27 +152,27 @@ def test_notices() -> None:
     runs[0]["outcome"], runs[1]["outcome"] = "diverged", "unfinished"
     found["arms"][1]["runs"] = runs
     found["model"]["noisy"].append("baseline")
-    text = "\n".join(words.notices(found))
+    text = "\n".join(summary.notices(found))
     assert "Not final: 1 of 6 runs have not ended." in text
     assert "Screening: 3 seeds an arm" in text
     assert "Diverged runs: arm0 1 of 3." in text
     assert "judged more cautiously: baseline." in text
-    assert words.notices(results(["worse"])) == []
+    assert summary.notices(results(["worse"])) == []
 
 
 def test_how_runs_were_packed() -> None:
     found = results(["worse"])
-    assert words.packing(found) == []  # of a study that was analysed by an earlier version
+    assert summary.packing(found) == []  # of a study that was analysed by an earlier version
     alone = {"width": 1, "devices": 1, "unroll": 1, "chosen": "asked for", "runs": 1}
     wide = {"width": 8, "devices": 2, "unroll": 4, "chosen": "measured", "runs": 24}
     halved = {"width": 3, "devices": 1, "unroll": 1, "chosen": "rule of thumb", "halved_from": 6, "runs": 5}
-    assert words.packing(found | {"packs": [wide, alone, halved]}) == [
+    assert summary.packing(found | {"packs": [wide, alone, halved]}) == [
         "24 runs in packs of 8 on 2 devices, 4 layers at once (measured)",
         "1 run alone (asked for)",
         "5 runs in packs of 3, filled up with repeats (rule of thumb)",
     ]
-    assert words.notices(found | {"packs": [wide, alone]}) == []
-    assert words.notices(found | {"packs": [wide, halved]}) == [
+    assert summary.notices(found | {"packs": [wide, alone]}) == []
+    assert summary.notices(found | {"packs": [wide, halved]}) == [
         "Out of memory: 5 runs had to be trained in packs of 3 instead of 6."
     ]
 
@@ -182,7 +182,7 @@ def test_notices_of_the_plan() -> None:
     found["plan"] = {"looks": [3, 5], "error_rate": 0.0812}
     found["arms"][2]["planned"] = False
     found["tuning"] = {"arms": {"arm0": {"edge": ["train.optimizer.lr"]}, "arm1": {"edge": []}}}
-    assert words.notices(found) == [
+    assert summary.notices(found) == [
         "Not final: verdicts were planned at 3, 5 seeds an arm, and there are 4.",
         "Seeds were added beyond those planned: the chance of a false verdict is not 5% but up to 8%.",
         "Added to the study after its first run: arm1.",
@@ -193,7 +193,7 @@ def test_notices_of_the_plan() -> None:
 def test_unlike_hardware_is_named() -> None:
     found = results(["worse"])
     found["hardware"].append({"device": "TPU v5e", "machine": "x86_64", "runs": 1})
-    assert words.notices(found) == [
+    assert summary.notices(found) == [
         "Mixed hardware: 5 runs on cpu, 1 run on TPU v5e. Devices round differently; small effects between them are "
         "not the arms'."
     ]
@@ -201,18 +201,18 @@ def test_unlike_hardware_is_named() -> None:
 
 def test_on_which_terms_an_arm_is_compared() -> None:
     found = results(["worse"] * 4)
-    assert [row.terms for row in words.rows(found)] == [""] * 5
+    assert [row.terms for row in summary.rows(found)] == [""] * 5
     _, plain, matched, tuned, other = found["arms"]
     matched["role"] = {"match": {"of": "arm0", "by": "flops", "train.steps": 30}}
     tuned["role"] = {"tuned": {"of": "arm0", "train.optimizer.lr": 0.1}, "match": {"of": "arm0", "by": "params"}}
     other["against"] = "baseline@dim=8"
-    rows = words.rows(found)
+    rows = summary.rows(found)
     assert [row.terms for row in rows] == [
         "", "at equal steps", "at equal training FLOPs", "at equal parameters, each at its best",
         "at equal steps, against baseline@dim=8",
     ]  # fmt: skip
     assert (rows[0].evidence, rows[2].evidence) == ("It is so.", "At equal training FLOPs: It is so.")
-    assert words.judged(found) == [plain, other]
+    assert summary.judged(found) == [plain, other]
 
 
 def test_a_ladder_is_summed_up_at_its_largest_scale() -> None:
@@ -220,25 +220,25 @@ def test_a_ladder_is_summed_up_at_its_largest_scale() -> None:
     for arm, rung in zip(found["arms"][1:], ("dim=64", "dim=8"), strict=True):
         arm["role"] = {"ladder": {"rung": rung, "arm": "nope"}}
     found["designs"]["ladder"] = {"scales": {"dim=64": {"params": 900}, "dim=8": {"params": 20}}}
-    assert words.headline(found) == "At dim=64, the largest of 2 scales: 1 of 1 change made val/loss worse."
+    assert summary.headline(found) == "At dim=64, the largest of 2 scales: 1 of 1 change made val/loss worse."
 
 
 def test_what_was_reused_is_said() -> None:
     found = results(["worse"])
-    assert words.reused(found) == ""
+    assert summary.reused(found) == ""
     found["reused"] = {"runs": 1, "audited": 0}
-    assert words.reused(found) == (
+    assert summary.reused(found) == (
         "1 run of this study was trained elsewhere and taken over; none was trained again to prove them."
     )
     found["reused"] = {"runs": 12, "audited": 2}
-    assert words.reused(found).endswith("taken over; 2 of them were trained again and came out the same.")
+    assert summary.reused(found).endswith("taken over; 2 of them were trained again and came out the same.")
 
 
 @pytest.mark.parametrize(
     ("text", "amounts"),
     [
-        (words.numbers.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
-        (words.numbers.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s",
+        (summary.numbers.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
+        (summary.numbers.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s",
                                  90: "1.5 min", 7200: "2 h"}),
     ],
 )  # fmt: skip
@@ -247,14 +247,14 @@ def test_sizes_and_times(text, amounts) -> None:
 
 
 def test_amounts_beside_the_baseline() -> None:
-    assert words.numbers.beside(970, 1000, words.numbers.amount) == "970 (-3%)"
-    assert words.numbers.beside(970, 970, words.numbers.amount) == "970"
-    assert words.numbers.beside(970, None, words.numbers.amount) == "970"
-    assert words.numbers.beside(None, 970, words.numbers.amount) == "-"
+    assert summary.numbers.beside(970, 1000, summary.numbers.amount) == "970 (-3%)"
+    assert summary.numbers.beside(970, 970, summary.numbers.amount) == "970"
+    assert summary.numbers.beside(970, None, summary.numbers.amount) == "970"
+    assert summary.numbers.beside(None, 970, summary.numbers.amount) == "-"
 
 
 def test_noise() -> None:
-    text = words.noise(results([]))
+    text = summary.noise(results([]))
     assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
     assert "0.0045 once each seed's own effect is taken out; with 5 seeds a true effect of 0.017 is found" in text
 
@@ -273,32 +273,32 @@ def test_how_often_the_test_split_was_looked_at(store_study, seeds, final, looks
     results = store_study().read_results()
     plan = {**results["plan"], "seeds": [0, 1, 2], "looks": [3, 6]}
     told = {**results, "primary": "test/loss", "plan": plan, "seeds": list(range(seeds)), "final": final}
-    assert words.test_looks(told) == looks
-    assert said in words.on_test(told)
+    assert summary.test_looks(told) == looks
+    assert said in summary.on_test(told)
     assert any(said in note for note in sections.plan(told).notes)
-    assert any(said in notice for notice in words.notices(told)) == (len(looks) > 1)
-    assert words.test_looks({**told, "primary": "val/loss"}) == []
-    assert words.on_test({**told, "primary": "val/loss"}) == ""  # nothing was measured on it
+    assert any(said in notice for notice in summary.notices(told)) == (len(looks) > 1)
+    assert summary.test_looks({**told, "primary": "val/loss"}) == []
+    assert summary.on_test({**told, "primary": "val/loss"}) == ""  # nothing was measured on it
 
 
 def test_tuning_by_the_test_split_is_told_of_studies_that_did_so(store_study) -> None:
     results = {**store_study().read_results(), "primary": "test/loss", "tuning": {"arms": {}}}
-    assert any("too good" in notice for notice in words.notices(results))
+    assert any("too good" in notice for notice in summary.notices(results))
     now = {**results, "tuning": {"arms": {}, "metric": "val/loss"}}
-    assert not any("too good" in notice for notice in words.notices(now))
+    assert not any("too good" in notice for notice in summary.notices(now))
 
 
 def test_arms_with_several_changes_are_counted_as_arms(store_study) -> None:
     single = {"baseline": ({}, 0.0), "a": ({"model.dim": 32}, 0.1)}
-    assert words.headline(store_study(single).read_results()).startswith("1 of 1 change made")
+    assert summary.headline(store_study(single).read_results()).startswith("1 of 1 change made")
 
 
 def test_arms_that_cross_settings_are_counted_as_arms(store_study) -> None:
     crossed = {"baseline": ({}, 0.0), "a": ({"model.dim": 32, "train.steps": 200}, 0.1)}
-    assert words.headline(store_study(crossed).read_results()).startswith("1 of 1 arm made")
+    assert summary.headline(store_study(crossed).read_results()).startswith("1 of 1 arm made")
 
 
 def test_an_effect_has_the_decimals_of_the_means_at_least(store_study) -> None:
-    for row in words.rows(store_study().read_results())[1:]:
+    for row in summary.rows(store_study().read_results())[1:]:
         if row.effect != "-":
             assert len(row.effect.partition(".")[2]) >= len(row.mean.partition(".")[2])

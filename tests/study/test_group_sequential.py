@@ -9,7 +9,7 @@ from taetpu.spec.schema import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, extended, next_look, run_study
-from taetpu.train.watch import Watcher
+from taetpu.train.callbacks import Watcher
 
 LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentum: {train.optimizer.b1: 0.5}\n"
 

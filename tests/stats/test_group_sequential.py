@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from taetpu.stats.looks import inflated, nominal, overall, spend
+from taetpu.stats.group_sequential import inflated, nominal, overall, spend
 
 
 def test_published_bounds() -> None:

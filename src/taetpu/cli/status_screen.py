@@ -7,8 +7,8 @@ from datetime import timedelta
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from taetpu.cli.tables import WIDTH, filled
-from taetpu.cli.watched import ArmView, PackView, StudyView
+from taetpu.cli.output import WIDTH, filled
+from taetpu.cli.status_model import ArmView, PackView, StudyView
 from taetpu.report.names import fitted
 from taetpu.stats import numbers
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.tables import filled, say, show_json
+from taetpu.cli.output import filled, say, show_json
 
 if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder

@@ -5,12 +5,12 @@ from typing import Any
 from taetpu.contract.check import Progress, check
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import Mistakes, UserError
-from taetpu.nn.execution import AS_BUILT
-from taetpu.spec.design import Arm, Study
+from taetpu.nn.compute_options import AS_BUILT
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
-from taetpu.train.place import Place, first_device, here
+from taetpu.train.device_capabilities import Place, first_device, here
 from taetpu.train.plan import missing_memory, partitionable
 from taetpu.train.sharding import check_mesh
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from taetpu.cli.tables import WIDTH, show_json
+from taetpu.cli.output import WIDTH, show_json
 
 if TYPE_CHECKING:
     from taetpu.core.config import Config

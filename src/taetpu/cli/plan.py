@@ -1,15 +1,14 @@
-"""`taetpu new` and `plan`: a study file, and what would be trained of it."""
+"""`taetpu plan`: what a study would train, at what cost, and the proof that each arm changes only what it declares."""
 
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.changes import OTHER_DATA, show_changes
-from taetpu.cli.machine import LibtpuArgs, XlaFlags
-from taetpu.cli.options import AsJson, Root, number
+from taetpu.cli.diff import OTHER_DATA, show_changes
+from taetpu.cli.options import AsJson, Pack, Root, Sets, StudyFile, number
+from taetpu.cli.output import count, say, show_json, show_table
 from taetpu.cli.preflight import (
     between,
     compiled_for,
@@ -19,65 +18,11 @@ from taetpu.cli.preflight import (
     show_slices,
     wanted_slices,
 )
-from taetpu.cli.tables import count, say, show_json, show_table
-
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
-]
+from taetpu.cli.xla_options import LibtpuArgs, XlaFlags
 
 Diff = Annotated[
     str | None, typer.Option(metavar="ARM", help="Show instead what one arm changes: config, parameters, program.")
 ]
-
-Pack = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|measured|N|off",
-        help="Runs trained together in one program: as measured on this machine before, or now where there is much to "
-        "train, else by a rule of thumb (auto); measured in any case; at most N; every run alone (off). Packs that "
-        "were begun go on as they are.",
-    ),
-]
-
-ARGUMENT = ("the argument NAME",)
-
-
-def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
-    """Write a commented study and a plug-in to start from. An existing file is never overwritten.
-
-    Example: taetpu new my-idea
-    """
-    from importlib.resources import files
-
-    from taetpu.core.errors import UserError
-    from taetpu.core.modules import run_by_tools, shadowed
-    from taetpu.spec.schema import check_name
-    from taetpu.store.documents import to_yaml
-
-    name = name.removesuffix(".yaml")
-    check_name(name, "study", ARGUMENT)
-    if module := shadowed(name):
-        problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
-        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. {name}-study")
-    if run_by_tools(name):
-        problem = f"{name}.py would be taken for a file of tests or packaging by pytest, pip or nox"
-        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. study-{name.replace('_', '-')}")
-    study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
-    header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
-    templates = files("taetpu.study").joinpath("templates")
-    if taken := [target for target in (study, plugin) if target.exists()]:
-        raise UserError("this file exists already", file=taken[0], remedy="choose another name")
-    for target in (study, plugin):
-        text = templates.joinpath(f"new{target.suffix}").read_text()
-        try:
-            with target.open("x") as out:
-                out.write(text.replace("HEADER", header).replace("NAME", name))
-        except OSError as error:
-            remedy = "change to a folder that can be written to"
-            raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
-    typer.echo(f"wrote {study} and {plugin}\nnext: taetpu plan {study}, then taetpu run {study}")
 
 
 def plan(
@@ -122,7 +67,7 @@ def plan(
     from taetpu.store.study import StudyFolder
     from taetpu.study.changes import changes
     from taetpu.study.preview import prepared, preview
-    from taetpu.study.waiting import Waiting
+    from taetpu.study.spinner import Waiting
     from taetpu.train.plan import parse_packing
 
     packing = parse_packing(pack)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.stats.blocked import Array
+from taetpu.stats.blocked_anova import Array
 from taetpu.stats.divergence import Count
-from taetpu.stats.stored import read_config, read_result
+from taetpu.stats.load import read_config, read_result
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

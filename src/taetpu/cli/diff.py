@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from taetpu.cli.tables import show_table
+from taetpu.cli.output import show_table
 
 
 def show_changes(found: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ OTHER_DATA = "other windows than the baseline's, or in another order"
 
 def _alike(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     """`(names, shape)`, the layers of one shape folded."""
-    from taetpu.contract.declared import folded
+    from taetpu.contract.allowed_changes import folded
 
     by_shape: dict[str, list[str]] = {}
     for name, shape in parameters.items():

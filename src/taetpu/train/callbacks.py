@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.spec.design import RunSpec
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.forecast import Forecast
 from taetpu.train.plan import Layout, PackPlan
 from taetpu.train.usage import Usage

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from taetpu.contract.allowed_changes import Place, places, value_at
 from taetpu.contract.computation import Computation
-from taetpu.contract.declared import Place, places, value_at
 from taetpu.core.config import Component, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
-from taetpu.spec.design import difference
 from taetpu.spec.overrides import brief, show
+from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig
 
 Compute = Callable[[ResolvedConfig], Computation]

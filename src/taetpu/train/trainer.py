@@ -11,30 +11,30 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from taetpu.core.hosts import fetched, several, together
-from taetpu.core.interrupt import ending, listening, noted
+from taetpu.core.distributed import fetched, several, together
 from taetpu.core.plugins import refuse_changes
-from taetpu.core.traced import split
+from taetpu.core.signals import ending, listening, noted
+from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source, evaluation_order
-from taetpu.spec.design import RunSpec
 from taetpu.spec.evaluation import Sample
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.backend import at_once
 from taetpu.store.metrics import SAMPLED
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.train.callbacks import Watcher
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.count import num_params
 from taetpu.train.flops import training_flops_per_token
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
+from taetpu.train.metric_buffer import Recorder, blocks, checkpoint_steps, measured
+from taetpu.train.model_io import to_files
 from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.plan import PackPlan
 from taetpu.train.profile import OFF, Profile
 from taetpu.train.readback import NotReproduced, mismatches
-from taetpu.train.record import Recorder, blocks, checkpoint_steps, measured
-from taetpu.train.saved import to_files
 from taetpu.train.step import TrainState
 from taetpu.train.usage import Usage, usage
-from taetpu.train.watch import Watcher
 
 # A dispatch should take about this long: short enough for a lively progress bar, long enough to cost nothing. A pack of
 # many large runs takes longer, for a few steps: fetching and storing a run's state costs as much as a tenth of a step.

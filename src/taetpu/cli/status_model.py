@@ -155,9 +155,9 @@ def _nothing_comes(folder: StudyFolder) -> bool:
 
 
 def _departures(folder: StudyFolder) -> list[str]:
+    from taetpu.stats.deviations import departures
+    from taetpu.stats.load import read_study
     from taetpu.stats.plan import read_plan
-    from taetpu.stats.planned import departures
-    from taetpu.stats.stored import read_study
 
     frozen = read_study(folder)
     return departures(frozen, read_plan(frozen, folder.where))

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.design import Study
+from taetpu.spec.resolved_study import Study
 from taetpu.stats.plan import bounds
 from taetpu.stats.power import POWER, Design
 from taetpu.store.study import StudyFolder
