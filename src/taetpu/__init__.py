@@ -42,7 +42,7 @@ _HOMES = {
     "store.frame": ("read_metrics",),
     "study.plots": ("plot",),
     "study.run": ("run",),
-    "train.saved": ("open_run",),
+    "train.model_io": ("open_run",),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.small import TINY
 from tests.tpu.conftest import NEEDS_LIBTPU
 
-from taetpu.cli import studies
+from taetpu.cli import plan
 from taetpu.cli.preflight import _bill, _pace, _percent, _price, _remark, _small, _unsuited, _usd, show_slices
 from taetpu.core.chips import resolve
 
@@ -71,7 +71,7 @@ SETTINGS = ("train.compute.mesh={data: 4, model: 2}", "train.compute.attention=s
 def test_a_slice_may_have_what_this_machine_has_not(taetpu, here, monkeypatch, setting):
     """A setting that a plan's own remedies hand out: refused for the laptop, not for the slice."""
     (here / "s.yaml").write_text(TINY)
-    monkeypatch.setattr(studies, "compiled_for", lambda *_: [{"tpu": "v5litepod-8", "programs": []}])
+    monkeypatch.setattr(plan, "compiled_for", lambda *_: [{"tpu": "v5litepod-8", "programs": []}])
     planned = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--set", setting, "--json").json()
     assert planned["packs"] == [], "of this machine"
     assert planned["tokens"] > 0

@@ -102,8 +102,8 @@ def cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     if no_more:
         found.append(
             f"{summary.joined(no_more)}: at or above {decoy:.4g}, which a rule that sees the current token alone "
-            f"reaches without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing learned "
-            "beyond that rule."
+            f"reaches without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing "
+            "learned beyond that rule."
         )
     return found
 
