@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import Shape
+from taetpu.core.child import Child
 from taetpu.core.runtime import cores
-from taetpu.train.bench import Child
-from taetpu.train.calibrate import cpu_model
+from taetpu.train.step_time import cpu_model
 
 COMMAND = (sys.executable, "-m", "benchmarks.contestants")
 
@@ -32,7 +32,7 @@ def contest(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Chi
     with ExitStack() as stack:
         ready = {}
         for name, asked in requests.items():
-            ready[name] = Child(dict(asked), COMMAND)
+            ready[name] = Child(COMMAND, dict(asked))
             stack.callback(ready[name].close)
         yield ready
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import Round, over_rounds, take_turns
-from taetpu.train.bench import Child
+from taetpu.core.child import Child
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--answer")
 ROUNDS, SECONDS = 3, 5.0
@@ -43,8 +43,8 @@ class Ours:
         from taetpu.spec.schema import RunConfig
         from taetpu.train.compute import decide
         from taetpu.train.count import flops_per_token, num_params
-        from taetpu.train.plan import Layout
-        from taetpu.train.trial import Trial
+        from taetpu.train.layout import Layout
+        from taetpu.train.step_time import Trial
 
         model = {
             "dim": sizes["dim"], "num_layers": sizes["layers"], "position": "learned", "norm": "layer", "bias": True,
@@ -138,7 +138,7 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
     try:
         for who, how in CONTESTS[name].items():
             asked = {"sizes": dict(sizes), "device": device, **how}
-            ready[who] = Child(asked, COMMAND, environ)
+            ready[who] = Child(COMMAND, asked, environ)
         rates = take_turns(ready, rounds, seconds)
     finally:
         for child in ready.values():

@@ -19,7 +19,7 @@ from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
 from taetpu.tpu.compiler import Compiler, Request
-from taetpu.train.plan import Layout
+from taetpu.train.layout import Layout
 
 MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
 TRAIN = {"steps": 20, "batch_size": 8}

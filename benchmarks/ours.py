@@ -13,9 +13,9 @@ from taetpu.data.batches import Source
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token, num_params
-from taetpu.train.plan import AUTO, Group, Layout, Work, rule_of_thumb
+from taetpu.train.layout import AUTO, Group, Layout, Work, rule_of_thumb
+from taetpu.train.step_time import Trial
 from taetpu.train.trainer import dispatch_size
-from taetpu.train.trial import Trial
 
 FOREVER = 10**6  # steps: a window's end comes first
 PRECISION = "float32"

@@ -18,7 +18,7 @@ from taetpu.core.loading import load
 from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.tpu.compiler import Compiler, Request
-from taetpu.train.plan import Layout
+from taetpu.train.layout import Layout
 
 CHIP = "v5e-1"
 LENGTH = {"min_length": 2, "max_length": 6, "eval_size": 8}

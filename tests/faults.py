@@ -34,7 +34,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import run, trainer
 from taetpu.train.callbacks import Watcher
-from taetpu.train.plan import parse_packing
+from taetpu.train.layout import parse_packing
 
 STUDY = """\
 study: small

@@ -11,7 +11,7 @@ from benchmarks.study import ARMS, run_study, show
 
 from taetpu.spec.loading import load_study
 from taetpu.store.documents import to_yaml
-from taetpu.train.plan import group
+from taetpu.train.layout import group
 
 FOUND = {
     "shape": SHAPES[64].data,

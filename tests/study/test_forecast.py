@@ -11,10 +11,11 @@ from taetpu.spec.loading import load_study
 from taetpu.study import forecast as forecasting
 from taetpu.study.forecast import forecast
 from taetpu.study.progress import Pace
-from taetpu.train.calibrate import Calibration
 from taetpu.train.forecast import Forecast, Span
-from taetpu.train.plan import Group, Work, plan_packs
+from taetpu.train.layout import Group, Work
+from taetpu.train.pack_plan import plan_packs
 from taetpu.train.speed import matmul_rates, shares
+from taetpu.train.step_time import remember_step
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def expected(tmp_path, monkeypatch):
         plans = plan_packs(runs, [study.sources.of(run.config) for run in runs])
         packs = [(plan, [by_id[names[2]] for names in plan.runs], taken) for plan in plans]
         sample = Sample.of(study.arms[0].config, study.source(study.arms[0]))
-        known = forecast(packs, study.sources, sample, Calibration(study.folder))
+        known = forecast(packs, study.sources, sample)
         assert known is not None
         return known
 
@@ -67,8 +68,8 @@ def test_a_measured_step_narrows_the_range(expected, tmp_path):
     study = load_study(tmp_path / "study.yaml")
     runs = tuple(study.runs())
     (plan,) = plan_packs(runs, [study.sources.of(run.config) for run in runs])
-    work = Work(Group(frozenset(plan.live), runs), study.sources.of(runs[0].config), plan.precision, plan.execution)
-    Calibration(study.folder).trained(work, plan.layout, 0.5)
+    work = Work(Group(frozenset(plan.live), runs), study.sources.of(runs[0].config), plan.precision, plan.compute)
+    remember_step(work, plan.layout, 0.5)
     after = expected()
     assert after.steps.low < 0.5 * 20 < after.steps.high
     assert after.steps.high / after.steps.low < before.steps.high / before.steps.low

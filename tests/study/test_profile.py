@@ -16,7 +16,7 @@ from taetpu.study.pack_store import planned, unfinished
 from taetpu.study.run import parse_profile
 from taetpu.study.trainer import Packs
 from taetpu.train.callbacks import Watcher
-from taetpu.train.plan import AUTO
+from taetpu.train.layout import AUTO
 
 STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
 

@@ -16,7 +16,7 @@ from tests.study.test_shards import end, results
 
 from taetpu.core.errors import UserError
 from taetpu.study.on_ray import check_nodes, resources, shared_root, whole_node
-from taetpu.train.plan import PackPlan
+from taetpu.train.pack_plan import PackPlan
 
 pytest.importorskip("ray")
 

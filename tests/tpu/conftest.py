@@ -10,7 +10,7 @@ import pytest
 from taetpu.core.chips import resolve
 from taetpu.spec.loading import load_study
 from taetpu.tpu.preflight import Asked, preflight
-from taetpu.train.plan import AUTO, Packing
+from taetpu.train.layout import AUTO, Packing
 
 NEEDS_LIBTPU = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 

@@ -14,7 +14,7 @@ from taetpu.tpu import compiler
 from taetpu.tpu.layouts import plan_for
 from taetpu.tpu.remedies import remedies
 from taetpu.train.count import flops_per_token
-from taetpu.train.plan import group, parse_packing
+from taetpu.train.layout import group, parse_packing
 
 pytestmark = [pytest.mark.slow, NEEDS_LIBTPU]
 

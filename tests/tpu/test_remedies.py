@@ -10,7 +10,7 @@ from taetpu.tpu.compiler import _ended
 from taetpu.tpu.layouts import plan_for
 from taetpu.tpu.preflight import refusals
 from taetpu.tpu.remedies import helped, larger
-from taetpu.train.plan import group, parse_packing
+from taetpu.train.layout import group, parse_packing
 
 STUDY = """\
 study: large

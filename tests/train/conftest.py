@@ -5,7 +5,8 @@ from taetpu.core.loading import load
 from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.train.pack import Program, stack_numbers, structure_key
+from taetpu.train.layout import Layout, structure_key
+from taetpu.train.pack import Program, stack_numbers
 
 COPY = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6}
 
@@ -39,7 +40,7 @@ def program(structure, source, steps, width, devices, chunk, **mesh) -> Program:
     if key not in _PROGRAMS:
         precision = structure.train.precision.replace("auto", "float32")
         _PROGRAMS[key] = Program(
-            structure, source, steps=steps, width=width, devices=devices, precision=precision, chunk=chunk, **mesh
+            structure, source, Layout(width, devices, **mesh), steps=steps, precision=precision, chunk=chunk
         )
     return _PROGRAMS[key]
 

@@ -33,6 +33,7 @@ def trained(name: str) -> dict:
     from tests.train.conftest import settings
 
     from taetpu.core.static_dynamic import split
+    from taetpu.train.layout import Layout
     from taetpu.train.pack import Program, stack_numbers
 
     mesh = dict(MESHES[name])
@@ -44,7 +45,7 @@ def trained(name: str) -> dict:
     )  # fmt: skip
     source = config.task.prepare(Path())
     structure, numbers = split(config)
-    program = Program(structure, source, steps=STEPS, width=width, chunk=STEPS, **mesh)
+    program = Program(structure, source, Layout(width, **mesh), steps=STEPS, chunk=STEPS)
     stacked = program.place(stack_numbers([numbers] * width))
     seeds = program.place(np.arange(width, dtype=np.int32))
     state = program.init(stacked, seeds)

@@ -1,7 +1,7 @@
 """How numbers are computed: decided by device, length and size, where it is not told, and never in silence."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -19,9 +19,10 @@ from taetpu.optim.hooks import Hook
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.compute import decide, routed
 from taetpu.train.device_capabilities import Place
+from taetpu.train.layout import Layout
 from taetpu.train.memory import state_bytes, step_bytes
 from taetpu.train.pack import Program
-from taetpu.train.plan import PackPlan, plan_packs
+from taetpu.train.pack_plan import PackPlan, plan_packs
 
 PLENTY = 1 << 50
 
@@ -89,7 +90,7 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
 def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
     config, source = sized()
     with pytest.raises(UserError, match="go on where this pack was begun"):
-        Program(split(config)[0], source, steps=1, width=1, execution=Execution(attention="splash"))
+        Program(split(config)[0], source, Layout(1), steps=1, execution=Execution(attention="splash"))
 
 
 def test_less_is_kept_the_less_memory_there_is(sized):
@@ -221,10 +222,10 @@ def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data,
 def test_what_was_decided_is_stored_and_told(sized):
     config, source = sized(compute={"remat": "full", "loss_chunk": 12})
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
-    assert plan.execution == Execution(remat="full", loss_chunk=12)
-    assert PackPlan.from_data(json.loads(json.dumps(asdict(plan)))) == plan
+    assert plan.compute == Execution(remat="full", loss_chunk=12)
+    assert PackPlan.from_data(json.loads(json.dumps(plan.data))) == plan
     assert {name: plan.facts[name] for name in ("remat", "loss_chunk")} == {"remat": "full", "loss_chunk": 12}
     assert "attention" not in plan.facts
-    before = {name: v for name, v in asdict(plan).items() if name not in ("attention", "remat", "loss_chunk")}
-    assert PackPlan.from_data(before).execution == AS_BUILT  # a plan of an earlier version
-    assert plan.halved(plan.runs)[0].execution == plan.execution
+    before = {name: v for name, v in plan.data.items() if name not in ("attention", "remat", "loss_chunk")}
+    assert PackPlan.from_data(before).compute == AS_BUILT  # a plan of an earlier version
+    assert plan.halved(plan.runs)[0].compute == plan.compute

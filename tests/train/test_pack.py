@@ -10,6 +10,8 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import evaluation_order
+from taetpu.nn.compute_options import Execution
+from taetpu.train.layout import Layout
 from taetpu.train.pack import Program, pack_mesh, stack_numbers
 
 
@@ -130,7 +132,7 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
     task, source = text
     structure, numbers = split(make(task, {"num_layers": 9}))
     for unroll in (1, 4):
-        program = Program(structure, source, steps=9, width=1, unroll=unroll)
+        program = Program(structure, source, Layout(1), steps=9, execution=Execution(unroll=unroll))
         numbers_of_pack, seeds = stack_numbers([numbers]), np.zeros(1, np.int32)
         state = jax.eval_shape(program.init, numbers_of_pack, seeds)
         rows = np.zeros((1, program.chunk, 4), np.int32)
@@ -142,7 +144,7 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
-        pack_mesh(3, 3)
+        pack_mesh(Layout(3, 3))
 
 
 def test_shapes_are_those_of_what_the_program_is_called_with(trainer, configs, text):

@@ -6,7 +6,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.train.count import num_params
-from taetpu.train.plan import fitting_division
+from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import axes, check_mesh, device_bytes, divisions, placements
 
 SIZES = {"data": 4, "model": 2}

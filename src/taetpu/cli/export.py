@@ -150,7 +150,8 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     from taetpu.study.matching import beside, matched
     from taetpu.study.tuning import trials
     from taetpu.tpu.layouts import plan_for
-    from taetpu.train.plan import AUTO, group, plan_packs
+    from taetpu.train.layout import AUTO, group
+    from taetpu.train.pack_plan import plan_packs
 
     study = beside(study, matched(study))
     stages = [study.runs(), *([trials(study).runs()] if study.tune else [])]

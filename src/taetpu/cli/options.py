@@ -19,10 +19,9 @@ Sets = Annotated[
 Pack = Annotated[
     str,
     typer.Option(
-        metavar="auto|measured|N|off",
-        help="Runs trained together in one program: as measured on this machine before, or now where there is much to "
-        "train, else by a rule of thumb (auto); measured in any case; at most N; every run alone (off). Packs that "
-        "were begun go on as they are.",
+        metavar="auto|N|off",
+        help="Runs trained together in one program: by a rule of thumb (auto), at most N, or every run alone (off). "
+        "Packs that have begun keep their plan.",
     ),
 ]
 

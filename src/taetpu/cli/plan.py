@@ -68,7 +68,7 @@ def plan(
     from taetpu.study.changes import changes
     from taetpu.study.preview import prepared, preview
     from taetpu.study.spinner import Waiting
-    from taetpu.train.plan import parse_packing
+    from taetpu.train.layout import parse_packing
 
     packing = parse_packing(pack)
     loaded = load_study(study, sets or [])

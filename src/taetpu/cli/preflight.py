@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from taetpu.core.chips import Slice
     from taetpu.study.preview import Prepared
     from taetpu.train.device_capabilities import Place
-    from taetpu.train.plan import Packing
+    from taetpu.train.layout import Packing
 
 ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
 SMALL = 0.01  # of a TPU: less is told

@@ -227,7 +227,7 @@ def _check_elsewhere(
         tried(LIBTPU, libtpu_args)
     prepare_jax()
     from taetpu.study.run import parse_audit, parse_profile
-    from taetpu.train.plan import parse_packing
+    from taetpu.train.layout import parse_packing
 
     parse_packing(pack)
     parse_audit(AUDIT if audit is None else audit)

@@ -23,8 +23,7 @@ from taetpu.nn.common import trainable
 from taetpu.nn.lm import named_parameters
 from taetpu.nn.stack import joined
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.pack import structure_key
-from taetpu.train.plan import auto_precision
+from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
 MOST_KEPT = 64  # outlines of structures

@@ -5,15 +5,14 @@ from typing import Any
 
 import jax
 
-from taetpu.core.static_dynamic import split
 from taetpu.spec.evaluation import TRAINING, Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
-from taetpu.train.calibrate import Calibration, hashed, machine
 from taetpu.train.count import flops_per_token
 from taetpu.train.forecast import Forecast, Span
-from taetpu.train.pack import structure_key
-from taetpu.train.plan import Group, PackPlan, Work
+from taetpu.train.layout import Group, Work
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.speed import contention, matmul_rates, shares
+from taetpu.train.step_time import machine, remembered_step, short_hash
 
 # Of a step that was timed on this machine before, in another process and perhaps beside other work.
 REPEATED = Span(0.7, 1.6)
@@ -34,7 +33,7 @@ Pack = tuple[PackPlan, Sequence[RunSpec], int]
 """A pack, its runs, and how many steps of them were taken before."""
 
 
-def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Calibration) -> Forecast | None:
+def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecast | None:
     """The time of packs, one after another.
 
     A step takes what it took on this machine before or, on a CPU, what follows from the machine's matmul rate and from
@@ -45,8 +44,8 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Cal
     run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
     for plan, runs, taken in packs:
         source = sources.of(runs[0].config)
-        work = Work(Group(frozenset(plan.live), tuple(runs)), source, plan.precision, plan.execution)
-        a_step, origin = _step(work, plan, known)
+        work = Work(Group(frozenset(plan.live), tuple(runs)), source, plan.precision, plan.compute)
+        a_step, origin = _step(work, plan)
         if a_step is None:
             return None
         sources_of[origin] = None
@@ -61,8 +60,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Cal
         evaluating += windows.times(EVALUATING.low, EVALUATING.high)
         evaluating += in_windows.times(drawn * evaluations).times(DRAWING.low, DRAWING.high)
         storing += STORING.times(len(runs) * (evaluations + saves)).times(1, contention())
-        structure = structure_key(split(runs[0].config, frozenset(plan.live))[0])
-        program = f"{plan.layout} {plan.precision} {plan.execution} {structure}"
+        program = plan.program_key(runs[0].config)
         if program not in programs:
             layers = min(len(runs[0].config.model.layers), UNROLLED)
             most = CACHED.high if origin == BEFORE else COMPILED + A_LAYER * layers
@@ -73,16 +71,16 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample, known: Cal
     return Forecast(steps, evaluating, storing, compiling, run_steps, len(programs), " and ".join(sources_of), around)
 
 
-def _step(work: Work, plan: PackPlan, known: Calibration) -> tuple[Span | None, str]:
+def _step(work: Work, plan: PackPlan) -> tuple[Span | None, str]:
     """What a step of a pack takes, and where that is known from."""
-    timed = known.seconds(work, plan.layout)
+    timed = remembered_step(work, plan.layout)
     if timed is not None:
         return REPEATED.times(timed), BEFORE
     if jax.default_backend() != "cpu":
         return None, ""
     config, source = work.config, work.source
     a_run = config.train.batch_size * source.seq_len * flops_per_token(config.model, source.vocab_size, source.seq_len)
-    last, best = matmul_rates(hashed(machine()))
+    last, best = matmul_rates(short_hash(machine()))
     least, most = shares(config.model.dim)
     flops = plan.width * a_run
     span = Span(flops / (max(best, last * contention()) * most), flops / (last * least))

@@ -39,7 +39,8 @@ from taetpu.study.ray_tasks import (
 from taetpu.study.trainer import Failure, missing_packs, run_steps
 from taetpu.train.callbacks import Watcher
 from taetpu.train.device_capabilities import Place
-from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.layout import Packing
+from taetpu.train.pack_plan import PackPlan
 
 RETRIES = 20
 """How often Ray starts a pack again whose node or process died."""
@@ -199,10 +200,10 @@ class RayDriver:
 def resources(plan: PackPlan, backend: str) -> dict[str, Any]:
     """Return the resources of Ray that a pack needs: its devices, by the platform that it was planned for."""
     if backend == "tpu":
-        return {"num_cpus": 1, "resources": {"TPU": plan.devices}}
+        return {"num_cpus": 1, "resources": {"TPU": plan.layout.devices}}
     if backend == "gpu":
-        return {"num_cpus": 1, "num_gpus": plan.devices}
-    return {"num_cpus": plan.devices}
+        return {"num_cpus": 1, "num_gpus": plan.layout.devices}
+    return {"num_cpus": plan.layout.devices}
 
 
 def live_nodes() -> list[dict[str, float]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 from taetpu.core.distributed import agreed, several
 from taetpu.core.errors import UserError
@@ -11,15 +10,14 @@ from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
-from taetpu.train.calibrate import Calibration
-from taetpu.train.callbacks import Watcher
+from taetpu.train.layout import Packing
 from taetpu.train.memory import oom_kills
-from taetpu.train.plan import Measure, Packing, PackPlan, plan_packs
+from taetpu.train.pack_plan import PackPlan, plan_packs
 
 
-def planned(study: Study, folder: StudyFolder, packing: Packing, watcher: Watcher) -> list[PackPlan]:
+def planned(study: Study, folder: StudyFolder, packing: Packing) -> list[PackPlan]:
     """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
-    return plan_new(study, unplanned(study, folder), folder, packing, watcher)
+    return plan_new(study, unplanned(study, folder), folder, packing)
 
 
 def unplanned(study: Study, folder: StudyFolder) -> list[RunSpec]:
@@ -36,21 +34,11 @@ def unplanned(study: Study, folder: StudyFolder) -> list[RunSpec]:
     return new
 
 
-def plan_new(
-    study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing: Packing, watcher: Watcher
-) -> list[PackPlan]:
+def plan_new(study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing: Packing) -> list[PackPlan]:
     """All packs of a study, with new ones for some runs, as they are fastest on this process's devices."""
     old = stored_plans(folder)
-    if several():
-        # Layouts cannot be timed by one process alone. The first decides on all that depends on its memory.
-        if packing.measure == "always":
-            problem = "several processes cannot measure which packs are fastest"
-            raise UserError(problem, path=("--pack",), remedy="auto, or the most runs in a pack, e.g. 8")
-        measure: Measure = lambda work, packing: None  # noqa: E731 (as the default of `plan_packs`)
-    else:
-        measure = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins), watcher)
     sources = [study.sources.of(run.config) for run in new]
-    found = agreed(lambda: [asdict(plan) for plan in plan_packs(new, sources, old, packing, measure)])
+    found = agreed(lambda: [plan.data for plan in plan_packs(new, sources, old, packing)])
     plans = [*old, *map(PackPlan.from_data, found)]
     write_plans(folder, plans)
     return plans
@@ -63,7 +51,7 @@ def stored_plans(folder: StudyFolder) -> list[PackPlan]:
 
 def write_plans(folder: StudyFolder, plans: Sequence[PackPlan]) -> None:
     """Store the packs of a study, in place of earlier ones."""
-    folder.write_plan({"packs": [asdict(plan) for plan in plans]})
+    folder.write_plan({"packs": [plan.data for plan in plans]})
 
 
 def unfinished(folder: StudyFolder, plan: PackPlan) -> list[tuple[str, int, str]]:

@@ -8,7 +8,6 @@ from typing import Any
 from taetpu.contract.check import Progress, compare
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
-from taetpu.core.static_dynamic import split
 from taetpu.report import held_out
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
@@ -21,13 +20,13 @@ from taetpu.study.pack_store import stored_plans
 from taetpu.study.power import resolution
 from taetpu.study.tuning import trials
 from taetpu.study.validate import proved, too_large
-from taetpu.train.calibrate import Calibration
 from taetpu.train.compute import routed
 from taetpu.train.count import endless_loops, num_params
 from taetpu.train.device_capabilities import Place
 from taetpu.train.flops import training_flops_per_token
-from taetpu.train.pack import structure_key
-from taetpu.train.plan import AUTO, Group, Layout, Packing, Work, plan_packs
+from taetpu.train.layout import AUTO, Group, Packing, Work
+from taetpu.train.pack_plan import plan_packs
+from taetpu.train.step_time import remembered_step
 
 
 @dataclass(frozen=True)
@@ -107,15 +106,14 @@ def preview(
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
-    known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))  # of earlier studies: no watcher
     packs, planned = [], list[Pack]()
     memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
     for part in missing:
-        for entry, pack in _packs(study, part, folder, packing, known) if packing else ():
+        for entry, pack in _packs(study, part, folder, packing) if packing else ():
             packs.append(entry)
             planned.append(pack)
     sample = evaluated_sample(study, folder)
-    time = forecast(planned, sources, sample, known) if planned else None
+    time = forecast(planned, sources, sample) if planned else None
     first = study.arms[0].config
     source = sources.of(first)
     return {
@@ -221,7 +219,7 @@ def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
 
 
 def _packs(
-    study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing, known: Calibration
+    study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing
 ) -> list[tuple[dict[str, Any], Pack]]:
     """Packs begun earlier as they were planned, then new ones; each as it is shown, and as its time is computed."""
     wanted = {(run.arm, run.seed, run.id): run for run in missing}
@@ -229,34 +227,24 @@ def _packs(
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
-    at_run = set[str]()
-
-    def measure(work: Work, packing: Packing) -> Layout | None:
-        layout = known(work, packing)
-        if layout is None and known.wanted(work, packing):
-            at_run.update(run.id for run in work.group.runs)
-        return layout
-
     found, programs = [], dict[str, int]()
-    for plan in [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], stored, packing, measure)]:
+    for plan in [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], stored, packing)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.of(runs[0].config)
-        work = Work(Group(frozenset(plan.live), runs), source, plan.precision, plan.execution)
-        a_step = known.seconds(work, plan.layout)
+        work = Work(Group(frozenset(plan.live), runs), source, plan.precision, plan.compute)
+        a_step = remembered_step(work, plan.layout)
         steps = runs[0].config.train.total_steps(source.num_windows)
-        structure = structure_key(split(runs[0].config, frozenset(plan.live))[0])
-        program = f"{plan.layout} {plan.precision} {plan.execution} {structure}"
+        program = plan.program_key(runs[0].config)
         entry = {
             **plan.facts,
             "program": programs.setdefault(program, len(programs) + 1),
-            "chosen": "measured at run" if runs[0].id in at_run else plan.chosen,
             "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
             "runs": [list(names) for names in plan.runs],
             "routed": [
                 str(one)
-                for one in routed(runs[0].config, source, plan.execution, plan.precision, divided=plan.layout.divided)
+                for one in routed(runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided)
             ],
-            "seconds": None if a_step is None or runs[0].id in at_run else a_step * steps,
+            "seconds": None if a_step is None else a_step * steps,
         }
         taken = max(folder.pack(plan.id).steps(), default=0) if plan in old else 0
         found.append((entry, (plan, runs, taken)))

@@ -3,7 +3,6 @@
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -23,7 +22,8 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import shown_series
 from taetpu.train.callbacks import Watcher
 from taetpu.train.forecast import Forecast, Span
-from taetpu.train.plan import Layout, PackPlan
+from taetpu.train.layout import Layout
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage
 
 WIDTH = 80  # columns that a sample's line takes at most
@@ -69,17 +69,8 @@ class StudyProgress(Watcher):
     def compared(self, primary: str) -> None:
         self.primary = primary
 
-    def calibrating(self, runs: int, layout: Layout, number: int) -> None:
-        if number == 1:
-            self.say(f"measuring how to pack {runs} runs")
-        self.bars.update(self.bar, description=f"measuring {number}", rate=in_words(replace(layout, unroll=1)))
-
-    def calibrated(self, runs: int, layout: Layout | None, problem: str = "") -> None:
-        self.bars.update(self.bar, description="preparing", rate="")
-        if layout is None:
-            self.tell(f"how to pack {runs} runs could not be measured, and is guessed: {problem}")
-        else:
-            self.say(f"  fastest: {in_words(layout)}")
+    def timing(self, arm: str) -> None:
+        self.bars.update(self.bar, description=f"timing a step of {arm}")
 
     def kept(self, plan: PackPlan) -> None:
         layout = in_words(plan.layout)
@@ -314,7 +305,7 @@ def in_words(layout: Layout) -> str:
     """`packs of 8 on 2 devices`."""
     packs = f"packs of {layout.width}" if layout.width > 1 else "every run alone"
     devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
-    return packs + devices + (f", {layout.unroll} layers at once" if layout.unroll > 1 else "")
+    return packs + devices
 
 
 def _between(span: Span) -> str:

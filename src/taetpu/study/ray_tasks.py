@@ -21,8 +21,9 @@ from taetpu.study.trainer import Packs, stored_sample
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Watcher
 from taetpu.train.device_capabilities import Place, here
+from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
-from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.pack_plan import PackPlan
 
 POLL_SECONDS = 0.5
 HELD_SECONDS = 120.0
@@ -67,7 +68,7 @@ def node_place(study: Study, folder: StudyFolder) -> Place:
 def node_plan(study: Study, folder: StudyFolder, names: Sequence[Any], packing: dict[str, Any]) -> None:
     """Plan packs for some runs; their driver holds the study's claim."""
     refuse_too_large(study, folder)
-    plan_new(study, [recorded(folder, one) for one in names], folder, Packing(**packing), Watcher())
+    plan_new(study, [recorded(folder, one) for one in names], folder, Packing(**packing))
 
 
 def node_step_seconds(study: Study, folder: StudyFolder, name: str) -> float:

@@ -11,7 +11,8 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.study.trainer import Packs, run_steps, stored_sample
 from taetpu.train.callbacks import Watcher
-from taetpu.train.plan import Packing, plan_packs
+from taetpu.train.layout import Packing
+from taetpu.train.pack_plan import plan_packs
 
 AUDIT = "audit"  # the folder within a study's where runs are trained again
 

@@ -33,7 +33,7 @@ from taetpu.study.trainer import Alone, Crew, Failure
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.study.validate import proved, refuse_too_large
 from taetpu.train.callbacks import Watcher
-from taetpu.train.plan import AUTO, Packing, parse_packing
+from taetpu.train.layout import AUTO, Packing, parse_packing
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ def run(
     Args:
         sets: changes of the baseline, `path=value` each.
         root: where studies live; else `TAETPU_ROOT`, else `./runs`.
-        pack: how runs are packed: `auto` (as measured before, or measured now where there is much to train, else by a
-            rule of thumb), `measured` (always), the most runs in a pack, or `off` (every run alone). Packs that were
-            begun go on as they are.
+        pack: how runs are packed: `auto` (by a rule of thumb), the most runs in a pack, or `off` (every run alone).
+            Packs that have begun keep their plan.
         reuse, audit, until_resolved, profile, retrain_damaged: see `Options`.
         shard: the share of the packs that this process trains, `I/N`; see `study.shards`.
         wait: with a shard, wait for other shards where more packs are planned when all have finished.

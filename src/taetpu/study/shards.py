@@ -22,7 +22,8 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans, unfinished
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
 from taetpu.train.callbacks import Watcher
-from taetpu.train.plan import Packing, PackPlan
+from taetpu.train.layout import Packing
+from taetpu.train.pack_plan import PackPlan
 
 POLL_SECONDS = 2.0
 """Between two attempts to take a claim, or two looks at what other processes have finished."""

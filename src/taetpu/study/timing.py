@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import cache
 
+import jax
+
 from taetpu.core.distributed import several
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import active
@@ -11,10 +13,11 @@ from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, time_matched, timed
-from taetpu.train.calibrate import Calibration
 from taetpu.train.callbacks import Watcher
 from taetpu.train.compute import decide
-from taetpu.train.plan import Group, Work, auto_precision
+from taetpu.train.layout import AUTO, Group, Work, auto_precision, rule_of_thumb
+from taetpu.train.memory import out_of_memory
+from taetpu.train.step_time import measure_step
 
 
 def in_equal_time(
@@ -39,7 +42,7 @@ def in_equal_time(
 
 
 def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
-    """What a step of one run of an arm takes, its runs packed by themselves; measured now, unless it is remembered.
+    """What a step of one run of an arm takes, its runs packed by themselves.
 
     Raises:
         UserError: it cannot be measured.
@@ -52,8 +55,12 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     config, source = runs[0].config, study.sources.of(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
     work = Work(Group(frozenset(active(config)), runs), source, precision, decide(config, source, precision))
-    seconds = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins)).timed(work, watcher)
-    if seconds is None:
-        problem = f"the time that arm {name!r} takes could not be measured"
-        raise study.document.located(UserError(problem, path=("match",), remedy="match: flops"))
-    return seconds
+    watcher.timing(name)
+    layout = rule_of_thumb(work, AUTO)
+    try:
+        return measure_step(work, layout) / layout.width
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        problem = f"the steps of arm {name!r} cannot be timed: they need more memory than there is"
+        raise study.document.located(UserError(problem, path=("match",), remedy="Use match: flops.")) from None

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -23,14 +23,15 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
 from taetpu.study.pack_store import begun, halve, killed_for_memory, members, planned, unfinished
-from taetpu.train.calibrate import Calibration
 from taetpu.train.callbacks import Watcher
 from taetpu.train.forecast import Forecast
+from taetpu.train.layout import Group, Packing, Work
 from taetpu.train.memory import out_of_memory
-from taetpu.train.pack import Program, structure_key
-from taetpu.train.plan import Group, Packing, PackPlan, Work
+from taetpu.train.pack import Program
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.profile import OFF, Tracing
 from taetpu.train.readback import NotReproduced
+from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
 
 
@@ -107,13 +108,13 @@ def missing_packs(study: Study, folder: StudyFolder, watcher: Watcher, packing: 
     """
     wanted = {run.id for run in study.runs()}
     queue = list[PackPlan]()
-    for plan in planned(study, folder, packing, watcher):
+    for plan in planned(study, folder, packing):
         missing = unfinished(folder, plan)
         if not missing:
             folder.delete_pack(plan.id)  # an earlier process may have been killed just before it did this
         elif {run_id for _, _, run_id in missing} & wanted:
             queue.append(plan)
-            if not packing.kept_by(plan):
+            if not plan.respects(packing):
                 watcher.kept(plan)
     return queue
 
@@ -141,8 +142,7 @@ def train_packs(
     wanted = {run.id: run for run in study.runs()}
     queue = list(queue)
     trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
-    known = Calibration(study.folder, tuple(plugin.file for plugin in study.plugins))
-    watcher.expected(expectation(queue, trainer, folder, known))
+    watcher.expected(expectation(queue, trainer, folder))
     watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
@@ -251,8 +251,8 @@ class Packs:
         timed = first.times().get("step_seconds")
         if is_first() and timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
             work = Work(Group(frozenset(plan.live), tuple(runs)), self.sources.of(runs[0].config), plan.precision,
-                        plan.execution)  # fmt: skip
-            Calibration(self.sources.folder).trained(work, plan.layout, float(timed.value[-1]) * plan.width)
+                        plan.compute)  # fmt: skip
+            remember_step(work, plan.layout, float(timed.value[-1]) * plan.width)
 
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
@@ -269,23 +269,22 @@ class Packs:
             self.programs.clear()
             structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
             steps = structure.train.total_steps(source.num_windows)
-            layout = asdict(plan.layout)
-            self.programs[key] = Program(structure, source, steps=steps, precision=plan.precision,
-                                          execution=plan.execution, **layout)  # fmt: skip
+            self.programs[key] = Program(
+                structure, source, plan.layout, steps=steps, precision=plan.precision, execution=plan.compute
+            )
         return self.programs[key]
 
     def program_key(self, plan: PackPlan) -> str:
         """Equal for packs that share a program."""
-        structure = split(self.members(plan)[0].config, frozenset(plan.live))[0]
-        return f"{plan.layout} {plan.precision} {plan.execution} {structure_key(structure)}"
+        return plan.program_key(self.members(plan)[0].config)
 
 
-def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder, known: Calibration) -> Forecast | None:
+def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder) -> Forecast | None:
     """How long the packs of a queue will take; None where nothing is known of this device."""
     if several() or not queue:
         return None
     packs = [(plan, trainer.members(plan), max(folder.pack(plan.id).steps(), default=0)) for plan in queue]
-    return forecast(packs, trainer.sources, trainer.sample, known)
+    return forecast(packs, trainer.sources, trainer.sample)
 
 
 def stored_sample(folder: StudyFolder) -> Sample:

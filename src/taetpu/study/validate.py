@@ -11,7 +11,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 from taetpu.train.device_capabilities import Place, first_device, here
-from taetpu.train.plan import missing_memory, partitionable
+from taetpu.train.layout import missing_memory, partitionable
 from taetpu.train.sharding import check_mesh
 
 

@@ -146,7 +146,7 @@ class _Names:
             entry = self.frames.get(frame, {})
             place = self.places.get(entry.get("file_location_id", ""), {})
             ours = OURS.search(self.files.get(place.get("file_name_id", ""), ""))
-            if ours and ours[2] not in ("parts", "product"):
+            if ours and ours[2] not in ("common", "matmul"):
                 if ours[2] == "stack":
                     return KEPT
                 function = self.functions.get(place.get("function_name_id", ""), "")

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from taetpu.core.child import requests
 from taetpu.core.chips import LANES, Slice, resolve
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
@@ -31,10 +32,9 @@ from taetpu.data.batches import Source
 from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
+from taetpu.train.layout import Layout
 from taetpu.train.matmul_count import Sides, endless, inner, kernels, products, sides
 from taetpu.train.pack import Program
-from taetpu.train.plan import Layout
-from taetpu.train.trial import lines
 
 Json = dict[str, Any]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -67,8 +67,8 @@ def built(request: Json) -> tuple[Program, Any]:
     source = source_of(json.dumps(request["config"]), request["folder"])
     structure, numbers = split(config, frozenset(request["live"]))
     program = Program(
-        structure, source, steps=config.train.total_steps(source.num_windows), precision=request["precision"],
-        execution=Execution(**request["execution"]), on=devices(request["tpu"]), **asdict(Layout(**request["layout"])),
+        structure, source, Layout(**request["layout"]), steps=config.train.total_steps(source.num_windows),
+        precision=request["precision"], execution=Execution(**request["execution"]), on=devices(request["tpu"]),
     )  # fmt: skip
     return program, program.shapes(numbers).advance
 
@@ -226,7 +226,7 @@ def main() -> None:
     """Answer the parent, a line for each that it says; `{"error", "trace"}` for what could not be tried at all."""
     warnings.simplefilter("ignore")  # the parent has shown them
     answers, sys.stdout = sys.stdout, sys.stderr  # what a plug-in prints is no answer
-    for request in lines():
+    for request in requests():
         try:
             answer = compiled(request)
         except Exception as error:

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from taetpu.core.child import Child, ChildFailed, child_command
 from taetpu.core.chips import Slice
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
@@ -26,8 +27,7 @@ from taetpu.spec.identity import canonical, plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
-from taetpu.train.bench import Child, NotMeasured, child_command
-from taetpu.train.plan import Layout
+from taetpu.train.layout import Layout
 
 Facts = Mapping[str, Any]
 """What the compiler said of a program; see `tpu.child.compiled`."""
@@ -179,9 +179,9 @@ class Compiler:
         try:
             if who not in self.children:
                 self._retire(who[0])
-                self.children[who] = Child(None, child_command("taetpu.tpu.child"), environment(request.tpu))
+                self.children[who] = Child(child_command("taetpu.tpu.child"), environ=environment(request.tpu))
             answer = self.children[who].ask(request.data())
-        except (NotMeasured, MemoryError) as error:  # the compiler took its process with it, or was killed
+        except (ChildFailed, MemoryError) as error:  # the compiler took its process with it, or was killed
             if child := self.children.pop(who, None):
                 child.close()
             return {"error": _ended(str(error))}
@@ -196,8 +196,8 @@ class Compiler:
 
 
 def _ended(why: str) -> str:
-    """How the compiler's process ended, its last words, and what may help; `why` as `train.bench.Child` says it."""
-    how, _, words = why.strip().removeprefix("a trial ended ").partition(":")
+    """How the compiler's process ended, its last words, and what may help; `why` as `core.child.Child` says it."""
+    how, _, words = why.strip().removeprefix("the process ended ").partition(":")
     last = (words.strip().splitlines() or [""])[-1][:300]
     remedy = "this machine's memory may be too small for it" if "SIGKILL" in how else "another slice may compile"
     return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"

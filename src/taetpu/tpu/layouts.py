@@ -7,8 +7,8 @@ from taetpu.data.batches import Source
 from taetpu.nn.compute_options import Execution
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.compute import decide
+from taetpu.train.layout import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
-from taetpu.train.plan import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads
 
 
 @dataclass(frozen=True)

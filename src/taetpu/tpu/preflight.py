@@ -15,7 +15,7 @@ from taetpu.tpu.padding import advice, sizes
 from taetpu.tpu.remedies import Compile, Larger, Remedy, helped, larger
 from taetpu.train.compute import routed
 from taetpu.train.flops import training_flops_per_token
-from taetpu.train.plan import Packing, group
+from taetpu.train.layout import Packing, group
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from taetpu.nn.stack import REMAT
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.tpu.compiler import Facts
 from taetpu.tpu.layouts import Planned, divided
-from taetpu.train.plan import fitting_division
+from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import device_bytes, divisions
 
 Compile = Callable[[Planned, Slice], Facts]

@@ -7,7 +7,7 @@ import numpy as np
 
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.forecast import Forecast
-from taetpu.train.plan import Layout, PackPlan
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage
 
 
@@ -17,11 +17,8 @@ class Watcher:
     def compared(self, primary: str) -> None:
         """A study is run whose arms are compared by the metric `primary`."""
 
-    def calibrating(self, runs: int, layout: Layout, number: int) -> None:
-        """How to pack `runs` runs is measured: `layout` is compiled and timed, the `number`-th that is tried."""
-
-    def calibrated(self, runs: int, layout: Layout | None, problem: str = "") -> None:
-        """The fastest layout was found; None where none could be timed, and the `problem`."""
+    def timing(self, arm: str) -> None:
+        """The steps of an arm are timed, to match arms by time."""
 
     def kept(self, plan: PackPlan) -> None:
         """A pack goes on as an earlier process planned it, which is not how packs are asked for now."""

@@ -6,9 +6,7 @@ are vectorised on an accelerator and take turns on a CPU core. How many steps a 
 program: every chunk of a study, whatever its length, runs the same code, and where chunks are cut changes no bit.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -17,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.config import to_data
 from taetpu.core.distributed import fetched, placed
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
@@ -29,6 +26,7 @@ from taetpu.nn.embedding import check_tokens
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.data_parallel import WHOLE, ByHand, Division, Partitioned
 from taetpu.train.device_capabilities import Place, platform_of
+from taetpu.train.layout import Layout
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, shardings
 from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
@@ -38,31 +36,27 @@ SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
 
-def pack_mesh(
-    width: int, devices: int, data: int = 1, model: int = 1, on: Sequence[Any] | None = None
-) -> tuple[Mesh, Division]:
-    """The first `devices` devices along the axes `(run, data, model)`, and how they share one run.
+def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Division]:
+    """Return the first `layout.devices` devices along the axes `(run, data, model)`, and how they share one run.
 
-    Where there are fewer runs than devices, those that are left divide each run's batch by hand.
+    Where there are fewer runs than devices, several devices share the batch of each run.
 
     Args:
-        data, model: over how many devices each run is divided, parameters and all.
         on: the devices to take them from; all there are unless given.
 
     Raises:
         UserError: there are not so many; on fewer the numbers would not be those that were begun.
     """
-    there = jax.devices() if on is None else on
+    there, devices = jax.devices() if on is None else on, layout.devices
     if len(there) < devices:
         raise UserError(
             f"this pack was begun on {devices} devices, and here are {len(there)}",
             remedy="go on where it was begun; on a CPU, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} to make as many of fewer cores",
         )
-    partitioned = data * model > 1
-    runs = devices // (data * model) if partitioned else min(width, devices)
-    mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, model), (RUN, DATA, MODEL))
-    if partitioned:
+    runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
+    mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
+    if layout.divided:
         return mesh, Partitioned(mesh)
     return mesh, ByHand(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
@@ -81,14 +75,10 @@ class Program:
     Args:
         structure: the config with holes where traced numbers go.
         source: the prepared task.
+        layout: how many runs the program trains at once, and over which devices.
         steps: optimizer steps of a whole run.
-        width: runs in a pack.
-        devices: how many devices the pack is spread over; divides `width`. Or `width` divides it: then each run's batch
-            is divided over several devices.
-        data, model: over how many devices of `devices` each run is divided, parameters and all (see `train.sharding`).
-        unroll: layers in each pass of a deep stack's loop.
         precision: of activations and products, `float32` or `bfloat16`.
-        execution: how the model is computed besides (its own `unroll` does not count).
+        execution: how the model is computed.
         chunk: the most steps one dispatch may take.
         on: devices to use instead of those there are; they may be those of a topology, for which one can only compile.
     """
@@ -97,22 +87,18 @@ class Program:
         self,
         structure: ResolvedConfig,
         source: Source,
+        layout: Layout,
         *,
         steps: int,
-        width: int,
-        devices: int = 1,
-        data: int = 1,
-        model: int = 1,
-        unroll: int = 1,
         precision: str = "float32",
         execution: Execution = AS_BUILT,
         chunk: int = 64,
         on: Sequence[Any] | None = None,
     ):
-        self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, width, chunk
-        self.mesh, self.division = pack_mesh(width, devices, data, model, on)
-        self.partitioned = data * model > 1
-        self.dtype, self.execution = jnp.dtype(precision), replace(execution, unroll=unroll)
+        self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, layout.width, chunk
+        self.mesh, self.division = pack_mesh(layout, on)
+        self.partitioned = layout.divided
+        self.dtype, self.execution = jnp.dtype(precision), execution
         place = Place(platform_of(self.mesh.devices.flat[0]))
         place.check_path(execution.attention, remedy="go on where this pack was begun")
         self.observers: dict[int, Any] = {}
@@ -343,8 +329,3 @@ def in_turn(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -
 def stack_numbers(numbers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """The traced numbers of several runs, `{path: (runs, ...)}`, as float32."""
     return {path: np.stack([np.asarray(n[path], np.float32) for n in numbers]) for path in numbers[0]}
-
-
-def structure_key(structure: ResolvedConfig) -> str:
-    """Equal for configs that share a program."""
-    return json.dumps(to_data(structure), sort_keys=True)

@@ -30,7 +30,7 @@ from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.metric_buffer import Recorder, blocks, checkpoint_steps, measured
 from taetpu.train.model_io import to_files
 from taetpu.train.pack import Program, stack_numbers
-from taetpu.train.plan import PackPlan
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.profile import OFF, Profile
 from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.step import TrainState
@@ -361,7 +361,7 @@ class PackTrainer:
                 "params": num_params(run.config.model, self.source.vocab_size, self.source.seq_len),
                 "memory": {
                     "training": state_bytes(run.config, self.source)
-                    + step_bytes(run.config, self.source, self.plan.execution, self.plan.precision),
+                    + step_bytes(run.config, self.source, self.plan.compute, self.plan.precision),
                     "kv_cache": kv_bytes(run.config, self.source),
                 },
                 **spent,

@@ -15,8 +15,8 @@ from taetpu.core.loading import load
 from taetpu.core.static_dynamic import active, split
 from taetpu.spec.schema import RunConfig
 from taetpu.tpu.verifying.checks import Finding
+from taetpu.train.layout import Layout, auto_precision
 from taetpu.train.pack import Program, stack_numbers
-from taetpu.train.plan import auto_precision
 
 STEPS = 50
 SEED = 0
@@ -42,7 +42,7 @@ def trained(precision: str) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         source = config.task.prepare(Path(folder))
     structure, numbers = split(config, frozenset(active(config)))
-    program = Program(structure, source, steps=STEPS, width=1, precision=precision, chunk=STEPS)
+    program = Program(structure, source, Layout(1), steps=STEPS, precision=precision, chunk=STEPS)
     placed, seeds = program.place(stack_numbers([numbers])), program.place(np.array([SEED], np.int32))
     rows = source.rows(SEED, 0, STEPS, config.train.batch_size)[None]
     state = program.init(placed, seeds)

@@ -1,14 +1,13 @@
-"""Which runs share a program, and how they are packed: decided before the first step, then kept."""
+"""How runs share programs: which can, how many train at once, and over which devices."""
 
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import jax
 
+from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import active, split
 from taetpu.data.batches import Source
@@ -16,11 +15,9 @@ from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.compute import decide
 from taetpu.train.count import num_params
 from taetpu.train.device_capabilities import here
 from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
-from taetpu.train.pack import structure_key
 from taetpu.train.sharding import check_mesh, device_bytes, divisions
 
 LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
@@ -35,13 +32,11 @@ class Layout:
         width: how many it trains at once.
         devices: over how many devices they are spread; divides `width`. Of a run alone the batch may be divided over
             several. On a CPU each core is a device.
-        unroll: how many layers of a deep stack one pass of its loop takes (see `nn.stack`).
         data, model: over how many of the devices each run is divided, parameters and all (see `train.sharding`).
     """
 
     width: int
     devices: int = 1
-    unroll: int = 1
     data: int = 1
     model: int = 1
 
@@ -52,111 +47,34 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class PackPlan:
-    """What is decided before a pack's first step and never changed after it, for the same bits on every resume.
-
-    Attributes:
-        id: names the pack's folder.
-        width, devices, unroll, data, model: see `Layout`; beyond `runs` the pack is filled up with repeats of
-            the first.
-        precision: of activations and products; decided once, so that a study moved to another device keeps it.
-        live: fields traced though neutral in some runs (see `core.static_dynamic.split`).
-        runs: `(arm, seed, id)` of each run.
-        chosen: how the layout was: `measured`, by `rule of thumb`, as `asked for`.
-        attention, remat, loss_chunk: see `nn.compute_options`; decided once, too.
-        halved_from: the width that was planned first, where that ran out of memory.
-        platform: of the devices that it was planned on: cpu, gpu or tpu; "" in plans of earlier versions.
-    """
-
-    id: str
-    width: int
-    devices: int
-    precision: str
-    live: tuple[str, ...]
-    runs: tuple[tuple[str, int, str], ...]
-    unroll: int = 1
-    chosen: str = "rule of thumb"
-    attention: str = "plain"
-    remat: str = "none"
-    loss_chunk: int | None = None
-    halved_from: int | None = None
-    data: int = 1
-    model: int = 1
-    platform: str = ""
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.width, self.devices, self.unroll, self.data, self.model)
-
-    @property
-    def execution(self) -> Execution:
-        return Execution(self.unroll, self.remat, self.attention, self.loss_chunk)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the results of its runs say of it."""
-        names = ("id", "width", "devices", "unroll", "precision", "chosen", "halved_from")
-        names = (*names, "data", "model") if self.layout.divided else names
-        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return said | self.execution.told
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
-        """A plan as the study's `plan.json` holds it."""
-        runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        return cls(**{**known, "live": tuple(data["live"]), "runs": runs})
-
-    def halved(self, names: Sequence[tuple[str, int, str]]) -> list["PackPlan"]:
-        """Plans for these of its runs at half its width: what is left when it needs more memory than there is."""
-        width = -(-self.width // 2)
-        devices = max(d for d in range(1, self.devices + 1) if width % d == 0)
-        halves = [tuple(names[start : start + width]) for start in range(0, len(names), width)]
-        layout = {"width": width, "devices": devices, "halved_from": self.halved_from or self.width}
-        return [PackPlan(**{**_shallow(self), **layout, "id": pack_id(half), "runs": half}) for half in halves]
-
-
-def _shallow(plan: PackPlan) -> dict[str, Any]:
-    return {field.name: getattr(plan, field.name) for field in fields(plan)}
-
-
-@dataclass(frozen=True)
 class Packing:
-    """What is asked of packs.
+    """How the user wants runs packed.
 
     Attributes:
-        widest: the most runs in one; None leaves it to memory and speed.
-        measure: whether layouts are measured: where it `pays`, `always` or `never`.
+        widest: the most runs in a pack; None leaves the width to the rule of thumb.
     """
 
     widest: int | None = None
-    measure: Literal["pays", "always", "never"] = "pays"
-
-    def kept_by(self, plan: PackPlan) -> bool:
-        """Is a pack that was planned earlier as asked for now?"""
-        if self.measure == "always":
-            return plan.chosen == "measured"
-        return self.widest is None or plan.width <= self.widest
 
 
 AUTO = Packing()
 
 
-def parse_packing(asked: str | int) -> Packing:
-    """What `--pack` says: `auto`, `measured`, `off`, or the most runs in a pack.
+def parse_packing(text: str | int) -> Packing:
+    """Parse `--pack`: `auto`, `off`, or the most runs in a pack.
 
     Raises:
-        UserError: it says something else.
+        UserError: it is something else.
     """
-    if asked == "auto":
+    if text == "auto":
         return AUTO
-    if asked == "measured":
-        return Packing(measure="always")
-    number = 1 if asked == "off" else int(asked) if str(asked).isascii() and str(asked).isdecimal() else 0
-    if number < 1 or isinstance(asked, bool):
-        remedy = "auto, measured, off, or the most runs in a pack, e.g. 8"
-        raise UserError(f"{asked!r} is no way to pack runs", path=("pack",), remedy=remedy)
-    return Packing(number, "never")
+    number = 1 if text == "off" else int(text) if str(text).isascii() and str(text).isdecimal() else 0
+    if number < 1 or isinstance(text, bool):
+        remedy = "Use auto, off, or the most runs in a pack, e.g. 8."
+        raise UserError(
+            f"`pack` must be auto, off or a number of at least 1, got {text!r}", path=("pack",), remedy=remedy
+        )
+    return Packing(number)
 
 
 @dataclass(frozen=True)
@@ -197,6 +115,11 @@ class Work:
         return max(1, memory_bytes() // (state + step)) * devices
 
 
+def structure_key(structure: ResolvedConfig) -> str:
+    """Return a key that is equal for configs that share a program."""
+    return json.dumps(to_data(structure), sort_keys=True)
+
+
 def group(runs: Sequence[RunSpec]) -> list[Group]:
     """Runs by structure, in order of first appearance.
 
@@ -212,53 +135,13 @@ def group(runs: Sequence[RunSpec]) -> list[Group]:
     ]
 
 
-Measure = Callable[[Work, Packing], Layout | None]
-"""Gives the fastest layout, None where it was not measured. See `train.calibrate`."""
-
-
-def plan_packs(
-    runs: Sequence[RunSpec],
-    sources: Iterable[Source],
-    earlier: Sequence[PackPlan] = (),
-    packing: Packing = AUTO,
-    measure: Measure = lambda work, packing: None,
-) -> list[PackPlan]:
-    """Packs for runs that have none yet.
-
-    Args:
-        sources: each run's prepared task.
-        earlier: the study's packs so far; what `precision: auto` meant for them it means for these.
-        packing: what the user asks for.
-    """
-    source_of = dict(zip((run.id for run in runs), sources, strict=True))
-    plans = []
-    for members in group(runs):
-        precision = members.runs[0].config.train.precision
-        if precision == "auto":
-            precision = earlier[0].precision if earlier else auto_precision()
-        work = Work(members, source_of[members.runs[0].id], precision)
-        work = replace(work, execution=decide(work.config, work.source, precision))
-        layout, chosen = choose(work, packing, measure)
-        if layout.divided:
-            work = replace(work, execution=partitionable(work.execution, work.config))
-        settings = {"precision": precision, "live": tuple(sorted(members.live)), "chosen": chosen, **asdict(layout)}
-        settings |= work.execution.told | {"platform": jax.default_backend()}
-        for start in range(0, len(members.runs), layout.width):
-            names = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
-            plans.append(PackPlan(id=pack_id(names), runs=names, **settings))
-    return plans
-
-
-def choose(work: Work, packing: Packing, measure: Measure) -> tuple[Layout, str]:
-    """A group's layout, and how it was chosen."""
+def choose(work: Work, packing: Packing) -> tuple[Layout, str]:
+    """Choose the layout of a group; return it with how it was chosen."""
     mesh = work.config.train.compute.mesh
     data, model = least_division(work) if mesh == "auto" else (mesh.data, mesh.model)
     if data * model > 1:
         return divided_layout(work, packing, data, model), "rule of thumb" if mesh == "auto" else "asked for"
-    if packing.measure == "never":
-        return rule_of_thumb(work, packing), "asked for"
-    measured = measure(work, packing)
-    return (measured, "measured") if measured else (rule_of_thumb(work, packing), "rule of thumb")
+    return rule_of_thumb(work, packing), "rule of thumb" if packing.widest is None else "asked for"
 
 
 def missing_memory(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
@@ -370,7 +253,3 @@ def spreads(there: int, runs: int = 1) -> list[int]:
 def auto_precision() -> str:
     """What `precision: auto` means on this device: bfloat16 on accelerators, float32 on a CPU."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
-
-
-def pack_id(names: Sequence[tuple[str, int, str]]) -> str:
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]

@@ -1,0 +1,91 @@
+"""A child process that answers lines of JSON, and the child's side of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+
+class ChildFailed(Exception):
+    """A child process ended without an answer, for another reason than too little memory."""
+
+
+def child_command(module: str) -> list[str]:
+    """Return the command that runs a module in a new process; files in the working folder hide no module (`-P`)."""
+    return [sys.executable, "-P", "-m", module]
+
+
+class Child:
+    """A child process that reads and answers lines of JSON.
+
+    Args:
+        command: starts it; see `child_command`.
+        request: its first line; None sends none.
+        environ: its environment; default: that of this process.
+
+    Attributes:
+        about: its answer to `request`.
+
+    Raises:
+        MemoryError: it ran out of memory, or was killed.
+        ChildFailed: it failed for another reason.
+    """
+
+    def __init__(
+        self, command: Sequence[str], request: dict[str, Any] | None = None, environ: Mapping[str, str] | None = None
+    ):
+        self.stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process runs)
+        # It has a session of its own: Ctrl-C reaches only the parent, which then ends its children.
+        self.process = subprocess.Popen(
+            command, text=True, start_new_session=True, env=environ,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
+        )  # fmt: skip
+        try:
+            self.about = {} if request is None else self.ask(request)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, line: Any) -> dict[str, Any]:
+        """Send a line and return the answer. Raises as the class."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(line) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            return json.loads(answer)
+        code = self.process.wait()
+        if code < 0:  # killed by the system for its memory, or by an allocator that failed
+            raise MemoryError(f"killed by {signal.Signals(-code).name}")
+        self.stderr.seek(0)
+        raise ChildFailed(f"the process ended with code {code}: {self.stderr.read()[-2000:]}")
+
+    def close(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.communicate()
+        self.stderr.close()
+
+
+def requests() -> Iterator[Any]:
+    """Yield the lines that the parent sends. The process ends with its parent, even in the middle of a compile."""
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield json.loads(lines.get())

@@ -1,0 +1,135 @@
+"""The plan of a pack: decided before its first step, stored, and kept, so that every resume computes the same bits."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+
+from taetpu.core.static_dynamic import split
+from taetpu.data.batches import Source
+from taetpu.nn.compute_options import Execution
+from taetpu.spec.resolved_study import RunSpec
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.train.compute import decide
+from taetpu.train.layout import AUTO, Layout, Packing, Work, auto_precision, choose, group, partitionable, structure_key
+
+RunKey = tuple[str, int, str]
+"""A run's arm, seed and ID."""
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """The runs of a pack and how they are computed. It never changes once the pack has begun.
+
+    Attributes:
+        id: the name of the pack's folder.
+        runs: its runs; a pack with fewer than `layout.width` is padded with copies of the first.
+        layout: how the program holds them.
+        compute: how their numbers are computed.
+        precision: of activations and products; a study that moves to another device keeps it.
+        live: fields traced though neutral in some runs (see `core.static_dynamic.split`).
+        chosen: how the layout was chosen: by `rule of thumb`, as `asked for`, or `measured` (earlier versions).
+        halved_from: the first planned width, where that ran out of memory.
+        platform: of the devices that it was planned for: cpu, gpu or tpu; "" in plans of earlier versions.
+    """
+
+    id: str
+    runs: tuple[RunKey, ...]
+    layout: Layout
+    compute: Execution
+    precision: str
+    live: tuple[str, ...] = ()
+    chosen: str = "rule of thumb"
+    halved_from: int | None = None
+    platform: str = ""
+
+    @property
+    def width(self) -> int:
+        return self.layout.width
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The plan as the study's `plan.json` holds it."""
+        flat = {name: value for name, value in vars(self).items() if name not in ("layout", "compute")}
+        return {**flat, **asdict(self.layout), **asdict(self.compute)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
+        """Load a plan from `plan.json`, of any version."""
+
+        def part(kind: Any) -> dict[str, Any]:
+            return {name: data[name] for name in kind.__dataclass_fields__ if name in data}
+
+        own = part(cls) | {"layout": Layout(**part(Layout)), "compute": Execution(**part(Execution))}
+        runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
+        return cls(**{**own, "live": tuple(data["live"]), "runs": runs})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the results of its runs record of it."""
+        layout, compute = asdict(self.layout), self.compute
+        divided = {name: layout[name] for name in ("data", "model")} if self.layout.divided else {}
+        halved = {} if self.halved_from is None else {"halved_from": self.halved_from}
+        return {
+            "id": self.id,
+            "width": self.layout.width,
+            "devices": self.layout.devices,
+            "unroll": compute.unroll,
+            "precision": self.precision,
+            "chosen": self.chosen,
+            **halved,
+            **divided,
+            **compute.told,
+        }
+
+    def program_key(self, config: ResolvedConfig) -> str:
+        """Return a key that is equal for packs that share a program; `config` is that of one of its runs."""
+        structure = structure_key(split(config, frozenset(self.live))[0])
+        return f"{self.layout} {self.precision} {self.compute} {structure}"
+
+    def respects(self, packing: Packing) -> bool:
+        """Return whether the pack is no wider than `packing` allows now."""
+        return packing.widest is None or self.width <= packing.widest
+
+    def halved(self, runs: Sequence[RunKey]) -> list["PackPlan"]:
+        """Plan packs of half the width for these of its runs, for when it runs out of memory."""
+        width = -(-self.width // 2)
+        devices = max(d for d in range(1, self.layout.devices + 1) if width % d == 0)
+        layout = replace(self.layout, width=width, devices=devices)
+        halves = [tuple(runs[start : start + width]) for start in range(0, len(runs), width)]
+        before = self.halved_from or self.width
+        return [replace(self, id=pack_id(half), runs=half, layout=layout, halved_from=before) for half in halves]
+
+
+def plan_packs(
+    runs: Sequence[RunSpec], sources: Iterable[Source], earlier: Sequence[PackPlan] = (), packing: Packing = AUTO
+) -> list[PackPlan]:
+    """Plan packs for runs that have none.
+
+    Args:
+        sources: the prepared task of each run.
+        earlier: the packs of the study so far; what `precision: auto` meant for them it means for these.
+    """
+    source_of = dict(zip((run.id for run in runs), sources, strict=True))
+    plans = []
+    for members in group(runs):
+        precision = members.runs[0].config.train.precision
+        if precision == "auto":
+            precision = earlier[0].precision if earlier else auto_precision()
+        work = Work(members, source_of[members.runs[0].id], precision)
+        work = replace(work, execution=decide(work.config, work.source, precision))
+        layout, chosen = choose(work, packing)
+        compute = partitionable(work.execution, work.config) if layout.divided else work.execution
+        live, platform = tuple(sorted(members.live)), jax.default_backend()
+        for start in range(0, len(members.runs), layout.width):
+            keys = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
+            plans.append(PackPlan(pack_id(keys), keys, layout, compute, precision, live, chosen, platform=platform))
+    return plans
+
+
+def pack_id(runs: Sequence[RunKey]) -> str:
+    """Return the ID of a pack: a hash of its runs."""
+    return hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:12]

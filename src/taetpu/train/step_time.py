@@ -1,0 +1,160 @@
+"""The time of a training step: measured on this machine, or remembered from what it trained before."""
+
+import hashlib
+import math
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from taetpu.core.config import to_data
+from taetpu.core.errors import UserError
+from taetpu.core.flags import flags
+from taetpu.core.identity import BESIDE
+from taetpu.core.runtime import cache_folder, cores
+from taetpu.core.static_dynamic import split
+from taetpu.data.batches import Source
+from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.spec.identity import canonical, plugin_sources
+from taetpu.spec.schema import ResolvedConfig
+from taetpu.store.backend import open_store
+from taetpu.store.documents import from_json, to_json
+from taetpu.train.layout import Layout, Work
+from taetpu.train.memory import memory_bytes
+from taetpu.train.pack import Program, stack_numbers
+
+FOLDER = "trained"  # of the cache
+DISPATCH = 0.3  # seconds of a dispatch: long enough that issuing it costs nothing
+WINDOW, WINDOWS = 1.0, 3  # seconds; the shortest step of all windows counts, since other work only adds time
+
+
+class Trial:
+    """A pack of copies of one run on the seeds 0, 1, 2 ..., compiled and ready to be timed.
+
+    Args:
+        live: see `train.pack_plan.PackPlan`.
+
+    Raises:
+        JaxRuntimeError: it does not fit into the device's memory.
+    """
+
+    def __init__(
+        self, config: ResolvedConfig, source: Source, layout: Layout, *,
+        live: frozenset[str], precision: str, execution: Execution = AS_BUILT,
+    ):  # fmt: skip
+        structure, numbers = split(config, live)
+        steps = config.train.total_steps(source.num_windows)
+        self.program = Program(structure, source, layout, steps=steps, precision=precision, execution=execution)
+        seeds = range(layout.width)
+        self.numbers = self.program.place(stack_numbers([numbers for _ in seeds]))
+        self.seeds = self.program.place(np.array(seeds, np.int32))
+        batch, chunk = config.train.batch_size, self.program.chunk
+        self.rows = np.stack([source.rows(seed, 0, chunk, batch) for seed in seeds])
+        self.state = self.program.init(self.numbers, self.seeds)
+        self.size = 1
+        self.train()  # compiles
+
+    def train(self) -> float:
+        """Take `size` steps; return the seconds that they took."""
+        began = time.perf_counter()
+        self.state, metrics = self.program.advance(
+            self.state, self.numbers, self.seeds, self.rows, np.int32(self.size), self.program.arrays
+        )
+        jax.block_until_ready(metrics)
+        return time.perf_counter() - began
+
+    def window(self, seconds: float) -> float:
+        """Train for about `seconds`; return the seconds per step."""
+        passed, steps = 0.0, 0
+        while passed < seconds:
+            duration = self.train()
+            passed, steps = passed + duration, steps + self.size
+            self.size = min(self.next_size(duration), self.program.chunk)
+        return passed / steps
+
+    def next_size(self, duration: float) -> int:
+        """Return the steps of the next dispatch after one of `duration` seconds."""
+        return max(1, int(self.size * DISPATCH / duration))
+
+
+def measure_step(work: Work, layout: Layout) -> float:
+    """Return the seconds of a step of a pack, measured now."""
+    trial = Trial(
+        work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
+    )
+    return min(trial.window(WINDOW) for _ in range(WINDOWS))
+
+
+def remembered_step(work: Work, layout: Layout) -> float | None:
+    """Return the seconds of a step of a pack as this machine trained one before, or None."""
+    return _read(_key(work)).get(layout)
+
+
+def remember_step(work: Work, layout: Layout, seconds: float) -> None:
+    """Keep the seconds of a step of a pack in the cache folder, for the forecasts of later studies."""
+    key = _key(work)
+    steps = _read(key) | {layout: seconds}
+    entries = [{**asdict(layout), "seconds": seconds} for layout, seconds in steps.items()]
+    with suppress(UserError):  # a cache that cannot be written costs time, not the study
+        open_store(cache_folder()).write(key, to_json({**_identity(work), "layouts": entries}), replace=True)
+
+
+def _read(key: str) -> dict[Layout, float]:
+    store = open_store(cache_folder())
+    try:
+        data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
+        steps = {Layout(entry["width"], entry["devices"]): entry["seconds"] for entry in data["layouts"]}
+        return {layout: seconds for layout, seconds in steps.items() if math.isfinite(seconds)}
+    except (UserError, KeyError, TypeError):  # damaged, or of another version: it is overwritten
+        return {}
+
+
+def _key(work: Work) -> str:
+    return f"{FOLDER}/{short_hash(_identity(work))}.json"
+
+
+def _identity(work: Work) -> dict[str, Any]:
+    """What the time of a step depends on besides the layout: the machine and the program."""
+    config = to_data(split(work.config, work.group.live)[0])
+    train = {k: v for k, v in config["train"].items() if k not in (*BESIDE, "steps", "epochs", "loss_bound")}
+    task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
+    program = {"task": task, "model": config["model"], "train": train, "precision": work.precision}
+    return {
+        "machine": machine(),
+        "program": program | work.execution.told,
+        "plugins": plugin_sources(work.config),
+        "vocab": work.source.vocab_size,
+        "seq_len": work.source.seq_len,
+    }
+
+
+def short_hash(data: Mapping[str, Any]) -> str:
+    """Return a file name for plain data."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def machine() -> dict[str, Any]:
+    """Return what the speed of a program depends on besides the program."""
+    return {
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "devices": [device.device_kind for device in jax.local_devices()],
+        "jaxlib": version("jaxlib"),
+        "memory": round(memory_bytes() / 2**30),
+        **flags(),
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
