@@ -9,6 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 from jaxtyping import Array, Float
 
 from taetpu.core.config import components
@@ -56,6 +57,7 @@ class Stack(eqx.Module):
     size: int = eqx.field(static=True)
     unroll: int = eqx.field(static=True, default=1)
     remat: str = eqx.field(static=True, default="none")  # see `REMAT`
+    sharding: Sharding | None = eqx.field(static=True, default=None)  # of the residual stream, `(batch, seq, dim)`
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         layers = range(self.start, self.start + self.size)
@@ -65,17 +67,23 @@ class Stack(eqx.Module):
         def layer(x: Array, number: Array, arrays: Any) -> Array:
             block = eqx.combine(arrays, static)
             key = None if ctx.key is None else named(ctx.key, "layers", number)
-            return block(x, replace(ctx, layer=number, key=key))
+            return self.constrain(block(x, replace(ctx, layer=number, key=key)))
 
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, Reads]:
             number, arrays = inputs
-            # In a loop, nothing could compute the same once for both passes; in the open, XLA has to be kept from it.
+            # Inside a scan XLA cannot CSE the forward pass with its recomputation; unrolled, `prevent_cse` is needed.
             kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
             return kept(number, x, number, arrays)
 
-        x, reads = jax.lax.scan(body, x, (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass)
+        x, reads = jax.lax.scan(
+            body, self.constrain(x), (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass
+        )
         note(reads, layers)
         return x
+
+    def constrain(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
+        """Pin the residual stream to its sharding, if it has one."""
+        return x if self.sharding is None else jax.lax.with_sharding_constraint(x, self.sharding)
 
     @property
     def layers_a_pass(self) -> int:

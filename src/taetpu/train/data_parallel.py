@@ -1,64 +1,48 @@
-"""How the work on one run's batch is divided over devices: not at all, by hand, or by XLA's partitioner.
+"""How devices share the batch of one run: not at all, under `shard_map`, or by XLA's partitioner.
 
-A step is written once; it asks its division which part of a batch it works on, and what to do with sums over one.
+The training step is written once; it asks its division for its part of a batch and for sums over the whole batch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.sites import Edit, capture
 from taetpu.data.batches import Batch
+from taetpu.nn.lm import LM
 from taetpu.train.sharding import DATA, shardings
 
 Forward = Callable[..., Any]
 
 
-class Division(Protocol):
-    """What a step asks."""
-
-    def own(self, batch: Batch) -> Batch:
-        """The part of a batch, or of a microbatch, that this device works on."""
-        ...
-
-    def forward(self, compute: Forward) -> Forward:
-        """What calls the model on such a part."""
-        ...
-
-    def total(self, tree: Any) -> Any:
-        """Sums over a batch, of what each device has summed over its part; gradients are among them."""
-        ...
-
-    def joined(self, tree: Any) -> Any:
-        """What was found for each sequence, `(batches, batch)`, of what each device found for its part."""
-        ...
-
-
 class Whole:
-    """One device has all of a run."""
+    """A run on one device; also the interface of the other divisions."""
 
     def own(self, batch: Batch) -> Batch:
+        """Return the part of a batch, or of a microbatch, that this device works on."""
         return batch
 
     def forward(self, compute: Forward) -> Forward:
+        """Wrap a function whose first argument is the model and that works on such a part."""
         return compute
 
     def total(self, tree: Any) -> Any:
+        """Sum over the batch what each device summed over its part; gradients are among it."""
         return tree
 
     def joined(self, tree: Any) -> Any:
+        """Gather what each device computed for its sequences, `(batches, batch)`."""
         return tree
 
 
 @dataclass(frozen=True)
-class ByHand(Whole):
-    """Devices of the mesh axis `DATA` each take a part of the batch and have all else: fast for small models.
+class Manual(Whole):
+    """Devices of the mesh axis `DATA` that each take a part of the batch and replicate the rest: fast for small models.
 
-    To be called under a `shard_map` that is manual over this axis.
+    Its methods are called under a `shard_map` that is manual over this axis.
     """
 
     devices: int
@@ -79,10 +63,10 @@ class ByHand(Whole):
 
 @dataclass(frozen=True)
 class Partitioned(Whole):
-    """XLA divides everything, parameters too, as `train.sharding` says where arrays lie.
+    """Devices among which XLA divides a run, parameters too, by the shardings of `train.sharding`.
 
-    What a step computes is written as if one device had it all. The batch, and the stream of every layer, are pinned to
-    `DATA`: left to itself XLA might follow the parameters instead, and add up parts of every product.
+    The step is written as if one device held the run. The batch and the residual stream are constrained to `DATA`:
+    otherwise XLA might follow the parameters' shardings and all-reduce parts of every product.
     """
 
     mesh: Mesh
@@ -91,18 +75,23 @@ class Partitioned(Whole):
         return jax.tree.map(self.by_sequence, batch)
 
     def forward(self, compute: Forward) -> Forward:
-        def pinned(*args: Any, **options: Any) -> Any:
-            edits = [Edit(site, lambda x, _: self.by_sequence(x)) for site in ("embed", "residual")]
-            return capture(lambda: compute(*args, **options), edits=edits)()[0]
+        def constrained(model: LM, *args: Any, **options: Any) -> Any:
+            stacks = tuple(replace(stack, sharding=self.sequences) for stack in model.stacks)
+            return compute(replace(model, stacks=stacks), *args, **options)
 
-        return pinned
+        return constrained
 
     def total(self, tree: Any) -> Any:
         return jax.lax.with_sharding_constraint(tree, shardings(tree, self.mesh))
 
     def by_sequence(self, x: jax.Array) -> jax.Array:
         """An array whose first axis counts sequences, divided along it."""
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(DATA)))
+        return jax.lax.with_sharding_constraint(x, self.sequences)
+
+    @property
+    def sequences(self) -> NamedSharding:
+        """The sharding of arrays whose first axis counts sequences."""
+        return NamedSharding(self.mesh, PartitionSpec(DATA))
 
 
 WHOLE = Whole()

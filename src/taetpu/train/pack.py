@@ -24,7 +24,7 @@ from taetpu.data.batches import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.embedding import check_tokens
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.data_parallel import WHOLE, ByHand, Division, Partitioned
+from taetpu.train.data_parallel import WHOLE, Manual, Partitioned, Whole
 from taetpu.train.device_capabilities import Place, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.sample import continue_tokens
@@ -36,7 +36,7 @@ SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
 
-def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Division]:
+def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Whole]:
     """Return the first `layout.devices` devices along the axes `(run, data, model)`, and how they share one run.
 
     Where there are fewer runs than devices, several devices share the batch of each run.
@@ -58,7 +58,7 @@ def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Di
     mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
     if layout.divided:
         return mesh, Partitioned(mesh)
-    return mesh, ByHand(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
+    return mesh, Manual(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
 
 class Shapes(NamedTuple):

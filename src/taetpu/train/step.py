@@ -23,7 +23,7 @@ from taetpu.optim.loss import predictions
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
-from taetpu.train.data_parallel import WHOLE, Division
+from taetpu.train.data_parallel import WHOLE, Whole
 
 Scalar = Float[Array, ""]
 
@@ -74,7 +74,7 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
 
 def update(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Division = WHOLE,
+    *, steps: int, dtype: Any, division: Whole = WHOLE,
 ) -> Update:  # fmt: skip
     """The next update. The batch is a function of (seed, step) alone, and so is every random number.
 
@@ -105,7 +105,7 @@ def clip(grads: Any, bound: Any) -> Any:
 
 def train_step(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Division = WHOLE,
+    *, steps: int, dtype: Any, division: Whole = WHOLE,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
     """One update taken, and the metrics of every step. `division` as in `update`."""
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
@@ -126,7 +126,7 @@ def train_step(
 
 def observe(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Division = WHOLE,
+    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Whole = WHOLE,
 ) -> dict[str, Scalar]:  # fmt: skip
     """What `metrics` measure of the next update, without taking it: `{"name/part": value}`.
 
@@ -178,7 +178,7 @@ def gradients(
     train: TrainConfig,
     now: Moment,
     dtype: Any,
-    division: Division,
+    division: Whole,
 ) -> tuple[Any, dict[str, Scalar]]:
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
@@ -213,7 +213,7 @@ def part_key(key: Key, number: Any) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
+    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Whole = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
     """Sums of each sequence of an evaluation set (see `optim.loss.positions`).
 
