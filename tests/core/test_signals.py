@@ -3,11 +3,10 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
-from taetpu.core.signals import AGAIN, held, listening
+from taetpu.core.signals import held, listening
 
 
 def press():
@@ -34,38 +33,6 @@ class Dropped:
 
     def __del__(self):
         press()
-
-
-def test_one_that_python_itself_drops_is_raised_soon_after_and_not_told(capfd):
-    dropped, waited = Dropped(), []
-
-    def work():
-        nonlocal dropped
-        with listening():
-            dropped = None
-            waited.append("not at once")
-            time.sleep(20)
-
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert waited
-    assert time.monotonic() - began < 10
-    assert capfd.readouterr().err == ""
-
-
-def test_one_that_was_answered_is_not_raised_again():
-    dropped = Dropped()
-
-    def work():
-        nonlocal dropped
-        with listening() as check:
-            dropped = None
-            check()
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    time.sleep(5 * AGAIN)  # a second one would end this test
 
 
 def test_a_held_interrupt_waits_for_the_end_of_the_block():

@@ -1,15 +1,10 @@
-"""Ctrl-C, heard even where a library swallows the exception that it raises, and held back where it would do harm; and
-SIGTERM, on which a machine that is taken away leaves a moment to write things down.
-"""
+"""Ctrl-C, which waits while it would do harm, and SIGTERM, which announces that the machine is preempted."""
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-AGAIN = 0.02  # seconds after which a dropped Ctrl-C is raised once more
 
 
 class Pressed(KeyboardInterrupt):
@@ -27,41 +22,22 @@ def pressed(error: BaseException) -> bool:
 
 @contextmanager
 def listening() -> Iterator[Callable[[], None]]:
-    """Ctrl-C raises `Pressed` at once; soon after if that was dropped; else at the next call of what this
-    gives.
+    """Raise `Pressed` on Ctrl-C, at once and again at each later call of the function that this yields.
 
-    An exception that is raised in a callback of the garbage collector (jax has one) Python drops: it says so on stderr
-    and goes on as if nothing had been pressed.
+    Python drops an exception that is raised in a callback of the garbage collector, of which jax has one.
     """
-    heard, answered, main = threading.Event(), threading.Event(), threading.get_ident()
-    hook = sys.unraisablehook
+    pressed_once = threading.Event()
 
     def note(number: int, frame: Any) -> None:
-        heard.set()
+        pressed_once.set()
         raise Pressed
 
     def check() -> None:
-        if heard.is_set():
-            answered.set()
+        if pressed_once.is_set():
             raise Pressed
 
-    def again() -> None:
-        if not answered.is_set():
-            signal.pthread_kill(main, signal.SIGINT)
-
-    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt):  # what is raised here, too, would be dropped
-            threading.Timer(AGAIN, again).start()
-        else:
-            hook(unraisable)
-
-    sys.unraisablehook = tell
-    try:
-        with _handler(note):
-            yield check
-    finally:
-        answered.set()
-        sys.unraisablehook = hook
+    with _handler(note):
+        yield check
 
 
 class _Note:

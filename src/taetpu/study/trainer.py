@@ -24,6 +24,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
 from taetpu.study.pack_store import begun, halve, killed_for_memory, members, planned, unfinished
 from taetpu.train.callbacks import Watcher
+from taetpu.train.evaluator import Evaluator
 from taetpu.train.forecast import Forecast
 from taetpu.train.layout import Group, Packing, Work
 from taetpu.train.memory import out_of_memory
@@ -31,6 +32,7 @@ from taetpu.train.pack import Program
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.profile import OFF, Tracing
 from taetpu.train.readback import NotReproduced
+from taetpu.train.results import ResultWriter
 from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
 
@@ -223,9 +225,9 @@ class Packs:
             self.note_flags(plan)
             with begun(self.folder, plan):
                 program = self.program_for(plan)
-                PackTrainer(
-                    plan, program, runs, folders, self.folder, self.watcher, environment(), self.sample, profile
-                ).run()
+                writer = ResultWriter(plan, program, runs, folders, self.folder.store, environment())
+                evaluator = Evaluator(program, runs, self.sample)
+                PackTrainer(plan, program, runs, self.folder, writer, evaluator, self.watcher, profile).run()
         except UserError:
             raise
         except NotReproduced as error:  # every process has found the same

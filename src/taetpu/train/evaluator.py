@@ -1,0 +1,85 @@
+"""The evaluation of a pack's models: a sample of the validation split in training, whole splits at the end."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from taetpu.core.distributed import fetched
+from taetpu.data.batches import evaluation_order
+from taetpu.nn.lm import LM
+from taetpu.spec.evaluation import Sample
+from taetpu.spec.resolved_study import RunSpec
+from taetpu.store.metrics import SAMPLED
+from taetpu.train.metric_buffer import measured
+from taetpu.train.pack import Program
+
+Sums = dict[str, Float[np.ndarray, "run sequence"]]
+"""Sums over the positions of each sequence, by name: `nll`, `correct`, `weight`."""
+
+
+class Evaluator:
+    """Evaluates the runs of one pack.
+
+    Args:
+        sample: the part of the validation split that is evaluated in training.
+
+    Attributes:
+        sampled: the windows of that part.
+        val_windows: the windows of the validation split; 0 where the task has none.
+        windows: the evaluation set of each split on the pack's devices, by split.
+        sums: of the last whole evaluation of each split, in the split's own order.
+        first_batch: the part of `sums` that the first batch of `windows` gave.
+        seconds_per_token: of the last evaluation; NaN until one ran without compiling.
+    """
+
+    def __init__(self, program: Program, runs: Sequence[RunSpec], sample: Sample):
+        self.program, self.runs = program, runs
+        val = program.source.evaluation("val")
+        self.val_windows = 0 if val is None else len(val.tokens)
+        self.sampled = sample.among(self.val_windows) if val is not None else 0
+        self.windows = {name: program.evaluation_set(name, self.sampled) for name in ("val", "test")}
+        self.sums: dict[str, Sums] = {}
+        self.first_batch: dict[str, Sums] = {}
+        self.seconds_per_token = math.nan
+        self.compiled: set[str] = set()
+
+    def evaluate(self, models: LM, split: str, *, whole: bool = True) -> list[dict[str, float]]:
+        """Return the metrics of each place of the pack; empty where the task has no such split.
+
+        Args:
+            models: with a leading run axis.
+            split: `val`, of which the sample is measured as well, or `test`.
+            whole: evaluate the whole split, not the sample alone.
+        """
+        width, windows, data = self.program.width, self.windows[split], self.program.source.evaluation(split)
+        if windows is None or data is None:
+            return [{}] * width
+        began, (_, size, length) = time.monotonic(), windows.tokens.shape
+        order = evaluation_order(len(data.tokens))
+        count = -(-(len(order) if whole else self.sampled) // size)
+        sums = self.program.evaluated(models, windows, count)
+        if split in self.compiled:
+            self.seconds_per_token = (time.monotonic() - began) / (count * size * length * width)
+        self.compiled.add(split)
+        sampled = {name: values[:, : self.sampled] for name, values in sums.items()}
+        metrics = measured(sampled, SAMPLED, data) if split == "val" else [{}] * width
+        if whole:
+            self.sums[split] = {name: values[:, np.argsort(order)] for name, values in sums.items()}
+            self.first_batch[split] = {name: values[:, :size] for name, values in sums.items()}
+            metrics = [a | b for a, b in zip(measured(self.sums[split], split, data), metrics, strict=True)]
+        return metrics
+
+    def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
+        """Continue the task's prompt with the first run of every arm; return the texts by place in the pack."""
+        config = self.runs[0].config
+        if config.train.sample is None or not config.task.causal:
+            return {}
+        source: Any = self.program.source
+        tokens = fetched(self.program.sample(models, seeds, np.int32(step), source.prompt()))
+        first = {run.arm: place for place, run in reversed(list(enumerate(self.runs)))}
+        return {place: source.show(tokens[place]) for place in sorted(first.values())}

@@ -1,0 +1,135 @@
+"""What training writes into the folders of a pack's runs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from taetpu.spec.resolved_study import RunSpec
+from taetpu.store.backend import Store, at_once
+from taetpu.store.runs import RunFolder
+from taetpu.train.count import num_params
+from taetpu.train.evaluator import Evaluator
+from taetpu.train.flops import training_flops_per_token
+from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
+from taetpu.train.metric_buffer import Points, blocks
+from taetpu.train.pack import Program
+from taetpu.train.pack_plan import PackPlan
+
+Files = Mapping[str, bytes]
+
+
+@dataclass
+class ResultWriter:
+    """Writes the metrics, models and results of a pack's runs.
+
+    Runs that have a result, because a process was killed while it wrote those of the pack, are trained along and left
+    as they are.
+
+    Args:
+        runs, folders: the pack's runs and their folders.
+        store: the one that holds the folders.
+        environment: the versions and devices that each result records.
+    """
+
+    plan: PackPlan
+    program: Program
+    runs: Sequence[RunSpec]
+    folders: Sequence[RunFolder]
+    store: Store
+    environment: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.open = {i: folder for i, folder in enumerate(self.folders) if folder.status() != "done"}
+        self.facts = dict(self.program.source.facts)
+
+    def truncate(self, step: int) -> None:
+        """Drop what was logged after a step; training writes it again, the same."""
+        for folder in self.open.values():
+            folder.truncate(step)
+
+    def digests(self) -> dict[str, Any]:
+        """Return the digests of the stored files of each open run, by its key."""
+        return {folder.key: folder.digests() for folder in self.open.values()}
+
+    def verify(self, about: Mapping[str, Any]) -> None:
+        """Raise `Damaged` unless the files of the runs are those that a checkpoint was written after."""
+        for folder in self.open.values():
+            if folder.key in about.get("runs", {}):
+                folder.verify_files(about["runs"][folder.key])
+            else:  # of an earlier version
+                folder.metrics()
+
+    def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
+        """Append the points measured from `start` to `end`, and wall times, to each run's metrics."""
+        at_end = {name: ([end], [value]) for name, value in times.items()}
+        at_once(self.store, (partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
+
+    def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
+        """Write the sampled texts of a step, by place in the pack."""
+        for place, text in texts.items():
+            self.folders[place].write_sample(step, text)
+
+    def write_checkpoints(self, step: int, models: Mapping[int, Files]) -> None:
+        """Write the models of a step that the study keeps."""
+        for place, files in models.items():
+            self.open[place].write_checkpoint(step, files)
+
+    def write_models(self, models: Mapping[int, Files]) -> None:
+        """Write the final models."""
+        at_once(self.store, (partial(self.open[place].write_model, files) for place, files in models.items()))
+
+    def read_models(self) -> dict[int, Files]:
+        """Read the final models back from the store."""
+        return {place: folder.read_model() for place, folder in self.open.items()}
+
+    def finish(
+        self, places: Sequence[int], evaluator: Evaluator, test: Sequence[Any], diverged: Int[np.ndarray, " run"]
+    ) -> None:
+        """Write the results of the runs at these places.
+
+        Args:
+            test: the metrics of each place on the test split.
+            diverged: the step at which each place diverged; below 0 for those that did not.
+        """
+        finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
+        at_once(self.store, finish)
+
+    def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
+        """Write one run's evaluation, then its result, which alone makes it done."""
+        run, folder, source = self.runs[place], self.open[place], self.program.source
+        folder.write_evaluation(
+            {f"{split}/{name}": blocks(values[place]) for split, sums in evaluator.sums.items()
+             for name, values in sums.items()}
+        )  # fmt: skip
+        spent = cost(self.program, run, self.program.steps)
+        series = folder.metrics()
+        observed = {*spent, *(name for name in series if name.split("/")[0] in run.config.train.metrics)}
+        last = {name: float(s.value[-1]) for name, s in series.items() if name not in observed}
+        bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
+        memory = state_bytes(run.config, source)
+        memory += step_bytes(run.config, source, self.plan.compute, self.plan.precision)
+        folder.finish(
+            {
+                "outcome": "diverged" if bad else "finished",
+                "diverged_at": diverged if diverged >= 0 else None,
+                "steps": self.program.steps,
+                "metrics": {**last, **test},
+                "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
+                "params": num_params(run.config.model, source.vocab_size, source.seq_len),
+                "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
+                **spent,
+                "pack": self.plan.facts,
+                "environment": {**self.environment, "data": self.facts},
+            }
+        )
+
+
+def cost(program: Program, run: RunSpec, step: int) -> dict[str, float]:
+    """Return the tokens that a run has seen after `step` steps, and the training FLOPs they took."""
+    tokens = step * run.config.train.batch_size * program.source.seq_len
+    return {"tokens": tokens, "flops": tokens * training_flops_per_token(run.config, program.source)}
