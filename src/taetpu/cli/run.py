@@ -163,11 +163,32 @@ def run(
     if coordinator is not None and profile:
         remedy = "leave it out, or profile a pack in one process"
         raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
-    with started(study, root, xla_flags, libtpu_args, dump):
-        from taetpu.core.distributed import Cluster, is_first, joined
+    from taetpu.core.distributed import Cluster, joined
 
-        with joined(Cluster(coordinator, processes, process) if coordinator else None):
-            train_study(study, sets or [], root, how, as_json, silent=coordinator is not None and not is_first())
+    with started(study, root, xla_flags, libtpu_args, dump):
+        cluster = Cluster(coordinator, processes, process) if coordinator else None
+        with joined(cluster):
+            if cluster is None:
+                train_study(study, sets or [], root, how, as_json)
+                return
+            code = _train_together(study, sets or [], root, how, as_json)
+        raise typer.Exit(code)
+
+
+def _train_together(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> int:
+    """Train a study in several processes, of which this is one; return the exit code."""
+    from taetpu.core.distributed import in_every_process, is_primary
+    from taetpu.spec.loading import load_study
+    from taetpu.store.backend import default_root, open_store
+    from taetpu.store.study import StudyFolder
+    from taetpu.train.follower import follow, leading
+
+    study = in_every_process(lambda: load_study(file, sets))
+    if not is_primary():
+        return follow(StudyFolder(open_store(default_root(root)), study.name), study.sources)
+    with leading():
+        train_study(file, sets, root, how, as_json)
+    return 0
 
 
 def _check_shard(shard: str | None, no_wait: bool, on: str | None, coordinator: str | None) -> None:
@@ -264,13 +285,8 @@ def demo(root: Root = None) -> None:
         train_study(file, [], root, {}, False)
 
 
-def train_study(
-    file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool, silent: bool = False
-) -> None:
-    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`.
-
-    `silent` prints nothing but errors.
-    """
+def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, Any], as_json: bool) -> None:
+    """Run a study file to its report, with progress, and print the verdicts; jax must be `started`."""
     from rich.console import Console
 
     from taetpu.core.errors import Failed
@@ -279,16 +295,16 @@ def train_study(
     from taetpu.study.shards import SharesLeft
 
     try:
-        with StudyProgress(Console(stderr=True, quiet=silent)) as progress:
+        with StudyProgress(Console(stderr=True)) as progress:
             outcome = run_file(file, sets, root=root, watcher=progress, **how)
     except SharesLeft as left:
         typer.echo(str(left), err=True)
         raise typer.Exit(left.exit_code) from None
-    if as_json and not silent:
+    if as_json:
         show_json(outcome.results)
-    elif not silent:
+    else:
         show(outcome.results, outcome.report)
-    if how.get("profile") and not progress.runs and not silent:
+    if how.get("profile") and not progress.runs:
         typer.echo("nothing was left to train, so that nothing was traced", err=True)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from taetpu.core.distributed import agreed
 from taetpu.core.errors import UserError
 from taetpu.stats.bound import mislabelled
 from taetpu.stats.intact import damage, refuse
@@ -29,7 +28,7 @@ def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
     Raises:
         UserError: a run that is done is damaged, and `retrain` is not set.
     """
-    for place, problem, moved in agreed(lambda: _checked(folder, retrain)):
+    for place, problem, moved in _checked(folder, retrain):
         watcher.damaged(place, problem, moved)
 
 

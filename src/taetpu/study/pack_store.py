@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from taetpu.core.distributed import agreed, several
-from taetpu.core.errors import UserError
 from taetpu.core.loading import load
 from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.spec.schema import ResolvedConfig
@@ -38,8 +36,7 @@ def plan_new(study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing:
     """All packs of a study, with new ones for some runs, as they are fastest on this process's devices."""
     old = stored_plans(folder)
     sources = [study.sources.of(run.config) for run in new]
-    found = agreed(lambda: [plan.data for plan in plan_packs(new, sources, old, packing)])
-    plans = [*old, *map(PackPlan.from_data, found)]
+    plans = [*old, *plan_packs(new, sources, old, packing)]
     write_plans(folder, plans)
     return plans
 
@@ -82,19 +79,13 @@ def halve(folder: StudyFolder, plans: Sequence[PackPlan]) -> list[PackPlan]:
 @contextmanager
 def begun(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
     """Leave a mark while a pack is trained, which outlives a process that is killed in the middle of it."""
-    now = agreed(oom_kills)
+    now = oom_kills()
     if now is not None:
         folder.mark_pack(plan.id, {"boot": now[0], "oom_kills": now[1]})
     try:
         yield
-    except Exception as error:
-        if not several() or isinstance(error, UserError):  # else the other processes may not hear of it
-            folder.unmark_pack(plan.id)
-        raise
-    except BaseException:
+    finally:
         folder.unmark_pack(plan.id)
-        raise
-    folder.unmark_pack(plan.id)
 
 
 def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
@@ -103,7 +94,7 @@ def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
     Whom the system killed is not ours to see. But it counts how often it did so, and a mark that is still there says
     that the process did not end by itself.
     """
-    mark, now = folder.pack_mark(plan.id), agreed(oom_kills)
+    mark, now = folder.pack_mark(plan.id), oom_kills()
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
         return False
     return not any(folder.run(*names).measured() for names in plan.runs)

@@ -1,17 +1,14 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.distributed import agreed, is_first, several, together
 from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.report.notebook import html
-from taetpu.spec.identity import canonical
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import RunSpec, Study, check_frozen
 from taetpu.spec.schema import MAX_SEED
@@ -23,7 +20,6 @@ from taetpu.study.damaged import check_runs
 from taetpu.study.freeze import freeze
 from taetpu.study.on_ray import RayDriver, connected, refuse_accelerator, shared_root
 from taetpu.study.pack_store import stored_plans
-from taetpu.study.primary_store import Together
 from taetpu.study.replicate import Audit
 from taetpu.study.reuse import adopt, sample, studies_at
 from taetpu.study.shards import ShardWorker, parse_shard
@@ -140,22 +136,6 @@ def run(
     return run_study(study, folder, watcher, options, ShardWorker(folder, share, watcher, staged, wait))
 
 
-def shared(study: Study, folder: StudyFolder) -> StudyFolder:
-    """A study's folder as several processes use it, if there are several.
-
-    Raises:
-        UserError: they have not read the same study.
-    """
-    if not several():
-        return folder
-    own = canonical([run.id for run in study.runs()])
-    other, _ = together(agreed(lambda: own) != own)
-    if other:
-        problem = "the processes do not train the same runs: their study files, data or versions differ"
-        raise UserError(problem, file=study.document.file, remedy="the same files on every host")
-    return StudyFolder(Together(folder.store), folder.name)
-
-
 def parse_audit(share: float) -> float:
     """The share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
     if 0 <= share <= 1:
@@ -176,7 +156,7 @@ def run_study(
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
     Args:
-        crew: who trains; default: this process alone (or the processes of one JAX cluster together).
+        crew: who trains; default: this process, with those of its JAX cluster.
 
     Raises:
         UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
@@ -189,15 +169,14 @@ def run_study(
         remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
         raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
     for root in options.reuse:
-        agreed(lambda root=root: bool(studies_at(root)))  # a misspelt one is told before anything is stored
-    agreed(lambda: refuse_another(study, folder))  # before arms are proved, which may take long
+        studies_at(root)  # raises for a misspelt one, before anything is stored
+    refuse_another(study, folder)  # before arms are proved, which may take long
     cluster = crew if isinstance(crew, RayDriver) else None
     study, _ = proved(study, elsewhere=cluster and cluster.place)
     if cluster is None:
-        agreed(lambda: refuse_too_large(study, folder))
-    own, folder = folder, shared(study, folder)
+        refuse_too_large(study, folder)
     crew = crew or Alone(folder)
-    with crew.claimed(), tracked(study, own, watcher, crew.tracks) if is_first() else nullcontext(Watcher()) as watcher:
+    with crew.claimed(), tracked(study, folder, watcher, crew.tracks) as watcher:
         check_runs(folder, options.retrain_damaged, watcher)
         watcher.compared(study.measure.primary)
         study = in_equal_time(study, folder, watcher, cluster and cluster.step_seconds)
@@ -246,10 +225,10 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
         refuted = crew.prove(sampled, taken, options.packing)
     else:
         refuted = Audit(study, folder, watcher, options.packing).prove(sampled, taken)
-    results = agreed(lambda: analyse(folder))
+    results = analyse(folder)
     if not failed:
-        agreed(folder.delete_claims)
-    return Outcome(results, agreed(lambda: build(folder)), failed, refuted, folder.where)
+        folder.delete_claims()
+    return Outcome(results, build(folder), failed, refuted, folder.where)
 
 
 def obtained(
@@ -261,9 +240,7 @@ def obtained(
         if isinstance(crew, ShardWorker)
         else set[str]()
     )
-    names = agreed(lambda: [run.id for run in adopt(study, folder, options.reuse, others)])
-    taken = [run for run in study.runs() if run.id in names]
-    return taken, crew.train(study, watcher, options.packing, options.profile)
+    return adopt(study, folder, options.reuse, others), crew.train(study, watcher, options.packing, options.profile)
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from functools import cache
 
 import jax
 
-from taetpu.core.distributed import several
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import active
 from taetpu.spec.resolved_study import Study
@@ -47,10 +46,6 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     Raises:
         UserError: it cannot be measured.
     """
-    if several():
-        problem = "how long a step takes cannot be measured by several processes together"
-        remedy = "run the study in one process first, which keeps what it measures; or match: flops"
-        raise study.document.located(UserError(problem, path=("match",), remedy=remedy))
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.of(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
@@ -59,6 +54,8 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     layout = rule_of_thumb(work, AUTO)
     try:
         return measure_step(work, layout) / layout.width
+    except UserError as error:
+        raise study.document.located(error.at("match")) from None
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not out_of_memory(error):
             raise

@@ -1,21 +1,16 @@
 """Training what is missing of a study, pack by pack."""
 
 import math
-import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
-import jax
-
-from taetpu.core.distributed import Parted, agreed, is_first, several
+from taetpu.core.distributed import PeerFailed, Separated
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
-from taetpu.core.static_dynamic import split
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources, Study
 from taetpu.store.names import Held
@@ -28,11 +23,11 @@ from taetpu.train.evaluator import Evaluator
 from taetpu.train.forecast import Forecast
 from taetpu.train.layout import Group, Packing, Work
 from taetpu.train.memory import out_of_memory
-from taetpu.train.pack import Program
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.profile import OFF, Tracing
+from taetpu.train.program_cache import ProgramCache
 from taetpu.train.readback import NotReproduced
-from taetpu.train.results import ResultWriter
+from taetpu.train.results import ResultWriter, environment
 from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
 
@@ -43,23 +38,6 @@ class Failure:
 
     runs: tuple[RunSpec, ...]
     error: Exception
-
-
-def environment() -> dict[str, Any]:
-    """What the runs are trained with; it goes with every result."""
-    device = jax.devices()[0]
-    names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
-    processes = {"processes": jax.process_count()} if several() else {}
-    return {
-        **processes,
-        "device": device.device_kind,
-        "platform": device.platform,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
-        **flags(),
-        "versions": {name: version(name) for name in names},
-    }
 
 
 class Crew(Protocol):
@@ -94,7 +72,7 @@ class Alone:
             Held: other processes train packs of the study.
         """
         with self.folder.claim():
-            agreed(lambda: refuse_workers(self.folder))
+            refuse_workers(self.folder)
             yield
 
     def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
@@ -209,7 +187,7 @@ class Packs:
     wanted: dict[str, RunSpec]
     sample: Sample
     profile: int = 0
-    programs: dict[str, Program] = field(default_factory=dict)
+    programs: ProgramCache = field(default_factory=ProgramCache)
 
     def members(self, plan: PackPlan) -> list[RunSpec]:
         return members(self.folder, plan, self.wanted)
@@ -224,20 +202,15 @@ class Packs:
         try:
             self.note_flags(plan)
             with begun(self.folder, plan):
-                program = self.program_for(plan)
+                program = self.programs.get(plan, runs[0].config, self.sources.of(runs[0].config))
                 writer = ResultWriter(plan, program, runs, folders, self.folder.store, environment())
                 evaluator = Evaluator(program, runs, self.sample)
                 PackTrainer(plan, program, runs, self.folder, writer, evaluator, self.watcher, profile).run()
-        except UserError:
+        except (UserError, PeerFailed, Separated):
             raise
-        except NotReproduced as error:  # every process has found the same
+        except NotReproduced as error:
             return error
         except Exception as error:
-            if several():  # the others may be in the middle of a step, and wait for this process for ever
-                told = f"{type(error).__name__}: {error}".splitlines()[0]
-                problem = f"process {jax.process_index()} of {jax.process_count()} failed: {told}"
-                remedy = "the same command, in every process, goes on from the last checkpoint"
-                raise Parted(f"{problem}\n{remedy}") from error
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error
@@ -251,7 +224,7 @@ class Packs:
     def remember_pace(self, plan: PackPlan, runs: Sequence[RunSpec], first: RunFolder) -> None:
         """Keep what a step of a pack took, for the time of later studies on this machine."""
         timed = first.times().get("step_seconds")
-        if is_first() and timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
+        if timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
             work = Work(Group(frozenset(plan.live), tuple(runs)), self.sources.of(runs[0].config), plan.precision,
                         plan.compute)  # fmt: skip
             remember_step(work, plan.layout, float(timed.value[-1]) * plan.width)
@@ -264,18 +237,6 @@ class Packs:
         elif before is not None and before != now:
             self.watcher.begun_otherwise(plan, before, now)
 
-    def program_for(self, plan: PackPlan) -> Program:
-        """The program of a pack."""
-        key, config = self.program_key(plan), self.members(plan)[0].config
-        if key not in self.programs:
-            self.programs.clear()
-            structure, source = split(config, frozenset(plan.live))[0], self.sources.of(config)
-            steps = structure.train.total_steps(source.num_windows)
-            self.programs[key] = Program(
-                structure, source, plan.layout, steps=steps, precision=plan.precision, execution=plan.compute
-            )
-        return self.programs[key]
-
     def program_key(self, plan: PackPlan) -> str:
         """Equal for packs that share a program."""
         return plan.program_key(self.members(plan)[0].config)
@@ -283,7 +244,7 @@ class Packs:
 
 def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder) -> Forecast | None:
     """How long the packs of a queue will take; None where nothing is known of this device."""
-    if several() or not queue:
+    if not queue:
         return None
     packs = [(plan, trainer.members(plan), max(folder.pack(plan.id).steps(), default=0)) for plan in queue]
     return forecast(packs, trainer.sources, trainer.sample)

@@ -1,4 +1,9 @@
-"""The resume state of a pack, by Orbax: one folder a step, committed whole or not at all; the last two are kept."""
+"""The resume state of a pack, written by Orbax: one folder a step, committed whole or not at all; two are kept.
+
+One process writes a step as one Orbax checkpoint. Several write one each, of the shards on their devices, into
+`<step>/process-<k>/`; the primary then commits the step with the document `<step>/complete`. Any number of processes
+resumes from either form.
+"""
 
 import errno
 import logging
@@ -7,8 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -16,158 +19,283 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from taetpu.core import disk
-from taetpu.core.distributed import agreed, fetched, of_first, placed, several
+from taetpu.core.distributed import any_process, broadcast, in_every_process, is_primary, multi_process, on_primary
+from taetpu.core.errors import UserError
 from taetpu.core.signals import held
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import KEPT, PackFolder
 from taetpu.train.memory import out_of_memory
 
-MARGIN = 1 << 20  # bytes a checkpoint needs besides its arrays
+MARGIN = 1 << 20  # bytes that a checkpoint needs besides its arrays
 
 State = TypeVar("State")
+Index = Any  # a tuple of slices, one for each axis
+Check = Callable[[dict[str, Any]], None]
+
+
+class Unusable(Exception):
+    """A checkpoint that cannot be resumed from.
+
+    Args:
+        error: what is damaged; None where it was never written whole.
+        keep: move the checkpoint to the study's folder `damaged` instead of deleting it.
+    """
+
+    def __init__(self, error: Damaged | None = None, keep: bool = False):
+        super().__init__()
+        self.error, self.keep = error, keep
 
 
 class Checkpoints:
     """Checkpoints of one pack. A context manager.
 
-    Of several processes the first alone reads and writes them, so that no other has to see the folder.
-
     Args:
-        pack: where they are stored.
-        tell: is told of each damaged file: where it was, what is wrong with it, and where it was moved to.
+        pack: where they are stored; a folder that all processes share.
+        on_damage: is called for each damaged file: where it was, what is wrong with it, and where it was moved to.
     """
 
-    def __init__(self, pack: PackFolder, tell: Callable[[str, str, str], None] = lambda *_: None):
-        self.pack, self.tell, self.folder = pack, tell, pack.folder()
-        self.manager: ocp.CheckpointManager | None = None
+    def __init__(self, pack: PackFolder, on_damage: Callable[[str, str, str], None] = lambda *_: None):
+        self.pack, self.on_damage, self.folder = pack, on_damage, pack.folder()
+        self.open_manager: ocp.CheckpointManager | None = None
 
     def __enter__(self) -> "Checkpoints":
+        if multi_process():
+            self._refuse_separate_folders()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
 
+    def _refuse_separate_folders(self) -> None:
+        mark = broadcast(os.urandom(8).hex())
+        on_primary(lambda: self.pack.write_mark(mark))
+        missing, _ = any_process(not self.pack.has_mark(mark))
+        on_primary(lambda: self.pack.delete_mark(mark))
+        if missing:
+            problem = f"the processes do not share the folder {self.pack.where}"
+            raise UserError(
+                problem, path=("--root",), remedy="Use a root that all hosts see: a bucket, or a shared disk."
+            )
+
     def _close(self) -> None:
-        if self.manager:
+        if self.open_manager:
             with held():
-                self.manager.close()
-        self.manager = None
+                self.open_manager.close()
+        self.open_manager = None
 
     @property
-    def own(self) -> ocp.CheckpointManager:
-        """For what the first process does alone; opened late, since Orbax deletes what it takes for unfinished."""
-        if self.manager is None:
-            self.manager = _manager(self.folder)
-        return self.manager
+    def manager(self) -> ocp.CheckpointManager:
+        """The manager of one-process checkpoints; opened late, since Orbax deletes folders it takes for unfinished."""
+        if self.open_manager is None:
+            # It writes in the foreground: the caller donates the arrays next, and a full disk is an error here rather
+            # than a traceback of a background thread.
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=KEPT, cleanup_tmp_directories=True, enable_async_checkpointing=False
+            )
+            with held():
+                self.open_manager = ocp.CheckpointManager(self.folder.absolute(), options=options)
+        return self.open_manager
 
     def latest(self) -> int | None:
-        """The newest step that was written whole."""
-        return agreed(lambda: self.own.latest_step())  # noqa: PLW0108 (only the first process opens it)
+        """Return the newest step that was written whole."""
+        if multi_process():
+            return broadcast(max(filter(self.pack.is_complete, self.pack.steps()), default=None))
+        return max(filter(self._is_whole, self.pack.steps()), default=None)
+
+    def _is_whole(self, step: int) -> bool:
+        return self.pack.is_complete(step) or self._is_committed(step)
+
+    def _is_committed(self, step: int) -> bool:
+        """Return whether Orbax committed a checkpoint of one process, which it does by renaming its folder."""
+        return (self.folder / str(step) / "_CHECKPOINT_METADATA").is_file()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: object, **about: Any) -> None:
         """Write the state of `step` with the digests of its files; it counts only once it is whole.
 
         Args:
-            about: JSON that `resume` hands to `check`.
+            about: JSON that `resume` passes to `check`; of several processes, that of the primary counts.
 
         Raises:
-            UserError: the disk has no room for it, or it cannot be written for another reason that lies in the disk or
-                in the store.
+            UserError: the disk is full, or the disk or the store fails otherwise.
         """
         arrays = leaves_by_path(state)
-        if several():
-            arrays = {name: fetched(a) for name, a in arrays.items()}
-        agreed(lambda: self._write(step, arrays, about))
+        if not multi_process():
+            self._save_whole(step, arrays, about)
+            return
+        in_every_process(lambda: self._save_part(step, arrays))
+        on_primary(lambda: self.pack.complete(step, jax.process_count(), about))
 
-    def _write(self, step: int, arrays: Mapping[str, Any], about: dict[str, Any]) -> None:
-        needed = sum(a.nbytes for a in arrays.values()) + MARGIN
-        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors(), held():
-            if disk.free_bytes(self.folder) < needed:
-                for old in sorted(self.own.all_steps())[:-1]:  # one that can be resumed from has to do
-                    self.own.delete(old)
-            if disk.free_bytes(self.folder) < needed:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.own.save(step, args=ocp.args.StandardSave(dict(arrays)))
+    def _save_whole(self, step: int, arrays: Mapping[str, Any], about: dict[str, Any]) -> None:
+        with self._writing(sum(a.nbytes for a in arrays.values())):
+            if (self.folder / str(step)).exists():  # of several processes, and never completed
+                self.pack.delete(step)
+            self.manager.save(step, args=ocp.args.StandardSave(dict(arrays)))
             seal_folder(self.folder / str(step), **about)
         self.pack.keep(step)
 
-    def resume(self, like: State, check: Callable[[dict[str, Any]], None] = lambda about: None) -> tuple[State, int]:
-        """The newest state that is whole, and its step; `like` and 0 where there is none.
+    def _save_part(self, step: int, arrays: Mapping[str, Any]) -> None:
+        """Write the shards on this process's devices; of replicated ones, the first replica."""
+        shards, data = {}, {}
+        for name, array in arrays.items():
+            for number, shard in enumerate(array.addressable_shards):
+                if shard.replica_id == 0:
+                    key, index = f"{name}@{number}", _concrete(shard.index, array.shape)
+                    data[key] = np.asarray(shard.data)
+                    shards[key] = {"array": name, "start": [s.start for s in index], "shape": data[key].shape}
+        part = self.pack.part(step, jax.process_index())
+        with self._writing(sum(a.nbytes for a in data.values())), _own_checkpointer() as checkpointer:
+            checkpointer.save(part.absolute() / "state", args=ocp.args.StandardSave(data), force=True)
+            seal_folder(part, shards=shards)
+        self.pack.keep_part(step, jax.process_index())
+
+    @contextmanager
+    def _writing(self, nbytes: int) -> Iterator[None]:
+        """Free space for a checkpoint at the cost of all older ones but the last, and explain what fails."""
+        needed = nbytes + MARGIN
+        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors(), held():
+            if disk.free_bytes(self.folder) < needed and is_primary():
+                for old in self.pack.steps()[:-1]:
+                    self.pack.delete(old)
+                self._close()
+            if disk.free_bytes(self.folder) < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def resume(self, like: State, check: Check = lambda about: None) -> tuple[State, int]:
+        """Return the newest state that is whole, and its step; `like` and 0 where there is none.
 
         Damaged checkpoints are set aside.
 
         Args:
-            like: arrays, or their shapes with shardings; the state is placed as they are.
-            check: raises `Damaged` where a checkpoint cannot be used, after what `save` was told with it.
+            like: arrays, or their shapes with shardings; the state gets the same shardings.
+            check: raises `Damaged` where a checkpoint cannot be used; called with what `save` was given as `about`, in
+                the primary process.
         """
         leaves = leaves_by_path(like)
-        for step in reversed(agreed(self.pack.steps)):
-            found: dict[str, Any] = {}
-            trouble = agreed(lambda step=step, found=found: self._trouble(step, leaves, found, check))
-            if trouble is None:
-                if several():
-                    blank = {name: np.empty(a.shape, a.dtype) for name, a in leaves.items()}
-                    found = {n: placed(of_first(found.get(n, blank[n])), leaves[n].sharding) for n in leaves}
+        for step in reversed(broadcast(self.pack.steps())):
+            found, problem = dict[str, Any](), None
+            try:
+                found = self._read(step, leaves, check)
+            except Unusable as reason:
+                problem = reason
+            if not any_process(problem is not None)[0]:
                 return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in leaves]), step
-            if trouble:
-                self.tell(*trouble)
+            self._close()
+            reason = problem or Unusable(Damaged("another process cannot read its part", file=self.folder), keep=True)
+            on_primary(lambda step=step, reason=reason: self._discard(step, reason))
         return like, 0
 
-    def _trouble(
-        self, step: int, like: Mapping[str, Any], found: dict[str, Any], check: Callable[[dict[str, Any]], None]
-    ) -> list[str] | None:
-        """Read a step into `found`, in the first process alone. What `tell` is told where that cannot be done, nothing
-        of a checkpoint that was never written whole, and None where all is well.
-        """
-        try:
-            folder = self.pack.fetch(step)
-            about = None if folder is None else unseal_folder(folder)
-            if folder is None or (about is None and step not in self.own.all_steps()):
-                self.pack.delete(step)
-                return []
-            found.update(self._read(step, like, trusted=about is not None))
-        except Damaged as error:
-            self._close()
-            return [str(error.file), error.problem, self.pack.set_aside(step)]
-        try:
-            check(about or {})
-        except Damaged as error:
-            self._close()
-            self.pack.delete(step)  # of no use without the file, and written again
-            return [str(error.file), error.problem, ""]
-        return None
+    def _discard(self, step: int, reason: Unusable) -> None:
+        moved = self.pack.set_aside(step) if reason.keep else ""
+        if not reason.keep:
+            self.pack.delete(step)
+        if reason.error is not None:
+            self.on_damage(str(reason.error.file), reason.error.problem, moved)
 
-    def _read(self, step: int, like: Mapping[str, Any], trusted: bool) -> Mapping[str, Any]:
-        """The arrays of a step. A checkpoint without digests, which an earlier version wrote, is damaged where Orbax
+    def _read(self, step: int, leaves: Mapping[str, Any], check: Check) -> dict[str, Any]:
+        """Return the arrays of a step. Raises `Unusable`."""
+        try:
+            complete = self.pack.read_complete(step)
+            about, arrays = self._read_whole(step, leaves) if complete is None else (complete["about"], None)
+            if complete is not None:
+                arrays = self._read_parts(step, leaves, complete["processes"])
+        except Damaged as error:
+            raise Unusable(error, keep=True) from None
+        try:
+            if is_primary():
+                check(about)
+        except Damaged as error:  # the checkpoint is of no use without the file, and is written again
+            raise Unusable(error) from None
+        assert arrays is not None
+        return arrays
+
+    def _read_whole(self, step: int, leaves: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read the checkpoint of one process. Without digests, as earlier versions wrote it, it is damaged where Orbax
         cannot read it.
         """
-        shapes: Mapping[str, Any]
-        if several():
-            shapes = {name: np.empty(a.shape, a.dtype) for name, a in like.items()}
-        else:
-            shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in like.items()}
+        folder = self.pack.fetch(step)
+        about = None if folder is None else unseal_folder(folder)
+        alone = not multi_process()
+        if folder is None or (about is None and not self._is_committed(step)):
+            raise Unusable
+        shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in leaves.items()}
         try:
             with held():
-                return self.own.restore(step, args=ocp.args.StandardRestore(shapes))
+                if alone:
+                    return about or {}, dict(self.manager.restore(step, args=ocp.args.StandardRestore(shapes)))
+                with _own_checkpointer() as checkpointer:
+                    blank = {name: np.empty(a.shape, a.dtype) for name, a in leaves.items()}
+                    found = checkpointer.restore(folder.absolute() / "default", args=ocp.args.StandardRestore(blank))
+                    return about or {}, {name: _placed(leaves[name], found[name].__getitem__) for name in leaves}
         except Exception as error:
-            if trusted or out_of_memory(error):
+            if about is not None or out_of_memory(error):
                 raise
-            told = f"this checkpoint cannot be read: {type(error).__name__}"
-            raise Damaged(told, file=self.folder / str(step)) from error
+            problem = f"this checkpoint cannot be read: {type(error).__name__}"
+            raise Damaged(problem, file=self.folder / str(step)) from error
+
+    def _read_parts(self, step: int, leaves: Mapping[str, Any], processes: int) -> dict[str, Any]:
+        """Read the regions on this process's devices out of the parts that several processes wrote, one at a time."""
+        regions = {name: _regions(leaf) for name, leaf in leaves.items()}
+        for process in range(processes):
+            part = self.pack.fetch_part(step, process)
+            about = None if part is None else unseal_folder(part)
+            if part is None or about is None:
+                raise Damaged("this part of the checkpoint is missing", file=self.pack.part(step, process))
+            shards = about["shards"]
+            blank = {key: np.empty(s["shape"], leaves[s["array"]].dtype) for key, s in shards.items()}
+            with held(), _own_checkpointer() as checkpointer:
+                data = checkpointer.restore(part.absolute() / "state", args=ocp.args.StandardRestore(blank))
+            for key, shard in shards.items():
+                for region, buffer in regions[shard["array"]].items():
+                    _copy_overlap(buffer, [start for start, _ in region], np.asarray(data[key]), shard["start"])
+        return {
+            name: _placed(leaf, lambda index, leaf=leaf, name=name: regions[name][_key(index, leaf.shape)])
+            for name, leaf in leaves.items()
+        }
 
 
-def _manager(folder: Path) -> ocp.CheckpointManager:
-    # Written in the foreground: the caller gives the arrays' memory away next, and a full disk is an error here rather
-    # than a traceback of a background thread.
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=KEPT, cleanup_tmp_directories=True, enable_async_checkpointing=False
+def _own_checkpointer() -> ocp.Checkpointer:
+    """Return a checkpointer of this process alone, which waits for no other."""
+    number = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=number, active_processes={number}, barrier_sync_key_prefix=f"process-{number}"
     )
-    if several():
-        alone = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="first")
-        options = replace(options, create=False, multiprocessing_options=alone)
-    with held():
-        return ocp.CheckpointManager(folder.absolute(), options=options)
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _concrete(index: Index, shape: tuple[int, ...]) -> Index:
+    """Return an index with all its bounds."""
+    return tuple(slice(*s.indices(size)[:2]) for s, size in zip(index, shape, strict=True))
+
+
+def _key(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((s.start, s.stop) for s in _concrete(index, shape))
+
+
+def _regions(leaf: Any) -> dict[tuple[tuple[int, int], ...], np.ndarray]:
+    """Return empty buffers for the regions of an array on this process's devices, by their bounds."""
+    keys = {_key(index, leaf.shape) for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()}
+    return {key: np.empty([stop - start for start, stop in key], leaf.dtype) for key in keys}
+
+
+def _copy_overlap(to: np.ndarray, to_start: list[int], data: np.ndarray, data_start: list[int]) -> None:
+    """Copy what two regions of one array have in common."""
+    low = np.maximum(to_start, data_start).astype(int)
+    high = np.minimum(np.add(to_start, to.shape), np.add(data_start, data.shape)).astype(int)
+    if (low < high).all():
+        to[tuple(map(slice, low - to_start, high - to_start))] = data[
+            tuple(map(slice, low - data_start, high - data_start))
+        ]
+
+
+def _placed(like: Any, part: Callable[[Index], Any]) -> jax.Array:
+    return jax.make_array_from_callback(like.shape, like.sharding, part)
 
 
 @contextmanager

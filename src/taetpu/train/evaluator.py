@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from taetpu.core.distributed import fetched
+from taetpu.core.distributed import to_host
 from taetpu.data.batches import evaluation_order
 from taetpu.nn.lm import LM
 from taetpu.spec.evaluation import Sample
@@ -38,7 +38,7 @@ class Evaluator:
     """
 
     def __init__(self, program: Program, runs: Sequence[RunSpec], sample: Sample):
-        self.program, self.runs = program, runs
+        self.program, self.runs, self.sample = program, runs, sample
         val = program.source.evaluation("val")
         self.val_windows = 0 if val is None else len(val.tokens)
         self.sampled = sample.among(self.val_windows) if val is not None else 0
@@ -80,6 +80,6 @@ class Evaluator:
         if config.train.sample is None or not config.task.causal:
             return {}
         source: Any = self.program.source
-        tokens = fetched(self.program.sample(models, seeds, np.int32(step), source.prompt()))
+        tokens = to_host(self.program.sample(models, seeds, np.int32(step), source.prompt()))
         first = {run.arm: place for place, run in reversed(list(enumerate(self.runs)))}
         return {place: source.show(tokens[place]) for place in sorted(first.values())}

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.distributed import fetched, placed
+from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
@@ -107,7 +107,7 @@ class Program:
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
         """The task's arrays, on every device."""
-        return placed(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
+        return to_devices(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def over_runs(
         self,
@@ -144,7 +144,7 @@ class Program:
 
     def place(self, tree: Any) -> Any:
         """Put host arrays with a leading run axis on the pack's devices."""
-        return placed(tree, NamedSharding(self.mesh, RUNS))
+        return to_devices(tree, NamedSharding(self.mesh, RUNS))
 
     @property
     def own_runs(self) -> set[int]:
@@ -218,11 +218,11 @@ class Program:
         """
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
             alike = self.trained_on.get(jax.tree.structure(model))  # equal placement written differently recompiles
-            model = jax.tree.map(placed, model, self.spread(model) if alike is None else alike)
+            model = jax.tree.map(to_devices, model, self.spread(model) if alike is None else alike)
         else:
             self.trained_on[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
         found = self.evaluate(model, windows, np.int32(count))
-        return {name: fetched(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
+        return {name: to_host(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
     @cached_property
     def sample(self) -> Callable[..., jax.Array]:
@@ -245,7 +245,7 @@ class Program:
         A batch has at most `most` windows, and no more than in training.
         """
         windows = self.windows(split, most)
-        return None if windows is None else placed(windows, NamedSharding(self.mesh, DIVIDED))
+        return None if windows is None else to_devices(windows, NamedSharding(self.mesh, DIVIDED))
 
     def windows(self, split: str, most: int | None = None) -> Batch | None:
         """What `evaluation_set` puts on the device, on the host."""

@@ -1,14 +1,19 @@
 """What training writes into the folders of a pack's runs."""
 
 import math
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
+from taetpu.core.distributed import multi_process
+from taetpu.core.flags import flags
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.backend import Store, at_once
 from taetpu.store.runs import RunFolder
@@ -129,7 +134,37 @@ class ResultWriter:
         )
 
 
+class NoWriter:
+    """Stands in for `ResultWriter` in the processes that write nothing.
+
+    Args:
+        open: the places of the runs that have no result.
+    """
+
+    folders: Sequence[RunFolder] = ()
+
+    def __init__(self, open: Sequence[int] = ()):
+        self.open = open
+
+
 def cost(program: Program, run: RunSpec, step: int) -> dict[str, float]:
     """Return the tokens that a run has seen after `step` steps, and the training FLOPs they took."""
     tokens = step * run.config.train.batch_size * program.source.seq_len
     return {"tokens": tokens, "flops": tokens * training_flops_per_token(run.config, program.source)}
+
+
+def environment() -> dict[str, Any]:
+    """Return the devices and versions that the runs are trained with, for their results."""
+    device = jax.devices()[0]
+    names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
+    processes = {"processes": jax.process_count()} if multi_process() else {}
+    return {
+        **processes,
+        "device": device.device_kind,
+        "platform": device.platform,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
+        **flags(),
+        "versions": {name: version(name) for name in names},
+    }

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from taetpu.core.config import to_data
+from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
 from taetpu.core.identity import BESIDE
@@ -85,7 +86,15 @@ class Trial:
 
 
 def measure_step(work: Work, layout: Layout) -> float:
-    """Return the seconds of a step of a pack, measured now."""
+    """Return the seconds of a step of a pack, measured now.
+
+    Raises:
+        UserError: this is one of several processes, which cannot measure alone.
+    """
+    if multi_process():
+        problem = "one of several processes cannot time steps"
+        remedy = "Run the study in one process first, which keeps the times, or use match: flops."
+        raise UserError(problem, remedy=remedy)
     trial = Trial(
         work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
     )

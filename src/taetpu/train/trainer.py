@@ -10,7 +10,18 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from taetpu.core.distributed import fetched, several, together
+from taetpu.core.config import to_data
+from taetpu.core.distributed import (
+    any_process,
+    broadcast,
+    in_every_process,
+    is_primary,
+    multi_process,
+    on_primary,
+    separated_on_failure,
+    to_host,
+)
+from taetpu.core.errors import Failed
 from taetpu.core.plugins import refuse_changes
 from taetpu.core.signals import ending, listening, noted
 from taetpu.core.static_dynamic import split
@@ -27,7 +38,7 @@ from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.profile import OFF, Profile
 from taetpu.train.readback import NotReproduced, mismatches
-from taetpu.train.results import Files, ResultWriter, cost
+from taetpu.train.results import Files, NoWriter, ResultWriter, cost
 from taetpu.train.step import TrainState
 from taetpu.train.usage import Usage, usage
 
@@ -61,7 +72,7 @@ class PackTrainer:
     program: Program
     runs: Sequence[RunSpec]
     study: StudyFolder
-    writer: ResultWriter
+    writer: ResultWriter | NoWriter
     evaluator: Evaluator
     watcher: Watcher
     profile: Profile = OFF
@@ -90,7 +101,28 @@ class PackTrainer:
         return self.program.source
 
     def run(self) -> None:
-        """Train from the last checkpoint, or from the start, to finished run folders."""
+        """Train from the last checkpoint, or from the start, to finished run folders.
+
+        Of several processes the primary writes. The others train along: it announces the pack to them.
+
+        Raises:
+            Separated: something failed in this process alone.
+            PeerFailed: something that all processes do together failed in another one.
+        """
+        if multi_process() and is_primary():
+            self.announce()
+        with separated_on_failure():
+            self.train_pack()
+
+    def announce(self) -> None:
+        """Broadcast all that the other processes need to train the pack along (see `train.follower`)."""
+        runs = [{"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)} for run in self.runs]
+        sample = self.evaluator.sample.frozen
+        broadcast({"pack": self.plan.data, "runs": runs, "sample": sample, "open": list(self.writer.open)})
+        in_every_process(lambda: None)  # they load it
+
+    def train_pack(self) -> None:
+        """Train to the last step, and finish."""
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.watcher.damaged)
         with self.interruptible() as self.check, ending() as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
@@ -108,14 +140,24 @@ class PackTrainer:
 
     def interruptible(self) -> AbstractContextManager[Callable[[], Any]]:
         """Handle Ctrl-C. One of several processes must not stop while others go on: they agree at a border."""
-        return noted() if several() else listening()
+        return noted() if multi_process() else listening()
 
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the newest state and its step. Whatever was logged after it is dropped."""
-        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.writer.verify)
+        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.verify)
         self.watcher.resumed(step)
-        self.writer.truncate(step)
+        self.write(lambda writer: writer.truncate(step))
         return state, step
+
+    def verify(self, about: dict[str, Any]) -> None:
+        """Raise `Damaged` unless the runs' files are those that a checkpoint was written after."""
+        if isinstance(self.writer, ResultWriter):
+            self.writer.verify(about)
+
+    def write(self, use: Callable[[ResultWriter], None]) -> None:
+        """Use the writer, in the primary process, in a step that succeeds for all processes or for none."""
+        writer = self.writer
+        on_primary(lambda: use(writer) if isinstance(writer, ResultWriter) else None)
 
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
         """Train to `border`, or to where the run can be left before it; return the state and its step.
@@ -125,7 +167,7 @@ class PackTrainer:
         pending: tuple[int, Any] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            stop, leave, dispatch = together(self.check(), self.ending(), number=self.dispatch)
+            stop, leave, dispatch = any_process(self.check(), self.ending(), number=self.dispatch)
             if stop:
                 raise KeyboardInterrupt
             if leave:
@@ -176,11 +218,11 @@ class PackTrainer:
 
     def to_program(self, rows: np.ndarray) -> Any:
         """Return rows as the program takes them: each of several processes hands in its own."""
-        return self.program.place(rows) if several() else rows
+        return self.program.place(rows) if multi_process() else rows
 
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
         """Record the metrics of a dispatch; waits until it is done."""
-        on_host = {name: fetched(values)[:, :size] for name, values in metrics.items()}
+        on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
         self.recorder.add_steps(on_host)
         self.watcher.advanced(self.recorder.end, on_host["train/loss"][: len(self.runs), -1])
         self.watcher.used(self.used())
@@ -190,7 +232,7 @@ class PackTrainer:
         for every in self.observations.get(step, ()):
             rows = self.to_program(self.rows(step, 1)[:, 0])
             values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
-            on_host = {name: fetched(value) for name, value in values.items()}
+            on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
                 self.recorder.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
             self.watcher.looked(step)
@@ -203,19 +245,21 @@ class PackTrainer:
                 self.recorder.add_point(step, i, {**values[i], **cost(self.program, run, step)})
                 self.watcher.evaluated(step, run, values[i])
             texts = self.evaluator.draw_texts(state.model, self.seeds, step)
-            self.writer.write_texts(step, texts)
+            self.write(lambda writer: writer.write_texts(step, texts))
             for place, text in texts.items():
                 self.watcher.sampled(step, self.runs[place], text)
         self.store(step)
         if step in self.saves:
             if self.train.keep_checkpoints and step < self.steps:
-                self.writer.write_checkpoints(step, self.model_files(state))
+                files = self.model_files(state)
+                self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
         self.watcher.stored(step)
 
     def store(self, step: int) -> None:
         """Store what was measured since the last time."""
-        self.writer.append(*self.recorder.flush(), self.times())
+        start, end, points = self.recorder.flush()
+        self.write(lambda writer: writer.append(start, end, points, self.times()))
 
     def times(self) -> dict[str, float]:
         """Return wall times: so far, of a step of one run, and of a token in evaluation; NaN before it is known."""
@@ -237,8 +281,10 @@ class PackTrainer:
         Raises:
             UserError: a plug-in changed what all runs share; nothing computed since then is resumed from.
         """
-        refuse_changes()
-        checkpoints.save(step, state, runs=self.writer.digests())
+        in_every_process(refuse_changes)
+        digests: dict[str, Any] = {}
+        self.write(lambda writer: digests.update(writer.digests()))
+        checkpoints.save(step, state, runs=digests)
 
     def finish(self, state: TrainState) -> None:
         """Write each run's model and result. The result comes last: it alone says that a run is done.
@@ -250,21 +296,37 @@ class PackTrainer:
         test = self.evaluator.evaluate(state.model, "test")
         if "val" not in self.evaluator.sums:  # killed between the last evaluation and the result
             self.evaluator.evaluate(state.model, "val")
-        diverged = fetched(state.diverged_at)
-        self.writer.write_models(self.model_files(state))
-        stored = self.writer.read_models()
+        diverged = to_host(state.diverged_at)
+        stored = self.write_models(self.model_files(state))
         wrong = mismatches(self.program, state.model, stored, self.evaluator.windows, self.evaluator.first_batch)
-        refuse_changes()
-        self.writer.finish([i for i in stored if i not in wrong], self.evaluator, test, diverged)
+        in_every_process(refuse_changes)
+        right = [i for i in stored if i not in wrong]
+        self.write(lambda writer: writer.finish(right, self.evaluator, test, diverged))
         if wrong:
-            folders = self.writer.folders
-            raise NotReproduced({self.runs[i].id: f"{folders[i].where}: {wrong[i]}" for i in wrong})
+            raise NotReproduced(
+                {self.runs[i].id: f"{self.study.run(*self.plan.runs[i]).where}: {wrong[i]}" for i in wrong}
+            )
+
+    def write_models(self, files: dict[int, Files]) -> dict[int, Files]:
+        """Write the final models and read them back. The processes that cannot read them proceed with what was written,
+        which is checked to be the same.
+        """
+        stored = dict(files)
+
+        def write_and_read(writer: ResultWriter) -> None:
+            writer.write_models(files)
+            stored.update(writer.read_models())
+            if multi_process() and stored != files:
+                raise Failed(f"the models of pack {self.plan.id} cannot be read back as they were written")
+
+        self.write(write_and_read)
+        return stored
 
     def model_files(self, state: TrainState) -> dict[int, Files]:
         """Return the models of the open runs as files, by place in the pack."""
         files: dict[int, Files] = {}
         for i in self.writer.open:
-            model = jax.tree.map(lambda a, i=i: fetched(a[i]) if several() else a[i], state.model)
+            model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], state.model)
             source = self.source
             files[i] = to_files(
                 model, self.runs[i].config.model, vocab_size=source.vocab_size, seq_len=source.seq_len,
