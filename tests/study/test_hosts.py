@@ -1,7 +1,8 @@
-"""The real thing on many devices and in several processes: `taetpu run` in processes of its own."""
+"""Training on many devices and in several processes: `taetpu run` in processes of its own."""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.train.sharded_checkpoint import ARRAYS, COLUMNS, PROCESSES, ROWS
 
 # Four arms on four seeds.
 PACKED = """
@@ -26,8 +28,31 @@ arms:
   headless: {model.mixer.drop_heads: [0]}
 measure: {equivalence: 0.5}
 """
+# One arm, whose every matrix is divided over the devices; collectives between processes are slow on a CPU.
+DIVIDED = """
+study: packed
+base:
+  task: {kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6, eval_size: 64}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train:
+    steps: 40
+    batch_size: 16
+    optimizer: {kind: adamw, lr: 1e-2}
+    eval_every: 10
+    compute: {mesh: {data: 4}}
+seeds: 1
+arms: {}
+"""
 
-ENDED = {"killed": signal.SIGKILL, "interrupted": signal.SIGINT}
+TEXT = """
+study: packed
+base:
+  task: {kind: text, source: words.txt, seq_len: 16}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 20, batch_size: 4, optimizer: {kind: adamw, lr: 1e-2}}
+seeds: 1
+arms: {}
+"""
 
 
 def environ(cache: Path, devices: int) -> dict[str, str]:
@@ -47,20 +72,42 @@ def start(folder: Path, root: str, devices: int, *args: str) -> subprocess.Popen
 def end(process: subprocess.Popen) -> tuple[int, str]:
     with process:
         out, err = process.communicate(timeout=300)
-    return process.returncode, out + err
+    return process.returncode, out + (err or "")
 
 
-def processes(folder: Path, root: str, *args: str, folders: Sequence[Path] = ()) -> list[subprocess.Popen]:
-    """Two, of two devices each; `folders` they run in, else one."""
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("localhost", 0))
-        port = found.getsockname()[1]
-    meet = ("--coordinator", f"localhost:{port}", "--processes", "2", *args)
-    return [start(own, root, 2, *meet, "--process", str(i)) for i, own in enumerate(folders or (folder, folder))]
+        return found.getsockname()[1]
+
+
+def processes(folders: Sequence[Path], roots: Sequence[str], devices: int, *args: str) -> list[subprocess.Popen]:
+    """Start as many processes as folders, each in its own and with its own root."""
+    meet = ("--coordinator", f"localhost:{free_port()}", "--processes", str(len(folders)), *args)
+    return [
+        start(folder, root, devices, *meet, "--process", str(i))
+        for i, (folder, root) in enumerate(zip(folders, roots, strict=True))
+    ]
+
+
+def together(folder: Path, root: str, count: int, *args: str) -> list[subprocess.Popen]:
+    """Start `count` processes, of four devices in all."""
+    if count == 1:
+        return [start(folder, root, 4, *args)]
+    return processes([folder] * count, [root] * count, 4 // count, *args)
+
+
+def shown(ended: Sequence[tuple[int, str]]) -> str:
+    return "\n\n".join(f"exit code {code}\n{said[-2000:]}" for code, said in ended)
 
 
 def results(folder: Path, root: str) -> dict:
     return json.loads((folder / root / "packed" / "results.json").read_text())
+
+
+def losses(folder: Path, root: str) -> list[float]:
+    """The mean loss of each arm."""
+    return [arm["mean"] for arm in results(folder, root)["arms"]]
 
 
 def stored(folder: Path, root: str) -> dict[str, bytes]:
@@ -68,6 +115,13 @@ def stored(folder: Path, root: str) -> dict[str, bytes]:
     top = folder / root / "packed"
     kept = [*top.glob("runs/*/*/metrics/*"), *top.glob("runs/*/*/model/*"), *top.glob("runs/*/*/evaluation.json")]
     return {str(path.relative_to(top)): path.read_bytes() for path in [*kept, top / "results.json"]}
+
+
+def wait_for(folder: Path, root: str, pattern: str) -> None:
+    deadline = time.monotonic() + 120
+    while not list((folder / root).glob(f"packed/packs/*/{pattern}")):
+        assert time.monotonic() < deadline, f"no {pattern}"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -87,83 +141,105 @@ def test_a_packed_study_on_eight_devices_gives_the_verdicts_of_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["auto", pytest.param("{data: 4}", marks=pytest.mark.nightly)])
-def test_two_processes_train_a_study_as_one_does(tmp_path, mesh):
-    """Bit for bit, where no number is a sum over processes; these add in another order."""
-    divided = mesh != "auto"  # on fewer seeds: collectives between processes are slow on a CPU
-    (tmp_path / "study.yaml").write_text(PACKED.replace("seeds: 4", "seeds: 1") if divided else PACKED)
-    sets = ("--set", f"train.compute.mesh={mesh}", "--set", "train.steps=20", "--set", "train.eval_every=10")
-    code, said = end(start(tmp_path, "one", 4, *sets))
-    assert code == 0, said
-    both = [end(process) for process in processes(tmp_path, "two", *sets)]
-    assert [code for code, _ in both] == [0, 0], both
-    assert "verdict" in both[0][1]
-    assert "verdict" not in both[1][1]  # the first one writes and speaks
-    assert not list((tmp_path / "two").glob("packed/packs/*"))
-    if not divided:
-        assert stored(tmp_path, "one") == stored(tmp_path, "two")
-    for a, b in zip(results(tmp_path, "one")["arms"], results(tmp_path, "two")["arms"], strict=True):
-        assert (a["name"], a["verdict"]) == (b["name"], b["verdict"])
-        assert a["mean"] == pytest.approx(b["mean"], abs=1e-5)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("how", "mesh"),
-    # Where a step itself needs the others, jaxlib aborts a process whose peer is killed in the middle of one.
-    [("killed", "auto"), ("interrupted", "auto"), ("interrupted", "{data: 4}")],
+    ("count", "study"),
+    [(2, PACKED), pytest.param(4, DIVIDED, marks=pytest.mark.nightly)],
+    ids=["2-packed", "4-divided"],
 )
-def test_one_of_two_processes_that_ends_takes_the_other_along_and_both_go_on(tmp_path, how, mesh):
-    """They have no disk in common: what the first one does not write is nowhere."""
-    apart = [tmp_path, tmp_path / "elsewhere"]
-    apart[1].mkdir()
-    for folder in apart:
-        (folder / "study.yaml").write_text(PACKED if mesh == "auto" else PACKED.replace("seeds: 4", "seeds: 1"))
-    steps, pause = (600, 50) if mesh == "auto" else (60, 10)  # collectives between processes are slow on a CPU
-    sets = (
-        "--set",
-        f"train.compute.mesh={mesh}",
-        "--set",
-        f"train.steps={steps}",
-        "--set",
-        f"train.eval_every={pause}",
-    )
+def test_several_processes_train_a_study_as_one_does(tmp_path, count, study):
+    """Bit for bit, where no number is a sum over processes; these add in another order."""
+    (tmp_path / "study.yaml").write_text(study)
+    sets = ("--set", "train.steps=20", "--set", "train.eval_every=10")
     code, said = end(start(tmp_path, "one", 4, *sets))
     assert code == 0, said
-    both = processes(tmp_path, "two", *sets, folders=apart)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "two").glob("packed/packs/*/[1-9]*0/")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    both[1].send_signal(ENDED[how])
-    codes, said = zip(*[end(process) for process in both], strict=True)
-    if how == "interrupted":
-        assert codes == (130, 130), said
-        assert "goes on from the last checkpoint" in said[0]
-    else:
-        assert codes == (3, -signal.SIGKILL), said
-        assert "process 0 of 2 failed" in said[0]
-    assert not (tmp_path / "two" / "packed" / "results.json").exists()
-    again = [end(process) for process in processes(tmp_path, "two", *sets, folders=apart)]
-    assert [code for code, _ in again] == [0, 0], again
-    assert "going on from step" in again[0][1]
-    assert not (apart[1] / "two").exists()
-    if mesh == "auto":
-        assert stored(tmp_path, "one") == stored(tmp_path, "two")
-    for a, b in zip(results(tmp_path, "one")["arms"], results(tmp_path, "two")["arms"], strict=True):
-        assert a["mean"] == pytest.approx(b["mean"], abs=1e-5 if mesh != "auto" else 0)
+    ended = [end(process) for process in together(tmp_path, "many", count, *sets)]
+    assert [code for code, _ in ended] == [0] * count, shown(ended)
+    assert "verdict" in ended[0][1]
+    assert all("verdict" not in said for _, said in ended[1:])  # only the primary prints
+    assert not list((tmp_path / "many").glob("packed/packs/*"))
+    if study == PACKED:
+        assert stored(tmp_path, "one") == stored(tmp_path, "many")
+    assert losses(tmp_path, "one") == pytest.approx(losses(tmp_path, "many"), abs=1e-5)
 
 
 @pytest.mark.slow
-def test_processes_that_were_given_other_studies_do_not_train(tmp_path):
-    (tmp_path / "study.yaml").write_text(PACKED)
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port = found.getsockname()[1]
-    meet = ("--coordinator", f"localhost:{port}", "--processes", "2")
-    both = [
-        start(tmp_path, "two", 1, *meet, "--process", str(i), "--set", f"train.steps={steps}")
-        for i, steps in enumerate((20, 21))
-    ]
-    for code, said in map(end, both):
-        assert code == 2, said
-        assert "the processes do not train the same runs" in said
+@pytest.mark.parametrize(
+    ("count", "then"), [(4, 2), *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in ((1, 4), (2, 1), (2, 4)))]
+)
+def test_a_divided_model_resumes_with_another_number_of_processes(tmp_path, count, then):
+    """One process is killed in mid-step, after a checkpoint; the others end, and the study goes on."""
+    (tmp_path / "study.yaml").write_text(DIVIDED)
+    code, said = end(start(tmp_path, "one", 4))
+    assert code == 0, said
+
+    first = together(tmp_path, "many", count)
+    wait_for(tmp_path, "many", "10/complete" if count > 1 else "10/digests.json")
+    first[-1].send_signal(signal.SIGKILL)
+    codes, said = zip(*[end(process) for process in first], strict=True)
+    assert 0 not in codes, said
+    assert codes[-1] == -signal.SIGKILL
+    assert not (tmp_path / "many" / "packed" / "results.json").exists()
+    again = [end(process) for process in together(tmp_path, "many", then)]
+    assert [code for code, _ in again] == [0] * then, shown(again)
+    assert re.search(r"from step [123]0\b", again[0][1]), again[0][1]
+    assert losses(tmp_path, "one") == pytest.approx(losses(tmp_path, "many"), abs=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("study", [PACKED, DIVIDED], ids=["packed", "divided"])
+def test_ctrl_c_in_one_process_ends_all_and_loses_nothing(tmp_path, study):
+    (tmp_path / "study.yaml").write_text(study)
+    sets = ("--set", f"train.steps={600 if study == PACKED else 60}")
+    code, said = end(start(tmp_path, "one", 4, *sets))
+    assert code == 0, said
+    both = together(tmp_path, "two", 2, *sets)
+    wait_for(tmp_path, "two", "[1-9]*0/complete")
+    both[1].send_signal(signal.SIGINT)
+    codes, said = zip(*[end(process) for process in both], strict=True)
+    assert codes == (130, 130), said
+    again = [end(process) for process in together(tmp_path, "two", 2, *sets)]
+    assert [code for code, _ in again] == [0, 0], shown(again)
+    if study == PACKED:
+        assert stored(tmp_path, "one") == stored(tmp_path, "two")
+    assert losses(tmp_path, "one") == pytest.approx(losses(tmp_path, "two"), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_with_other_data_or_another_root_do_not_train(tmp_path):
+    for name, text in (("one", "to be or not to be "), ("two", "to have and to hold ")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "words.txt").write_text(text * 200)
+        (tmp_path / name / "study.yaml").write_text(TEXT)
+    one, two = tmp_path / "one", tmp_path / "two"
+    ended = [end(process) for process in processes([one, two], [str(tmp_path / "shared")] * 2, 1)]
+    assert [code for code, _ in ended] == [3, 2], shown(ended)
+    assert "another process failed" in ended[0][1], shown(ended)
+    assert "arm 'baseline'" in ended[1][1], shown(ended)
+    assert "data" in ended[1][1], shown(ended)
+    ended = [end(process) for process in processes([one, one], ["here", "there"], 1)]
+    assert [code for code, _ in ended] == [2, 2], shown(ended)
+    assert "do not share the folder" in ended[0][1], shown(ended)
+    assert "--root" in ended[0][1], shown(ended)
+    assert not list(tmp_path.glob("**/result.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory as Linux accounts for it")
+def test_a_checkpoint_takes_memory_for_a_shard_and_not_for_the_model(tmp_path):
+    port, model = str(free_port()), 4 * ARRAYS * ROWS * COLUMNS
+    command = [sys.executable, "-m", "tests.train.sharded_checkpoint", port]
+    started = [
+        subprocess.Popen(
+            [*command, str(i), str(tmp_path)], env=environ(tmp_path, 1), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )
+        for i in range(PROCESSES)
+    ]  # fmt: skip
+    for code, said in map(end, started):
+        assert code == 0, said
+        measured = json.loads(said.splitlines()[-1])
+        shard = model / PROCESSES
+        assert measured["same"], measured
+        assert measured["step"] == 2
+        assert measured["saved"] < 1.5 * shard, measured
+        assert shard <= measured["read"] < 3 * shard < model, measured  # the arrays, and the file's pages

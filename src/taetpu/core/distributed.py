@@ -63,6 +63,10 @@ class Cluster:
             raise UserError(problem, path=("--process",))
 
 
+JOINED: list[Cluster] = []
+"""The cluster of this process."""
+
+
 @contextmanager
 def joined(cluster: Cluster | None) -> Iterator[None]:
     """Join a cluster for a `with` block, which must be entered before jax is first used.
@@ -87,6 +91,7 @@ def joined(cluster: Cluster | None) -> Iterator[None]:
         reason = str(error).splitlines()[0]
         remedy = "Start as many processes as --processes says, each with its own --process; check the address."
         raise UserError(f"the processes do not find each other: {reason}", remedy=remedy) from None
+    JOINED.append(cluster)
     try:
         yield
     except Separated as error:
@@ -109,6 +114,13 @@ def _leave(message: str, code: int) -> NoReturn:
 def multi_process() -> bool:
     """Return whether several processes train together."""
     return jax.process_count() > 1
+
+
+def refuse_unjoined() -> None:
+    """Raise `UserError` where processes were joined without `joined`: none of them would follow the primary."""
+    if multi_process() and not JOINED:
+        remedy = "Start `taetpu run` in every process, with --coordinator; or leave jax.distributed.initialize out."
+        raise UserError(f"taetpu.run trains in one process, and jax knows {jax.process_count()}", remedy=remedy)
 
 
 def is_primary() -> bool:

@@ -6,6 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from taetpu.core.distributed import refuse_unjoined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.report.notebook import html
@@ -114,13 +115,15 @@ def run(
         watcher: is told how training gets on.
 
     Raises:
-        UserError: as `load_study` and `run_study`, an invalid shard, or no Ray cluster.
+        UserError: as `load_study` and `run_study`, an invalid shard, no Ray cluster, or several processes that were not
+            started by `taetpu run`.
         SharesLeft: the shard is trained, and others are not.
     """
     options = Options(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
     )
     share = None if shard is None else parse_shard(shard)
+    refuse_unjoined()
     if ray is not None:
         refuse_accelerator()
     study = load_study(file, sets)

@@ -1,8 +1,9 @@
-"""The resume state of a pack, written by Orbax: one folder a step, committed whole or not at all; two are kept.
+"""The resume state of a pack: one folder a step, committed whole or not at all; two are kept.
 
-One process writes a step as one Orbax checkpoint. Several write one each, of the shards on their devices, into
+One process writes a step as one Orbax checkpoint. Several write the shards on their devices each, into
 `<step>/process-<k>/`; the primary then commits the step with the document `<step>/complete`. Any number of processes
-resumes from either form.
+resumes from either form. (Orbax writes sharded arrays only into a file system that all processes mount or a bucket it
+talks to itself; the shards go through `taetpu.store` as everything else.)
 """
 
 import errno
@@ -12,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -26,11 +28,12 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import KEPT, PackFolder
 from taetpu.train.memory import out_of_memory
+from taetpu.train.shard_files import local_bytes, place, read_shards, regions_of, write_shards
 
+SHARDS = "shards.safetensors"
 MARGIN = 1 << 20  # bytes that a checkpoint needs besides its arrays
 
 State = TypeVar("State")
-Index = Any  # a tuple of slices, one for each axis
 Check = Callable[[dict[str, Any]], None]
 
 
@@ -136,19 +139,11 @@ class Checkpoints:
             seal_folder(self.folder / str(step), **about)
         self.pack.keep(step)
 
-    def _save_part(self, step: int, arrays: Mapping[str, Any]) -> None:
-        """Write the shards on this process's devices; of replicated ones, the first replica."""
-        shards, data = {}, {}
-        for name, array in arrays.items():
-            for number, shard in enumerate(array.addressable_shards):
-                if shard.replica_id == 0:
-                    key, index = f"{name}@{number}", _concrete(shard.index, array.shape)
-                    data[key] = np.asarray(shard.data)
-                    shards[key] = {"array": name, "start": [s.start for s in index], "shape": data[key].shape}
+    def _save_part(self, step: int, arrays: Mapping[str, jax.Array]) -> None:
         part = self.pack.part(step, jax.process_index())
-        with self._writing(sum(a.nbytes for a in data.values())), _own_checkpointer() as checkpointer:
-            checkpointer.save(part.absolute() / "state", args=ocp.args.StandardSave(data), force=True)
-            seal_folder(part, shards=shards)
+        with self._writing(local_bytes(arrays)):
+            write_shards(part / SHARDS, arrays)
+            seal_folder(part)
         self.pack.keep_part(step, jax.process_index())
 
     @contextmanager
@@ -228,74 +223,35 @@ class Checkpoints:
             with held():
                 if alone:
                     return about or {}, dict(self.manager.restore(step, args=ocp.args.StandardRestore(shapes)))
-                with _own_checkpointer() as checkpointer:
-                    blank = {name: np.empty(a.shape, a.dtype) for name, a in leaves.items()}
-                    found = checkpointer.restore(folder.absolute() / "default", args=ocp.args.StandardRestore(blank))
-                    return about or {}, {name: _placed(leaves[name], found[name].__getitem__) for name in leaves}
+                return about or {}, _restore_alone(folder / "default", leaves)
         except Exception as error:
             if about is not None or out_of_memory(error):
                 raise
             problem = f"this checkpoint cannot be read: {type(error).__name__}"
             raise Damaged(problem, file=self.folder / str(step)) from error
 
-    def _read_parts(self, step: int, leaves: Mapping[str, Any], processes: int) -> dict[str, Any]:
-        """Read the regions on this process's devices out of the parts that several processes wrote, one at a time."""
-        regions = {name: _regions(leaf) for name, leaf in leaves.items()}
+    def _read_parts(self, step: int, leaves: Mapping[str, Any], processes: int) -> dict[str, jax.Array]:
+        """Read the regions on this process's devices out of the parts that several processes wrote."""
+        parts = list[Path]()
         for process in range(processes):
             part = self.pack.fetch_part(step, process)
-            about = None if part is None else unseal_folder(part)
-            if part is None or about is None:
+            if part is None or unseal_folder(part) is None:
                 raise Damaged("this part of the checkpoint is missing", file=self.pack.part(step, process))
-            shards = about["shards"]
-            blank = {key: np.empty(s["shape"], leaves[s["array"]].dtype) for key, s in shards.items()}
-            with held(), _own_checkpointer() as checkpointer:
-                data = checkpointer.restore(part.absolute() / "state", args=ocp.args.StandardRestore(blank))
-            for key, shard in shards.items():
-                for region, buffer in regions[shard["array"]].items():
-                    _copy_overlap(buffer, [start for start, _ in region], np.asarray(data[key]), shard["start"])
-        return {
-            name: _placed(leaf, lambda index, leaf=leaf, name=name: regions[name][_key(index, leaf.shape)])
-            for name, leaf in leaves.items()
-        }
+            parts.append(part / SHARDS)
+        return read_shards(parts, leaves)
 
 
-def _own_checkpointer() -> ocp.Checkpointer:
-    """Return a checkpointer of this process alone, which waits for no other."""
+def _restore_alone(folder: Path, leaves: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Read a checkpoint of one process in each of several, which wait for no other; keep the local regions."""
     number = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
+    options = ocp.options.MultiprocessingOptions(
         primary_host=number, active_processes={number}, barrier_sync_key_prefix=f"process-{number}"
     )
-    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
-
-
-def _concrete(index: Index, shape: tuple[int, ...]) -> Index:
-    """Return an index with all its bounds."""
-    return tuple(slice(*s.indices(size)[:2]) for s, size in zip(index, shape, strict=True))
-
-
-def _key(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple((s.start, s.stop) for s in _concrete(index, shape))
-
-
-def _regions(leaf: Any) -> dict[tuple[tuple[int, int], ...], np.ndarray]:
-    """Return empty buffers for the regions of an array on this process's devices, by their bounds."""
-    keys = {_key(index, leaf.shape) for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()}
-    return {key: np.empty([stop - start for start, stop in key], leaf.dtype) for key in keys}
-
-
-def _copy_overlap(to: np.ndarray, to_start: list[int], data: np.ndarray, data_start: list[int]) -> None:
-    """Copy what two regions of one array have in common."""
-    low = np.maximum(to_start, data_start).astype(int)
-    high = np.minimum(np.add(to_start, to.shape), np.add(data_start, data.shape)).astype(int)
-    if (low < high).all():
-        to[tuple(map(slice, low - to_start, high - to_start))] = data[
-            tuple(map(slice, low - data_start, high - data_start))
-        ]
-
-
-def _placed(like: Any, part: Callable[[Index], Any]) -> jax.Array:
-    return jax.make_array_from_callback(like.shape, like.sharding, part)
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    blank = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as checkpointer:
+        found = checkpointer.restore(folder.absolute(), args=ocp.args.StandardRestore(blank))
+    return {name: place(leaf, regions_of(np.asarray(found[name]), leaf)) for name, leaf in leaves.items()}
 
 
 @contextmanager

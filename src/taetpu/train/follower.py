@@ -60,16 +60,21 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
     Raises:
         UserError: this process's data or plug-ins give other runs than the primary's.
     """
-    programs = ProgramCache()
+    programs, refused = ProgramCache(), list[UserError]()
     with noted():  # Ctrl-C counts at the next dispatch, where all processes hear of it
         while (message := broadcast())["pack"] is not None:
-            runs = in_every_process(lambda message=message: list(_load_runs(message["runs"], sources)))
-            plan, source = PackPlan.from_data(message["pack"]), sources.of(runs[0].config)
-            program = programs.get(plan, runs[0].config, source)
-            evaluator = Evaluator(program, runs, Sample.stored(message["sample"]))
-            trainer = PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Watcher())
             with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary tells the user
-                trainer.run()
+                try:
+                    runs = in_every_process(lambda message=message: list(_load_runs(message["runs"], sources)))
+                except UserError as error:  # the primary hears of it, and ends
+                    refused.append(error)
+                    continue
+                plan, source = PackPlan.from_data(message["pack"]), sources.of(runs[0].config)
+                program = programs.get(plan, runs[0].config, source)
+                evaluator = Evaluator(program, runs, Sample.stored(message["sample"]))
+                PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Watcher()).run()
+    if refused:
+        raise refused[0]
     return message["exit_code"]
 
 

@@ -1,0 +1,121 @@
+"""One process's part of sharded arrays as a safetensors file; a region of an array as a copy out of such files.
+
+A shard is stored under `<array>@<start>,<start>`, with the first index of each axis. So any division of the arrays can
+be read back into any other, one array at a time, and no process needs to hold more of it than its devices do.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from taetpu.store.digests import Damaged
+
+Bounds = tuple[tuple[int, int], ...]
+"""Start and stop of each axis."""
+
+Regions = dict[Bounds, np.ndarray]
+"""Buffers for the parts of one array."""
+
+
+def local_bytes(arrays: Mapping[str, jax.Array]) -> int:
+    """Return the size of the shards that `write_shards` writes in this process."""
+    return sum(shard.data.nbytes for _, shard in _own_shards(arrays))
+
+
+def write_shards(file: Path, arrays: Mapping[str, jax.Array]) -> None:
+    """Write the shards on this process's devices; of a replicated one, the first replica, in one process.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    data = {}
+    for name, shard in _own_shards(arrays):
+        starts = (start for start, _ in _bounds(shard.index, arrays[name].shape))
+        data[f"{name}@{','.join(map(str, starts))}"] = np.asarray(shard.data)
+    save_file(data, file)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Return arrays out of the files that all processes wrote. Each process reads what its devices hold.
+
+    Args:
+        like: shapes, dtypes and shardings, by name.
+
+    Raises:
+        Damaged: a file is not one of safetensors.
+    """
+    with ExitStack() as stack:
+        shards: dict[str, list[tuple[Any, list[int]]]] = {name: [] for name in like}
+        try:
+            for file in files:
+                stored = stack.enter_context(safe_open(file, framework="np"))
+                for key in stored.keys():  # noqa: SIM118 (not a mapping)
+                    name, _, starts = key.rpartition("@")
+                    shards[name].append((stored.get_slice(key), [int(start) for start in starts.split(",") if start]))
+            return {name: place(leaf, _read_regions(shards[name], leaf)) for name, leaf in like.items()}
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise Damaged(f"this part of a checkpoint cannot be read: {error}", file=file) from None
+
+
+def place(like: Any, regions: Regions) -> jax.Array:
+    """Return an array with the shape and sharding of `like` out of the regions on this process's devices."""
+    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: regions[_bounds(index, like.shape)])
+
+
+def regions_of(array: np.ndarray, like: Any) -> Regions:
+    """Return the regions of a whole array that this process's devices hold."""
+    return {bounds: array[tuple(slice(*pair) for pair in bounds)] for bounds in _local_regions(like)}
+
+
+def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
+    for name, array in arrays.items():
+        for shard in array.addressable_shards:
+            if shard.replica_id == 0:
+                yield name, shard
+
+
+def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
+    """Return a tuple of slices as numbers."""
+    return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
+
+
+def _local_regions(like: Any) -> Regions:
+    """Return empty buffers for the regions of an array on this process's devices."""
+    indices = like.sharding.addressable_devices_indices_map(like.shape).values()
+    return {
+        bounds: np.empty([stop - start for start, stop in bounds], like.dtype)
+        for bounds in {_bounds(index, like.shape) for index in indices}
+    }
+
+
+def _read_regions(shards: Sequence[tuple[Any, list[int]]], like: Any) -> Regions:
+    regions = _local_regions(like)
+    for shard, starts in shards:
+        _copy_overlaps(regions, shard, starts)
+    return regions
+
+
+def _copy_overlaps(regions: Regions, shard: Any, starts: Sequence[int]) -> None:
+    """Copy what a stored shard, which begins at `starts`, has in common with each region."""
+    ends = np.add(starts, shard.get_shape()).astype(int)
+    for bounds, buffer in regions.items():
+        if not bounds:
+            buffer[...] = shard[...]
+            continue
+        origin = [start for start, _ in bounds]
+        low, high = np.maximum(starts, origin), np.minimum(ends, [stop for _, stop in bounds])
+        if (low < high).all():
+            found = tuple(slice(int(a), int(b)) for a, b in np.transpose([low - starts, high - starts]))
+            buffer[tuple(map(slice, low - origin, high - origin))] = shard[found]
