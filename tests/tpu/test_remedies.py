@@ -100,8 +100,8 @@ def test_a_refusal_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("why", "said"),
     [
-        ("a trial ended with code 9: ", "the compiler ended with code 9; another slice may compile"),
-        ("a trial ended with code 1: x\ny\n", "the compiler ended with code 1: y; another slice may compile"),
+        ("the process ended with code 9: ", "the compiler ended with code 9; another slice may compile"),
+        ("the process ended with code 1: x\ny\n", "the compiler ended with code 1: y; another slice may compile"),
         ("killed by SIGKILL", "the compiler was killed by SIGKILL; this machine's memory may be too small for it"),
     ],
 )
