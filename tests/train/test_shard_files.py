@@ -39,8 +39,10 @@ def test_a_whole_array_is_placed_by_regions():
     assert (np.asarray(place(like, regions_of(np.asarray(like), like))) == np.asarray(like)).all()
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "a").write_bytes(b"{}")
+def test_a_damaged_file_names_its_checkpoint(tmp_path):
+    part = tmp_path / "10" / "process-0" / "shards"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"{}")
     with pytest.raises(Damaged, match="cannot be read") as raised:
-        read_shards([tmp_path / "a"], arrays(P()))
-    assert raised.value.file == tmp_path / "a"
+        read_shards([part], arrays(P()))
+    assert raised.value.file == tmp_path / "10"

@@ -54,7 +54,7 @@ def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax
         like: shapes, dtypes and shardings, by name.
 
     Raises:
-        Damaged: a file is not one of safetensors.
+        Damaged: a file is not one of safetensors. It names the folder of the checkpoint.
     """
     with ExitStack() as stack:
         shards: dict[str, list[tuple[Any, list[int]]]] = {name: [] for name in like}
@@ -66,7 +66,7 @@ def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax
                     shards[name].append((stored.get_slice(key), [int(start) for start in starts.split(",") if start]))
             return {name: place(leaf, _read_regions(shards[name], leaf)) for name, leaf in like.items()}
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise Damaged(f"this part of a checkpoint cannot be read: {error}", file=file) from None
+            raise Damaged(f"this part of a checkpoint cannot be read: {error}", file=files[0].parents[1]) from None
 
 
 def place(like: Any, regions: Regions) -> jax.Array:
