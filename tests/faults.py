@@ -33,7 +33,7 @@ from taetpu.stats.analyse import analyse, results
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import run, trainer
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.layout import parse_packing
 
 STUDY = """\
@@ -51,27 +51,27 @@ PACKING = parse_packing("2")
 LAST, BEFORE = 12, 8  # the checkpoints of the pack in the middle of which the study was stopped
 
 
-class Stop(Watcher):
+class Stop(Callback):
     """Stops the second pack behind its last but one checkpoint."""
 
     def __init__(self) -> None:
         self.number = 0
 
-    def pack(self, number: int, of: int, runs: Any) -> None:
+    def on_pack_begin(self, number: int, total: int, runs: Any) -> None:
         self.number = number
 
-    def stored(self, step: int) -> None:
+    def on_save(self, step: int) -> None:
         if self.number == 2 and step == LAST:
             raise KeyboardInterrupt
 
 
-class Told(Watcher):
+class Told(Callback):
     """Collects what is told of damage."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def damaged(self, where: str, problem: str, moved: str) -> None:
+    def on_damage(self, where: str, problem: str, moved: str) -> None:
         self.lines.append(where)
 
 
@@ -140,7 +140,7 @@ class Bench:
         for place, name, function in shared_programs(self.study):
             replaced.enter_context(mock.patch.object(place, name, function))
         whole = self.open(source / "whole")
-        self.train(whole, Watcher())
+        self.train(whole, Callback())
         self.whole = files(whole)
         part = self.open(source / "part")
         with suppress(KeyboardInterrupt):
@@ -160,9 +160,9 @@ class Bench:
     def open(self, root: Path) -> StudyFolder:
         return StudyFolder(open_store(root), self.study.name)
 
-    def train(self, folder: StudyFolder, watcher: Watcher, study: Study | None = None, retrain: bool = False) -> None:
+    def train(self, folder: StudyFolder, callback: Callback, study: Study | None = None, retrain: bool = False) -> None:
         options = run.Options(packing=PACKING, retrain_damaged=retrain)
-        outcome = run.run_study(study or self.study, folder, watcher, options)
+        outcome = run.run_study(study or self.study, folder, callback, options)
         assert not outcome.failed, outcome.failed[0].error
 
     def places(self) -> list[Path]:

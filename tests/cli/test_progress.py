@@ -45,13 +45,13 @@ def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
     runs = [run for run in load_study(here / "s.yaml").runs() if run.seed == 0]
     out = io.StringIO()
     shown = progress.StudyProgress(Console(file=out, width=200))
-    shown.compared("val/accuracy")
-    shown.begun(100)
-    shown.pack(1, 1, runs)
-    shown.advanced(1, np.ones(len(runs), np.float32))
+    shown.on_study_begin("val/accuracy")
+    shown.on_train_begin(100)
+    shown.on_pack_begin(1, 1, runs)
+    shown.on_steps(1, np.ones(len(runs), np.float32))
     for split in ("val_sample", "val"):
         for run in runs:
-            shown.evaluated(10, run, {f"{split}/loss": 2.0, f"{split}/accuracy": 0.25})
+            shown.on_evaluate(10, run, {f"{split}/loss": 2.0, f"{split}/accuracy": 0.25})
         assert f"step 10: {split}/accuracy baseline 0.250" in out.getvalue()
     shown.console.print(shown.render())
     table = out.getvalue().splitlines()[-len(runs) - 2 :]
@@ -159,13 +159,13 @@ def test_the_display_fits_80_columns_whatever_it_has_to_show(clock, here, text):
     runs = load_study(here / "s.yaml").runs()
     console = Console(width=80, height=24, force_terminal=True)
     shown = progress.StudyProgress(console)
-    shown.begun(10**9)
-    shown.pack(10, 12, runs)
+    shown.on_train_begin(10**9)
+    shown.on_pack_begin(10, 12, runs)
     for step, seconds in ((1, 100.0), (1000, 100.0)):
         clock.now += seconds
-        shown.advanced(step, np.full(len(runs), 12.3456, np.float32))
-    shown.used(Usage(0.4137, 3 * 2**30, 16 * 2**30))
-    shown.sampled(1000, runs[0], "word " * 100)
+        shown.on_steps(step, np.full(len(runs), 12.3456, np.float32))
+    shown.on_usage(Usage(0.4137, 3 * 2**30, 16 * 2**30))
+    shown.on_sample(1000, runs[0], "word " * 100)
     with console.capture() as captured:
         console.print(shown.render())
     lines = [line.rstrip() for line in re.sub(ESCAPES, "", captured.get()).splitlines()]

@@ -23,7 +23,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.train import pack
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.model_io import CONSTANT, from_files
 from taetpu.train.step import evaluate
 
@@ -201,7 +201,7 @@ class Trained:
 
     def __init__(self, study, root, programs):
         self.folder, self.programs = StudyFolder(open_store(root), study.name), programs
-        self.outcome = run_study(study, self.folder, Watcher())
+        self.outcome = run_study(study, self.folder, Callback())
         self.runs = {run.arm: run for run in self.folder.runs()}
 
     def weights(self, arm, step):

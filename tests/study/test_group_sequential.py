@@ -9,43 +9,43 @@ from taetpu.spec.schema import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, extended, next_look, run_study
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentum: {train.optimizer.b1: 0.5}\n"
 
 
 @pytest.fixture
 def looked(tmp_path):
-    """`looked(text, root, watcher)`: one `taetpu run --until-resolved`."""
+    """`looked(text, root, callback)`: one `taetpu run --until-resolved`."""
 
-    def run(text=TINY + LOOKS, root="root", watcher=None):
+    def run(text=TINY + LOOKS, root="root", callback=None):
         (tmp_path / "s.yaml").write_text(text)
         loaded = load_study(tmp_path / "s.yaml")
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        return run_study(loaded, folder, watcher or Watcher(), Options(until_resolved=True)), folder
+        return run_study(loaded, folder, callback or Callback(), Options(until_resolved=True)), folder
 
     return run
 
 
-class AtSecondLook(Watcher):
+class AtSecondLook(Callback):
     """Stops, if asked to, in the middle of the second look."""
 
     def __init__(self, stop=False):
         self.stop, self.added = stop, []
 
-    def added_seeds(self, seeds):
+    def on_seeds_added(self, seeds):
         self.added.append(tuple(seeds))
 
-    def advanced(self, step, loss):
+    def on_steps(self, step, loss):
         if self.stop and self.added:
             raise KeyboardInterrupt
 
 
 @pytest.mark.slow
 def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked):
-    watcher = AtSecondLook()
-    outcome, folder = looked(watcher=watcher)
-    assert watcher.added == [(0, 1, 2, 3)]
+    callback = AtSecondLook()
+    outcome, folder = looked(callback=callback)
+    assert callback.added == [(0, 1, 2, 3)]
     assert outcome.results["final"]
     assert folder.read_study()["seeds"] == [0, 1, 2, 3]
     assert folder.read_study()["plan"]["seeds"] == [0, 1]
@@ -56,16 +56,16 @@ def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked)
 def test_stopped_on_the_way_to_the_second_look_it_ends_with_the_same_results(looked):
     whole, _ = looked()
     with pytest.raises(KeyboardInterrupt):
-        looked(root="stopped", watcher=AtSecondLook(stop=True))
+        looked(root="stopped", callback=AtSecondLook(stop=True))
     again, _ = looked(root="stopped")
     assert again.results == whole.results
 
 
 @pytest.mark.slow
 def test_what_is_resolved_at_the_first_look_stops_there(looked):
-    watcher = AtSecondLook()
-    outcome, _ = looked(TINY + LOOKS.replace("1e-6", "1e6"), watcher=watcher)
-    assert watcher.added == []
+    callback = AtSecondLook()
+    outcome, _ = looked(TINY + LOOKS.replace("1e-6", "1e6"), callback=callback)
+    assert callback.added == []
     assert [arm["verdict"] for arm in outcome.results["arms"]] == [None, "equivalent"]
 
 

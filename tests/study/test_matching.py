@@ -8,7 +8,7 @@ from tests.small import STUDY
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.study.matching import beside, flops_a_step, matched, size, steps_of, time_matched, timed
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 BASE = STUDY[: STUDY.index("seeds:")].replace("steps: 20", "steps: 2000").replace("dim: 16", "dim: 32")
 
@@ -140,11 +140,11 @@ def test_epochs_become_steps(load):
     assert [arm.config.train.epochs for arm in matched(study)] == [None]
 
 
-class Measures(Watcher):
+class Measures(Callback):
     def __init__(self):
         self.arms = []
 
-    def timing(self, arm):
+    def on_step_timing(self, arm):
         self.arms.append(arm)
 
 
@@ -153,13 +153,13 @@ def test_the_time_of_a_step_is_measured_at_the_first_run_and_kept(study, tmp_pat
     text = STUDY.replace("arms:\n", "match: time\narms:\n  deep: {model.num_layers: 4}\n")
     first, again = Measures(), Measures()
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
-    _, folder = study(text, watcher=first)
+    _, folder = study(text, callback=first)
     kept = folder.read_study()["matching"]
     assert set(kept) == {"deep", "low-lr"}
     assert kept["deep"] < 20
     assert folder.read_study()["arms"]["deep@time"]["train.steps"] == kept["deep"]
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "empty"))
-    outcome, _ = study(text, watcher=again)
+    outcome, _ = study(text, callback=again)
     assert (set(first.arms) >= {"deep", "low-lr"}, again.arms) == (True, [])
     assert folder.read_study()["matching"] == kept
     assert "deep@time" in [arm["name"] for arm in outcome.results["arms"]]

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.small import STUDY
 
 from taetpu.study.progress import StudyProgress
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +45,15 @@ def curves(folder) -> dict:
 def test_a_plan_is_stored_before_the_first_step_and_kept(study, text, tmp_path, said):
     plans_at_start = []
 
-    class Stop(Watcher):
-        def pack(self, number, of, runs):
+    class Stop(Callback):
+        def on_pack_begin(self, number, total, runs):
             plans_at_start.append((tmp_path / "root/small/plan.json").read_bytes())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        study(text, watcher=Stop())
-    watcher, heard = said
-    outcome, folder = study(text, watcher=watcher, pack="off")
+        study(text, callback=Stop())
+    callback, heard = said
+    outcome, folder = study(text, callback=callback, pack="off")
     assert (tmp_path / "root/small/plan.json").read_bytes() == plans_at_start[0]
     assert outcome.results["packs"] == [
         {"width": 4, "devices": 2, "unroll": 1, "precision": "float32", "chosen": "rule of thumb", "runs": 4}
@@ -77,23 +77,23 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
     marks = {}
 
     class Killed(interrupting):
-        def advanced(self, step, loss):
+        def on_steps(self, step, loss):
             marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
-            super().advanced(step, loss)
+            super().on_steps(step, loss)
 
     with pytest.raises(KeyboardInterrupt):
-        study(text, watcher=Killed("advanced", 1), pack=4)
+        study(text, callback=Killed("on_steps", 1), pack=4)
     ((file, mark),) = marks.items()
     assert not file.exists()  # an interrupted process takes its mark along; one that is killed cannot
     file.write_bytes(mark)
 
     # Killed by somebody else, it goes on as it is.
     with pytest.raises(KeyboardInterrupt):
-        study(text, watcher=interrupting("advanced", 1))
+        study(text, callback=interrupting("on_steps", 1))
     file.write_bytes(mark)
     count["kills"] += 1
-    watcher, heard = said
-    outcome, folder = study(text, watcher=watcher)
+    callback, heard = said
+    outcome, folder = study(text, callback=callback)
     assert [(p["width"], p["devices"], len(p["runs"]), p["halved_from"]) for p in plans(folder)] == [(2, 2, 2, 4)] * 2
     assert "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2" in heard()
     assert "pack 3 of 3: " in heard()
@@ -117,12 +117,12 @@ def test_a_pack_that_was_evaluated_before_its_process_was_killed_is_left_as_it_i
     marks = {}
 
     class Killed(interrupting):
-        def evaluated(self, step, run, values):
+        def on_evaluate(self, step, run, values):
             marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
-            super().evaluated(step, run, values)
+            super().on_evaluate(step, run, values)
 
     with pytest.raises(KeyboardInterrupt):
-        study(text, watcher=Killed("evaluated", 20), pack=4)
+        study(text, callback=Killed("on_evaluate", 20), pack=4)
     ((file, mark),) = marks.items()
     file.write_bytes(mark)
     count["kills"] += 1
@@ -147,8 +147,8 @@ import taetpu
 from rich.console import Console
 from taetpu.study.progress import StudyProgress
 class Limited(StudyProgress):
-    def pack(self, number, of, runs):
-        super().pack(number, of, runs)
+    def on_pack_begin(self, number, total, runs):
+        super().on_pack_begin(number, total, runs)
         limit = resource.RLIM_INFINITY
         if len(runs) > 2 and sys.argv[3:]:
             import jax
@@ -156,7 +156,7 @@ class Limited(StudyProgress):
             held = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             limit = held + (400 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-outcome = taetpu.run("study.yaml", root=sys.argv[1], pack=sys.argv[2], watcher=Limited(Console(stderr=True, width=200)))
+outcome = taetpu.run("study.yaml", root=sys.argv[1], pack=sys.argv[2], callback=Limited(Console(stderr=True, width=99)))
 assert not outcome.failed, outcome.failed
 """
 

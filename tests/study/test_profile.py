@@ -15,7 +15,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import planned, unfinished
 from taetpu.study.run import parse_profile
 from taetpu.study.trainer import Packs
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO
 
 STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
@@ -23,7 +23,7 @@ STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch
 
 @pytest.fixture
 def profiled(tmp_path):
-    """`profiled(root, watcher=None, profile=0)`: what `taetpu run` trains, without what it makes of it.
+    """`profiled(root, callback=None, profile=0)`: what `taetpu run` trains, without what it makes of it.
 
     Packs of a test share their program, as those of a study do.
     """
@@ -32,18 +32,18 @@ def profiled(tmp_path):
     def sample(study):
         return Sample.of(study.arms[0].config, study.source(study.arms[0]))
 
-    def run(root, watcher=None, profile=0):
+    def run(root, callback=None, profile=0):
         file = tmp_path / "study.yaml"
         file.write_text(STUDY)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        watcher = watcher or Watcher()
+        callback = callback or Callback()
         runs = {run.id: run for run in loaded.runs()}
-        packs = Packs(loaded.sources, folder, watcher, runs, sample(loaded), profile, programs)
-        (plan,) = planned(loaded, folder, AUTO, watcher)
-        watcher.packs = packs
+        packs = Packs(loaded.sources, folder, callback, runs, sample(loaded), profile, programs)
+        (plan,) = planned(loaded, folder, AUTO, callback)
+        callback.packs = packs
         if unfinished(folder, plan):
-            watcher.pack(1, 1, packs.members(plan))
+            callback.on_pack_begin(1, 1, packs.members(plan))
             assert packs.train(plan) is None
 
     return run
@@ -66,10 +66,10 @@ WIDTH = 4
 """The baseline's three runs, and one of them again so that both devices have as many."""
 
 
-class Forgetful(Watcher):
+class Forgetful(Callback):
     """Has jax forget the program of a step at the first evaluation, so that it is compiled again."""
 
-    def evaluated(self, step, run, values):
+    def on_evaluate(self, step, run, values):
         if step == 10:
             for program in self.packs.programs.values():
                 program.advance.clear_cache()
@@ -100,7 +100,7 @@ def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_pa
     assert {("init", 0), ("advance", 0), ("evaluate", 10)} <= compiles  # expected, all of them
     assert len(compiles) == len(first["compiles"])
     with pytest.raises(KeyboardInterrupt):
-        profiled("cut", Interrupting("advanced", 12), profile=3)
+        profiled("cut", Interrupting("on_steps", 12), profile=3)
     old = {path: path.read_bytes() for path in (tmp_path / "cut").glob("tiny/profile/**/*.pb")}
     assert len(old) == 1  # the trace of a pack that was stopped stays
     profiled("cut", profile=100)
@@ -116,10 +116,10 @@ def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_pa
 
 @pytest.mark.slow
 def test_a_profiler_that_is_taken_ends_no_training(tmp_path, profiled):
-    class Hears(Watcher):
+    class Hears(Callback):
         told: tuple = ()
 
-        def profiled(self, where, summary, problem):
+        def on_profile(self, where, summary, problem):
             self.told = summary, problem
 
     hears, options = Hears(), jax.profiler.ProfileOptions()
@@ -137,10 +137,10 @@ def test_a_pack_that_goes_on_with_other_flags_is_warned_about(tmp_path, profiled
 
     class Hears(Interrupting):
         def __init__(self, step):
-            super().__init__("advanced", step)
+            super().__init__("on_steps", step)
             self.told = []
 
-        def begun_otherwise(self, plan, before, now):
+        def on_xla_flags_changed(self, plan, before, now):
             self.told.append((before, now))
 
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")

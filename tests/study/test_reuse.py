@@ -18,19 +18,19 @@ from taetpu.store.documents import to_json
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample
 from taetpu.study.run import run
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 # Without samples and metrics: a compile less for each.
 TEXT = f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"
 
 
-class Trained(Watcher):
+class Trained(Callback):
     """Notes which runs are trained."""
 
     def __init__(self):
         self.runs = []
 
-    def pack(self, number, of, runs):
+    def on_pack_begin(self, number, total, runs):
         self.runs += [(run.arm, run.seed) for run in runs]
 
 
@@ -49,11 +49,15 @@ def begin(tmp_path, first):
 
     def begun(text=TEXT, reuse=(first,), audit=0.0):
         (tmp_path / "study.yaml").write_text(text)
-        watcher, root = Trained(), tmp_path / "root"
+        callback, root = Trained(), tmp_path / "root"
         outcome = run(
-            tmp_path / "study.yaml", root=str(root), reuse=[str(place) for place in reuse], audit=audit, watcher=watcher
+            tmp_path / "study.yaml",
+            root=str(root),
+            reuse=[str(place) for place in reuse],
+            audit=audit,
+            callback=callback,
         )
-        return outcome, watcher.runs, StudyFolder(open_store(root), outcome.results["study"])
+        return outcome, callback.runs, StudyFolder(open_store(root), outcome.results["study"])
 
     return begun
 

@@ -15,7 +15,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 
 def stored(folder) -> dict[str, bytes]:
@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory):
     (root / "study.yaml").write_text(STUDY)
     loaded = load_study(root / "study.yaml")
     study = StudyFolder(open_store(root / "root"), loaded.name)
-    return run_study(loaded, study, Watcher()), stored(study)
+    return run_study(loaded, study, Callback()), stored(study)
 
 
 @pytest.fixture
@@ -65,27 +65,30 @@ def test_a_study_ends_with_results_report_and_models(undisturbed):
 @pytest.mark.parametrize(
     ("event", "step"),
     [
-        ("advanced", 12),
-        *(pytest.param(*at, marks=pytest.mark.slow) for at in (("advanced", 1), ("evaluated", 10), ("evaluated", 20))),
+        ("on_steps", 12),
+        *(
+            pytest.param(*at, marks=pytest.mark.slow)
+            for at in (("on_steps", 1), ("on_evaluate", 10), ("on_evaluate", 20))
+        ),
     ],
 )
 def test_interrupted_anywhere_it_ends_with_the_same_bytes(study, interrupting, undisturbed, event, step):
     with pytest.raises(KeyboardInterrupt):
-        study(watcher=interrupting(event, step))
+        study(callback=interrupting(event, step))
     _, folder = study()
     assert stored(folder) == undisturbed[1]
 
 
-class TakenAway(Watcher):
+class TakenAway(Callback):
     """Sends this process a SIGTERM once a step is reached, as a machine that is preempted does."""
 
     def __init__(self, step: int):
         self.step, self.resumes = step, []
 
-    def resumed(self, step):
+    def on_resume(self, step):
         self.resumes.append(step)
 
-    def advanced(self, step, loss):
+    def on_steps(self, step, loss):
         if self.step and step >= self.step:
             self.step = 0
             os.kill(os.getpid(), signal.SIGTERM)
@@ -94,9 +97,9 @@ class TakenAway(Watcher):
 @pytest.mark.slow
 def test_told_to_end_it_writes_a_checkpoint_between_borders_and_ends_with_the_same_numbers(study, undisturbed):
     with pytest.raises(KeyboardInterrupt):
-        study(watcher=TakenAway(6))
+        study(callback=TakenAway(6))
     again = TakenAway(0)
-    _, folder = study(watcher=again)
+    _, folder = study(callback=again)
     left = again.resumes[0]
     assert 6 <= left < 20  # the next checkpoint was due at 20
     assert left % 4 == 0  # where a window of log_every ends
@@ -128,9 +131,9 @@ def test_looking_changes_nothing_that_is_trained(study, text, undisturbed):
 
 
 def test_a_finished_study_trains_nothing(study, interrupting, finished, undisturbed):
-    watcher = interrupting("never")
-    _, folder = study(watcher=watcher)
-    assert watcher.trained == 0
+    callback = interrupting("never")
+    _, folder = study(callback=callback)
+    assert callback.trained == 0
     assert stored(folder) == undisturbed[1]
 
 
@@ -211,7 +214,7 @@ def test_a_deleted_run_is_trained_again_to_the_same_bytes_and_its_neighbours_sta
 def test_an_arm_removed_before_it_was_trained_is_forgotten(study, text, interrupting):
     extra = text + "  relu: {model.ffn: relu}\n"
     with pytest.raises(KeyboardInterrupt):
-        study(extra, watcher=interrupting("advanced", 1))
+        study(extra, callback=interrupting("on_steps", 1))
     outcome, folder = study(text)
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr"]
     assert outcome.results["complete"]
@@ -233,8 +236,8 @@ def test_an_arm_whose_data_changed_is_refused_before_anything_is_trained(study, 
     _, folder = study(base)
     before = stored(folder)
     (tmp_path / "a.txt").write_text(words * 19 + words[::-1])
-    watcher = interrupting("never")
+    callback = interrupting("never")
     with pytest.raises(UserError, match="data"):
-        study(base, watcher=watcher)
-    assert watcher.trained == 0
+        study(base, callback=callback)
+    assert callback.trained == 0
     assert stored(folder) == before

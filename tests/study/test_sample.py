@@ -59,7 +59,7 @@ def test_a_sample_that_is_all_ends_at_the_value_of_the_split(study):
 def test_what_is_watched_later_is_watched_on_the_first_sample(study, interrupting):
     """Another `eval_every` changes what `auto` would come to, not what runs are compared on."""
     with pytest.raises(KeyboardInterrupt):
-        study(STUDY, watcher=interrupting("advanced", 12))
+        study(STUDY, callback=interrupting("on_steps", 12))
     often = STUDY.replace("eval_every: 10", "eval_every: 5")
     _, folder = study(f"{often}  high-lr: {{train.optimizer.lr: 1e-2}}\n")
     assert {run.result()["val_sample"]["windows"] for run in folder.runs()} == {12}

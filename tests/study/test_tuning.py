@@ -12,7 +12,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.study.tuning import choose, trials, tuned
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 TUNED = """\
 seeds: 2
@@ -151,14 +151,14 @@ def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
     assert caught.value.problem == f"arms were tuned on seed {FIRST_SEED}, and cannot be compared on it as well"
 
 
-class StopsAtTrials(Watcher):
+class StopsAtTrials(Callback):
     def __init__(self):
         self.trying = False
 
-    def pack(self, number, of, runs):
+    def on_pack_begin(self, number, total, runs):
         self.trying = any("~" in run.arm for run in runs)
 
-    def stored(self, step):
+    def on_save(self, step):
         if self.trying:
             raise KeyboardInterrupt
 
@@ -167,6 +167,6 @@ class StopsAtTrials(Watcher):
 def test_stopped_while_it_tunes_a_study_ends_with_the_same_results(study):
     whole, _ = study(TINY + TUNED)
     with pytest.raises(KeyboardInterrupt):
-        study(TINY + TUNED, root="stopped", watcher=StopsAtTrials())
+        study(TINY + TUNED, root="stopped", callback=StopsAtTrials())
     again, _ = study(TINY + TUNED, root="stopped")
     assert again.results == whole.results

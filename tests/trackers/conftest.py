@@ -13,7 +13,7 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
 from taetpu.trackers.base import Sink, Tracker
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 
 @pytest.fixture(scope="module")
@@ -41,31 +41,31 @@ def alone(tmp_path_factory):
         assert asked == []
 
 
-class Told(Watcher):
+class Told(Callback):
     """Remembers what a person would be told, and how often runs were trained."""
 
     def __init__(self):
         self.off, self.trained, self.evaluations = {}, 0, 0
 
-    def untracked(self, tracker, problem):
+    def on_tracker_failed(self, tracker, problem):
         assert tracker not in self.off
         self.off[tracker] = problem
 
-    def advanced(self, step, loss):
+    def on_steps(self, step, loss):
         self.trained += 1
 
 
 @pytest.fixture
 def study(tmp_path):
-    """`study(text, root="root", watcher=None) -> (StudyFolder, Told)`: one `taetpu run`."""
+    """`study(text, root="root", callback=None) -> (StudyFolder, Told)`: one `taetpu run`."""
 
-    def run(text, root="root", watcher=None):
-        file, watcher = tmp_path / "study.yaml", watcher or Told()
+    def run(text, root="root", callback=None):
+        file, callback = tmp_path / "study.yaml", callback or Told()
         file.write_text(text)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        run_study(loaded, folder, watcher)
-        return folder, watcher
+        run_study(loaded, folder, callback)
+        return folder, callback
 
     return run
 

@@ -9,7 +9,7 @@ from tests.small import TINY
 
 from taetpu.study.progress import StudyProgress
 from taetpu.study.run import run
-from taetpu.train.callbacks import Together, Watcher
+from taetpu.train.callbacks import Callback, CallbackList
 
 SHORT = TINY.replace("eval_every: 6", "eval_every: 3") + "seeds: 1\n"
 BROKEN = """\
@@ -94,19 +94,19 @@ def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
 
 def test_a_person_is_told_in_a_line():
     out = io.StringIO()
-    StudyProgress(Console(file=out)).untracked("wandb", "no API key was found")
+    StudyProgress(Console(file=out)).on_tracker_failed("wandb", "no API key was found")
     assert out.getvalue() == "tracker wandb is off from here: no API key was found; training goes on\n"
 
 
-def test_several_watchers_hear_of_everything():
+def test_a_callback_list_forwards_every_event():
     heard = []
 
-    class Hears(Watcher):
+    class Hears(Callback):
         def __getattribute__(self, name):
             return lambda *given: heard.append((name, given))
 
-    events = [name for name in vars(Watcher) if not name.startswith("_")]
-    assert "finished" in events
+    events = [name for name in vars(Callback) if not name.startswith("_")]
+    assert "on_pack_end" in events
     for name in events:
-        getattr(Together(Hears(), Hears()), name)(1, name)
+        getattr(CallbackList(Hears(), Hears()), name)(1, name)
     assert heard == [(name, (1, name)) for name in events for _ in range(2)]

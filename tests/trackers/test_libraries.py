@@ -8,7 +8,7 @@ from tests.small import STUDY
 from tests.trackers import reading
 
 from taetpu.store.settings import settings
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 pytestmark = pytest.mark.slow
 
@@ -20,13 +20,13 @@ trackers:
 """
 
 
-class Stopping(Watcher):
+class Stopping(Callback):
     """Ctrl-C when the runs are evaluated at a step."""
 
     def __init__(self, step):
         self.step = step
 
-    def evaluated(self, step, run, values):
+    def on_evaluate(self, step, run, values):
         if step == self.step:
             raise KeyboardInterrupt
 
@@ -38,7 +38,7 @@ def tracked(request, study, alone):
     if request.param == "stopped":
         for step in (10, 20):  # before anything is stored, and with a half of it stored
             with pytest.raises(KeyboardInterrupt):
-                study(text, watcher=Stopping(step))
+                study(text, callback=Stopping(step))
     folder, told = study(text)
     assert told.off == {}
     assert len(folder.runs()) == 4

@@ -296,7 +296,7 @@ def train_study(file: Path, sets: list[str], root: str | None, how: dict[str, An
 
     try:
         with StudyProgress(Console(stderr=True)) as progress:
-            outcome = run_file(file, sets, root=root, watcher=progress, **how)
+            outcome = run_file(file, sets, root=root, callback=progress, **how)
     except SharesLeft as left:
         typer.echo(str(left), err=True)
         raise typer.Exit(left.exit_code) from None

@@ -10,14 +10,14 @@ from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 
 LOST = "this run had ended, and its result.json is missing"
 
 UNRECORDED = "the file is missing and is written again"
 
 
-def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
+def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
     """Verify every file of the runs that are done, and the records of those that are not.
 
     The damaged record of a run that is not done is set aside, since it is written again from the study file.
@@ -29,7 +29,7 @@ def check_runs(folder: StudyFolder, retrain: bool, watcher: Watcher) -> None:
         UserError: a run that is done is damaged, and `retrain` is not set.
     """
     for place, problem, moved in _checked(folder, retrain):
-        watcher.damaged(place, problem, moved)
+        callback.on_damage(place, problem, moved)
 
 
 def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:

@@ -37,7 +37,7 @@ from taetpu.study.ray_tasks import (
     train_pack,
 )
 from taetpu.study.trainer import Failure, missing_packs, run_steps
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Place
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import PackPlan
@@ -104,11 +104,11 @@ class RayDriver:
         study = str(self.file), self.sets, self.root
         return task.remote(on_cpu, on_node.__module__, on_node.__name__, function.__name__, *study, *arguments)
 
-    def step_seconds(self, study: Study, name: str, watcher: Watcher) -> float:
+    def step_seconds(self, study: Study, name: str, callback: Callback) -> float:
         """Return what a step of an arm takes on a node."""
-        watcher.waiting(f"a node measures arm {name}")
+        callback.on_wait(f"a node measures arm {name}")
         seconds = self.ask(node_step_seconds, name)
-        watcher.waiting("")
+        callback.on_wait("")
         return seconds
 
     def prove(self, sampled: Sequence[RunSpec], reused: Sequence[RunSpec], packing: Packing) -> list[str]:
@@ -119,18 +119,18 @@ class RayDriver:
         """Hold the study's claim."""
         return self.folder.claim()
 
-    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
         """Train all packs on the cluster; on Ctrl-C tasks are cancelled, which leaves finished runs valid."""
         if new := unplanned(study, self.folder):
-            watcher.waiting("a node plans packs")
+            callback.on_wait("a node plans packs")
             self.ask(node_plan, names_of(new), asdict(packing))
-            watcher.waiting("")
-        queue = missing_packs(study, self.folder, watcher, packing)
+            callback.on_wait("")
+        queue = missing_packs(study, self.folder, callback, packing)
         wanted = {run.id: run for run in study.runs()}
         steps = {
             plan.id: sum(run_steps(run, study.sources) for run in members(self.folder, plan, wanted)) for plan in queue
         }
-        watcher.begun(sum(steps.values()))
+        callback.on_train_begin(sum(steps.values()))
         for plan in queue:
             self.submit(plan, profile)
         failed, done, total = list[Failure](), 0, len(queue)
@@ -141,18 +141,18 @@ class RayDriver:
                     if outcome.out_of_memory and plan.width > 1:
                         halves = halve(self.folder, [plan])
                         total += len(halves) - 1
-                        watcher.halved(runs, halves, MemoryError(outcome.error))
+                        callback.on_pack_split(runs, halves, MemoryError(outcome.error))
                         for half in halves:
                             self.submit(half, profile)
                         continue
                     done += 1
-                    watcher.trained_elsewhere(done, total, runs, steps.get(plan.id, 0))
+                    callback.on_remote_pack_end(done, total, runs, steps.get(plan.id, 0))
                     if outcome.error:
                         error = PackFailed(outcome.error)
                         failed.append(Failure(tuple(runs), error))
-                        watcher.failed(runs, error)
+                        callback.on_pack_failed(runs, error)
                     else:
-                        watcher.finished(runs)
+                        callback.on_pack_end(runs)
         finally:
             self.cancel()
         return failed

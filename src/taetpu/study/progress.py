@@ -20,7 +20,7 @@ from taetpu.report.names import fitted
 from taetpu.report.usage import used
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import shown_series
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.forecast import Forecast, Span
 from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import PackPlan
@@ -32,7 +32,7 @@ NAME = 36  # columns of an arm's name
 ROWS = 12  # arms shown at once, those of the latest packs
 
 
-class StudyProgress(Watcher):
+class StudyProgress(Callback):
     """Follows a study on `console`. Use as a context manager round the run."""
 
     def __init__(self, console: Console):
@@ -66,42 +66,42 @@ class StudyProgress(Watcher):
         if self.console.is_terminal:
             self.live.stop()
 
-    def compared(self, primary: str) -> None:
+    def on_study_begin(self, primary: str) -> None:
         self.primary = primary
 
-    def timing(self, arm: str) -> None:
+    def on_step_timing(self, arm: str) -> None:
         self.bars.update(self.bar, description=f"timing a step of {arm}")
 
-    def kept(self, plan: PackPlan) -> None:
+    def on_plan_reused(self, plan: PackPlan) -> None:
         layout = in_words(plan.layout)
         self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
 
-    def damaged(self, where: str, problem: str, moved: str) -> None:
+    def on_damage(self, where: str, problem: str, moved: str) -> None:
         self.tell(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
 
-    def expected(self, forecast: Forecast | None) -> None:
+    def on_forecast(self, forecast: Forecast | None) -> None:
         self.pace.forecast = forecast
         if forecast is not None:
             self.say(f"time: {_between(forecast.total)}, from {forecast.source}; corrected when steps have been timed")
 
-    def begun(self, run_steps: int) -> None:
+    def on_train_begin(self, run_steps: int) -> None:
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
-    def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
+    def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
         self.runs, self.step, self.use = runs, 0, ""
-        self.pace.pack(of - number)
-        self.bars.update(self.bar, description=f"pack {number}/{of}", rate="compiling", left=self.left())
+        self.pace.pack(total - number)
+        self.bars.update(self.bar, description=f"pack {number}/{total}", rate="compiling", left=self.left())
         arms = self.arms()
         names = ", ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        self.say(f"pack {number} of {of}: {names} ({len(runs)} runs)")
+        self.say(f"pack {number} of {total}: {names} ({len(runs)} runs)")
 
-    def resumed(self, step: int) -> None:
+    def on_resume(self, step: int) -> None:
         self.step = step
         self.bars.advance(self.bar, step * len(self.runs))
         if step:
             self.say(f"  going on from step {step}")
 
-    def advanced(self, step: int, loss: np.ndarray) -> None:
+    def on_steps(self, step: int, loss: np.ndarray) -> None:
         taken = (step - self.step) * len(self.runs)
         self.step = step
         self.pace.trained(taken)
@@ -110,15 +110,15 @@ class StudyProgress(Watcher):
         self.bars.advance(self.bar, taken)
         self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
 
-    def used(self, usage: Usage) -> None:
+    def on_usage(self, usage: Usage) -> None:
         self.use = used(usage.times)
 
-    def begun_otherwise(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
+    def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
         then, here = (" ".join(flag for given in one.values() for flag in given) or "none" for one in (before, now))
         self.tell(f"{len(plan.runs)} runs go on with other flags than they were begun with: their numbers may be other "
                   f"bits (then: {then}; now: {here})")  # fmt: skip
 
-    def profiled(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
+    def on_profile(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
         if summary is None:
             self.tell(f"  nothing was profiled: {problem}")
             return
@@ -126,7 +126,7 @@ class StudyProgress(Watcher):
         shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))
         self.tell(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
 
-    def evaluated(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
+    def on_evaluate(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         self.pace.lap("evaluated")
         self.evals.setdefault(run.arm, {})[run.seed] = values
         if run is self.runs[-1]:
@@ -143,44 +143,44 @@ class StudyProgress(Watcher):
         """A metric of an arm's last evaluations, by seed."""
         return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
 
-    def looked(self, step: int) -> None:
+    def on_observe(self, step: int) -> None:
         self.pace.lap("looked")
 
-    def sampled(self, step: int, run: RunSpec, text: str) -> None:
+    def on_sample(self, step: int, run: RunSpec, text: str) -> None:
         self.pace.lap("sampled")
         self.text = f"{run.arm}: {' '.join(text.split())}"
         self.say(f"  sample of {self.text}"[:WIDTH])
 
-    def stored(self, step: int) -> None:
+    def on_save(self, step: int) -> None:
         self.pace.lap("stored")
 
-    def added_seeds(self, seeds: Sequence[int]) -> None:
+    def on_seeds_added(self, seeds: Sequence[int]) -> None:
         self.tell(f"an arm is inconclusive: on to the next planned look, with {len(seeds)} seeds an arm")
 
-    def audited(self, runs: Sequence[RunSpec]) -> None:
+    def on_replicate(self, runs: Sequence[RunSpec]) -> None:
         self.tell(f"{len(runs)} of the reused runs are trained again, to prove them")
 
-    def trained_elsewhere(self, number: int, of: int, runs: Sequence[RunSpec], run_steps: int) -> None:
+    def on_remote_pack_end(self, number: int, total: int, runs: Sequence[RunSpec], run_steps: int) -> None:
         arms = list(dict.fromkeys(run.arm for run in runs))
         self.runs = runs
         self.say(
-            f"pack {number} of {of} ended: {', '.join(arms[:3])}{' ...' if len(arms) > 3 else ''} ({len(runs)} runs)"
+            f"pack {number} of {total} ended: {', '.join(arms[:3])}{' ...' if len(arms) > 3 else ''} ({len(runs)} runs)"
         )
-        self.bars.update(self.bar, description=f"packs {number}/{of}", rate="", left="")
+        self.bars.update(self.bar, description=f"packs {number}/{total}", rate="", left="")
         self.bars.advance(self.bar, run_steps)
 
-    def waiting(self, reason: str) -> None:
+    def on_wait(self, reason: str) -> None:
         if reason:
             self.say(f"waiting: {reason}")
         self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")
 
-    def halved(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
+    def on_pack_split(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0
         names = f"{len(plans)} packs of {plans[0].width}"
         self.tell(f"out of memory: the pack of {len(runs)} runs, and those like it, begin anew as {names} ({error})")
 
-    def failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
+    def on_pack_failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         if isinstance(error, Failed):  # says all there is to say
             told = f"runs failed: {len(runs)}\n{error}"
         else:
@@ -189,7 +189,7 @@ class StudyProgress(Watcher):
             told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(told), style="red", soft_wrap=True)
 
-    def untracked(self, tracker: str, problem: str) -> None:
+    def on_tracker_failed(self, tracker: str, problem: str) -> None:
         self.tell(f"tracker {tracker} is off from here: {problem}; training goes on")
 
     def arms(self) -> list[str]:

@@ -19,7 +19,7 @@ from taetpu.study.replicate import Audit
 from taetpu.study.timing import seconds_a_step
 from taetpu.study.trainer import Packs, stored_sample
 from taetpu.study.validate import refuse_too_large
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Place, here
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
@@ -73,7 +73,7 @@ def node_plan(study: Study, folder: StudyFolder, names: Sequence[Any], packing: 
 
 def node_step_seconds(study: Study, folder: StudyFolder, name: str) -> float:
     """Return what a step of an arm takes here."""
-    return seconds_a_step(beside(study, matched(study)), name, Watcher())
+    return seconds_a_step(beside(study, matched(study)), name, Callback())
 
 
 def node_audit(
@@ -81,7 +81,7 @@ def node_audit(
 ) -> list[str]:
     """Train reused runs again, and return what is wrong with them."""
     runs = {names: recorded(folder, names) for names in reused}
-    return Audit(study, folder, Watcher(), Packing(**packing)).prove(
+    return Audit(study, folder, Callback(), Packing(**packing)).prove(
         [runs[one] for one in sampled], list(runs.values())
     )
 
@@ -94,7 +94,7 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
     with _claimed(folder, plans[plan_id]) as plan:
         if not unfinished(folder, plan):
             return Trained()
-        error = Packs(study.sources, folder, Watcher(), {}, stored_sample(folder), profile).train(plan)
+        error = Packs(study.sources, folder, Callback(), {}, stored_sample(folder), profile).train(plan)
     if error is None:
         return Trained()
     failure = f"on {platform.node()}: {type(error).__name__}: {error}"

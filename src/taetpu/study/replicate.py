@@ -10,7 +10,7 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import described
 from taetpu.study.trainer import Packs, run_steps, stored_sample
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import plan_packs
 
@@ -27,7 +27,7 @@ class Audit:
 
     study: Study
     folder: StudyFolder
-    watcher: Watcher
+    callback: Callback
     packing: Packing
 
     def prove(self, sampled: Sequence[RunSpec], reused: Sequence[RunSpec]) -> list[str]:
@@ -65,16 +65,16 @@ class Audit:
         """Train runs into a folder of their own, from where an earlier process left off."""
         again = StudyFolder(open_store(self.folder.where), AUDIT)
         wanted, sample = {run.id: run for run in runs}, stored_sample(self.folder)
-        trainer = Packs(self.study.sources, again, self.watcher, wanted, sample)
+        trainer = Packs(self.study.sources, again, self.callback, wanted, sample)
         for run in runs:
             if at(again, run).status() == "absent":
                 at(again, run).start(described(run))
         left = [run for run in runs if at(again, run).status() != "done"]
         plans = plan_packs(left, [self.study.sources.of(run.config) for run in left], packing=self.packing)
-        self.watcher.audited(left)
-        self.watcher.begun(sum(run_steps(run, self.study.sources) for run in left))
+        self.callback.on_replicate(left)
+        self.callback.on_train_begin(sum(run_steps(run, self.study.sources) for run in left))
         for number, plan in enumerate(plans, 1):
-            self.watcher.pack(number, len(plans), trainer.members(plan))
+            self.callback.on_pack_begin(number, len(plans), trainer.members(plan))
             if (error := trainer.train(plan)) is not None:
                 raise error
         return again

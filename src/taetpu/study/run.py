@@ -29,7 +29,7 @@ from taetpu.study.tracking import tracked
 from taetpu.study.trainer import Alone, Crew, Failure
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.study.validate import proved, refuse_too_large
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, Packing, parse_packing
 
 
@@ -99,7 +99,7 @@ def run(
     shard: str | None = None,
     wait: bool = True,
     ray: str | None = None,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
 ) -> Outcome:
     """`taetpu run`: load a study file and run it under a root.
 
@@ -112,7 +112,7 @@ def run(
         shard: the share of the packs that this process trains, `I/N`; see `study.shards`.
         wait: with a shard, wait for other shards where more packs are planned when all have finished.
         ray: train on a Ray cluster with this address; "" for one that runs on this host, else a new local one.
-        watcher: is told how training gets on.
+        callback: receives the events of training.
 
     Raises:
         UserError: as `load_study` and `run_study`, an invalid shard, no Ray cluster, or several processes that were not
@@ -127,16 +127,16 @@ def run(
     if ray is not None:
         refuse_accelerator()
     study = load_study(file, sets)
-    folder, watcher = StudyFolder(open_store(default_root(root)), study.name), watcher or Watcher()
+    folder, callback = StudyFolder(open_store(default_root(root)), study.name), callback or Callback()
     if ray is not None:
         driver = RayDriver(folder, Path(file).resolve(), tuple(sets), shared_root(default_root(root)))
         with connected(ray or None):
             driver.find_devices()
-            return run_study(study, folder, watcher, options, driver)
+            return run_study(study, folder, callback, options, driver)
     if share is None:
-        return run_study(study, folder, watcher, options)
+        return run_study(study, folder, callback, options)
     staged = study.tune is not None or until_resolved
-    return run_study(study, folder, watcher, options, ShardWorker(folder, share, watcher, staged, wait))
+    return run_study(study, folder, callback, options, ShardWorker(folder, share, callback, staged, wait))
 
 
 def parse_audit(share: float) -> float:
@@ -154,7 +154,7 @@ def parse_profile(steps: int) -> int:
 
 
 def run_study(
-    study: Study, folder: StudyFolder, watcher: Watcher, options: Options = DEFAULTS, crew: Crew | None = None
+    study: Study, folder: StudyFolder, callback: Callback, options: Options = DEFAULTS, crew: Crew | None = None
 ) -> Outcome:
     """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
 
@@ -179,14 +179,14 @@ def run_study(
     if cluster is None:
         refuse_too_large(study, folder)
     crew = crew or Alone(folder)
-    with crew.claimed(), tracked(study, folder, watcher, crew.tracks) as watcher:
-        check_runs(folder, options.retrain_damaged, watcher)
-        watcher.compared(study.measure.primary)
-        study = in_equal_time(study, folder, watcher, cluster and cluster.step_seconds)
+    with crew.claimed(), tracked(study, folder, callback, crew.tracks) as callback:
+        check_runs(folder, options.retrain_damaged, callback)
+        callback.on_study_begin(study.measure.primary)
+        study = in_equal_time(study, folder, callback, cluster and cluster.step_seconds)
         while True:
             if options.until_resolved:
                 study = study.changed(seeds=seeds_begun(study, folder))
-            outcome = to_look(study, folder, watcher, options, crew)
+            outcome = to_look(study, folder, callback, options, crew)
             if outcome is None:  # another process has added seeds
                 continue
             more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
@@ -194,7 +194,7 @@ def run_study(
                 return outcome
             study = study.changed(seeds=more)
             freeze(study, folder)
-            watcher.added_seeds(more)
+            callback.on_seeds_added(more)
 
 
 def refuse_another(study: Study, folder: StudyFolder) -> None:
@@ -203,31 +203,31 @@ def refuse_another(study: Study, folder: StudyFolder) -> None:
         check_frozen(read_study(folder), study)
 
 
-def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Options, crew: Crew) -> Outcome | None:
+def to_look(study: Study, folder: StudyFolder, callback: Callback, options: Options, crew: Crew) -> Outcome | None:
     """Train every arm on the study's seeds, and then what tuning adds; analyse and report.
 
     Returns:
         None where another process analysed these seeds meanwhile, and added more.
     """
     freeze(study, folder)
-    taken, failed = obtained(study, folder, watcher, options, crew)
+    taken, failed = obtained(study, folder, callback, options, crew)
     if options.until_resolved and len(seeds_begun(study, folder)) > len(study.seeds):
         return None
     if study.tune is not None:
         tried = trials(study)
-        more = [obtained(tried, folder, watcher, options, crew)]
+        more = [obtained(tried, folder, callback, options, crew)]
         chosen = choose(study, tried, folder)
         if chosen is not None:
             study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
             freeze(study, folder, tuning=chosen)
-            more.append(obtained(study, folder, watcher, options, crew))
+            more.append(obtained(study, folder, callback, options, crew))
         taken += [run for runs, _ in more for run in runs]
         failed += [failure for _, failures in more for failure in failures]
     sampled = sample(taken, options.audit)
     if isinstance(crew, RayDriver):
         refuted = crew.prove(sampled, taken, options.packing)
     else:
-        refuted = Audit(study, folder, watcher, options.packing).prove(sampled, taken)
+        refuted = Audit(study, folder, callback, options.packing).prove(sampled, taken)
     results = analyse(folder)
     if not failed:
         folder.delete_claims()
@@ -235,7 +235,7 @@ def to_look(study: Study, folder: StudyFolder, watcher: Watcher, options: Option
 
 
 def obtained(
-    study: Study, folder: StudyFolder, watcher: Watcher, options: Options, crew: Crew
+    study: Study, folder: StudyFolder, callback: Callback, options: Options, crew: Crew
 ) -> tuple[list[RunSpec], list[Failure]]:
     """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
     others = (
@@ -243,7 +243,7 @@ def obtained(
         if isinstance(crew, ShardWorker)
         else set[str]()
     )
-    return adopt(study, folder, options.reuse, others), crew.train(study, watcher, options.packing, options.profile)
+    return adopt(study, folder, options.reuse, others), crew.train(study, callback, options.packing, options.profile)
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------

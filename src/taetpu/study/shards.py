@@ -21,7 +21,7 @@ from taetpu.store.names import Held
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans, unfinished
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import PackPlan
 
@@ -83,7 +83,7 @@ class ShardWorker:
 
     folder: StudyFolder
     shard: Shard
-    watcher: Watcher
+    callback: Callback
     staged: bool
     wait: bool = True
     tracks: bool = False
@@ -107,10 +107,10 @@ class ShardWorker:
             except Held as other:
                 if not reason:
                     reason = other.problem
-                    self.watcher.waiting(reason)
+                    self.callback.on_wait(reason)
                 time.sleep(POLL_SECONDS)
         if reason:
-            self.watcher.waiting("")
+            self.callback.on_wait("")
 
     @contextmanager
     def changing_plan(self) -> Iterator[None]:
@@ -119,7 +119,7 @@ class ShardWorker:
         with self.claim:
             yield
 
-    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
         """Train this share, and what dead processes left of others; return when all packs are done.
 
         In a study with stages, packs that nobody begins for `ABANDONED_SECONDS` are trained too: their worker may never
@@ -129,7 +129,7 @@ class ShardWorker:
             SharesLeft: other processes train what is left, or will, and this process does not wait for them.
         """
         planned_before = bool(stored_plans(self.folder))
-        missing = missing_packs(study, self.folder, watcher, packing)
+        missing = missing_packs(study, self.folder, callback, packing)
         if not missing:
             return []
         wanted = {run.id for run in study.runs()}
@@ -150,14 +150,14 @@ class ShardWorker:
                 begun = [plan for plan in todo if self.begun(plan)]
                 unbegun, todo = len(todo) - len(begun), begun
             if todo:
-                failed += train_packs(study, self.folder, watcher, todo, profile, self.changing_plan, held)
+                failed += train_packs(study, self.folder, callback, todo, profile, self.changing_plan, held)
                 tried |= {plan.id for plan in todo} - held
                 idle_since = time.monotonic()
             if len(held) == len(todo):  # all of them are trained by others, if there are any
                 if failed:
                     break
-                self.pause(len(missing), unbegun, watcher)
-        watcher.waiting("")
+                self.pause(len(missing), unbegun, callback)
+        callback.on_wait("")
         self.take()
         return failed
 
@@ -181,7 +181,7 @@ class ShardWorker:
         """Return whether a process has begun to train a pack. It is at work, or was stopped."""
         return bool(self.folder.store.list(f"{self.folder.name}/packs/{plan.id}"))
 
-    def pause(self, left: int, unbegun: int, watcher: Watcher) -> None:
+    def pause(self, left: int, unbegun: int, callback: Callback) -> None:
         """Wait for other processes, or end this one.
 
         Args:
@@ -195,7 +195,7 @@ class ShardWorker:
         if self.staged and (self.wait or unbegun):
             if left != self.waited_for:
                 self.waited_for = left
-                watcher.waiting(f"{packs} of other shards")
+                callback.on_wait(f"{packs} of other shards")
             time.sleep(POLL_SECONDS)
             return
         done = f"shard {self.shard.index}/{self.shard.count} has nothing to train now; left to other processes: {packs}"

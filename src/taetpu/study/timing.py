@@ -12,7 +12,7 @@ from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, time_matched, timed
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.compute import decide
 from taetpu.train.layout import AUTO, Group, Work, auto_precision, rule_of_thumb
 from taetpu.train.memory import out_of_memory
@@ -20,7 +20,10 @@ from taetpu.train.step_time import measure_step
 
 
 def in_equal_time(
-    study: Study, folder: StudyFolder, watcher: Watcher, seconds: Callable[[Study, str, Watcher], float] | None = None
+    study: Study,
+    folder: StudyFolder,
+    callback: Callback,
+    seconds: Callable[[Study, str, Callback], float] | None = None,
 ) -> Study:
     """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps.
 
@@ -31,7 +34,7 @@ def in_equal_time(
 
     @cache
     def measured(name: str) -> float:
-        return (seconds or seconds_a_step)(study, name, watcher)
+        return (seconds or seconds_a_step)(study, name, callback)
 
     steps = timed(study, lambda arm: measured(arm.name), known)
     if steps:
@@ -40,7 +43,7 @@ def in_equal_time(
     return study
 
 
-def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
+def seconds_a_step(study: Study, name: str, callback: Callback) -> float:
     """What a step of one run of an arm takes, its runs packed by themselves.
 
     Raises:
@@ -50,7 +53,7 @@ def seconds_a_step(study: Study, name: str, watcher: Watcher) -> float:
     config, source = runs[0].config, study.sources.of(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
     work = Work(Group(frozenset(active(config)), runs), source, precision, decide(config, source, precision))
-    watcher.timing(name)
+    callback.on_step_timing(name)
     layout = rule_of_thumb(work, AUTO)
     try:
         return measure_step(work, layout) / layout.width

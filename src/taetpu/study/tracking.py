@@ -1,4 +1,4 @@
-"""A study's trackers hear of its training as watchers do, once something is stored."""
+"""A callback that forwards stored metrics to a study's trackers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,44 +7,44 @@ from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.trackers.observer import Trackers
-from taetpu.train.callbacks import Together, Watcher
+from taetpu.train.callbacks import Callback, CallbackList
 
 
 @contextmanager
-def tracked(study: Study, folder: StudyFolder, watcher: Watcher, live: bool = True) -> Iterator[Watcher]:
-    """Yield a watcher that informs the study's trackers, too.
+def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = True) -> Iterator[Callback]:
+    """Yield `callback` extended by the study's trackers.
 
     Args:
         live: while runs train. Otherwise trackers receive finished runs at the end of the block, if it ends well.
     """
     if not study.trackers:
-        yield watcher
+        yield callback
         return
-    trackers = Trackers(folder, study.trackers, watcher.untracked)
+    trackers = Trackers(folder, study.trackers, callback.on_tracker_failed)
     try:
-        yield Together(watcher, Tracking(trackers, folder)) if live else watcher
+        yield CallbackList(callback, Tracking(trackers, folder)) if live else callback
         if not live:
             trackers.caught_up()
     finally:
         trackers.close()
 
 
-class Tracking(Watcher):
-    """Tells trackers. Nothing here is raised to training but what is meant to stop it (Ctrl-C)."""
+class Tracking(Callback):
+    """Forwards events to trackers. It raises only what stops training, such as Ctrl-C."""
 
     def __init__(self, trackers: Trackers, folder: StudyFolder):
         self.trackers, self.folder = trackers, folder
         self.runs: list[RunFolder] = []
 
-    def begun(self, run_steps: int) -> None:
+    def on_train_begin(self, run_steps: int) -> None:
         self.trackers.caught_up()
 
-    def pack(self, number: int, of: int, runs: Sequence[RunSpec]) -> None:
+    def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
         self.trackers.close()  # runs of a pack that failed, or was halved and is trained from its start
         self.runs = [self.folder.run(run.arm, run.seed, run.id) for run in runs]
 
-    def stored(self, step: int) -> None:
+    def on_save(self, step: int) -> None:
         self.trackers.flushed(self.runs)
 
-    def finished(self, runs: Sequence[RunSpec]) -> None:
+    def on_pack_end(self, runs: Sequence[RunSpec]) -> None:
         self.trackers.finished(self.runs)

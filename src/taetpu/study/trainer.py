@@ -18,7 +18,7 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
 from taetpu.study.pack_store import begun, halve, killed_for_memory, members, planned, unfinished
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.forecast import Forecast
 from taetpu.train.layout import Group, Packing, Work
@@ -52,7 +52,7 @@ class Crew(Protocol):
         """Hold the study's claim: whoever holds it plans packs, analyses and reports."""
         ...
 
-    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
         """Train every run of a study that has no result; called and left with the study's claim held."""
         ...
 
@@ -75,13 +75,13 @@ class Alone:
             refuse_workers(self.folder)
             yield
 
-    def train(self, study: Study, watcher: Watcher, packing: Packing, profile: int) -> list[Failure]:
+    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
         """See `Crew`."""
-        queue = missing_packs(study, self.folder, watcher, packing)
-        return train_packs(study, self.folder, watcher, queue, profile)
+        queue = missing_packs(study, self.folder, callback, packing)
+        return train_packs(study, self.folder, callback, queue, profile)
 
 
-def missing_packs(study: Study, folder: StudyFolder, watcher: Watcher, packing: Packing) -> list[PackPlan]:
+def missing_packs(study: Study, folder: StudyFolder, callback: Callback, packing: Packing) -> list[PackPlan]:
     """Plan every run that has no result; return the packs to train, those planned earlier first and as planned then.
 
     A pack is trained whole, also when the study no longer names some of its runs.
@@ -95,14 +95,14 @@ def missing_packs(study: Study, folder: StudyFolder, watcher: Watcher, packing: 
         elif {run_id for _, _, run_id in missing} & wanted:
             queue.append(plan)
             if not plan.respects(packing):
-                watcher.kept(plan)
+                callback.on_plan_reused(plan)
     return queue
 
 
 def train_packs(
     study: Study,
     folder: StudyFolder,
-    watcher: Watcher,
+    callback: Callback,
     queue: Sequence[PackPlan],
     profile: int = 0,
     change_plan: Callable[[], AbstractContextManager[None]] | None = None,
@@ -121,9 +121,9 @@ def train_packs(
     """
     wanted = {run.id: run for run in study.runs()}
     queue = list(queue)
-    trainer = Packs(study.sources, folder, watcher, wanted, stored_sample(folder), profile)
-    watcher.expected(expectation(queue, trainer, folder))
-    watcher.begun(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
+    trainer = Packs(study.sources, folder, callback, wanted, stored_sample(folder), profile)
+    callback.on_forecast(expectation(queue, trainer, folder))
+    callback.on_train_begin(sum(run_steps(run, study.sources) for plan in queue for run in trainer.members(plan)))
     failed, number = [], 0
     while queue:
         number, plan, queue = number + 1, queue[0], queue[1:]
@@ -132,7 +132,7 @@ def train_packs(
             with folder.claim_pack(plan.id):
                 if not unfinished(folder, plan):  # another process was faster
                     continue
-                watcher.pack(number, number + len(queue), runs)
+                callback.on_pack_begin(number, number + len(queue), runs)
                 error = trainer.train(plan)
         except Held as other:
             if held is None:
@@ -145,14 +145,14 @@ def train_packs(
             alike = [] if change_plan else [other for other in same if is_free(folder, other)]
             with change_plan() if change_plan else nullcontext():
                 halves = halve(folder, [plan, *alike])
-            watcher.halved(runs, halves, error)
+            callback.on_pack_split(runs, halves, error)
             queue = [*halves, *(other for other in queue if other not in alike)]
         elif error is not None:
             runs = [run for run in runs if run.id in error.runs] if isinstance(error, NotReproduced) else runs
             failed.append(Failure(tuple(runs), error))
-            watcher.failed(runs, error)
+            callback.on_pack_failed(runs, error)
         else:
-            watcher.finished(runs)
+            callback.on_pack_end(runs)
     return failed
 
 
@@ -183,7 +183,7 @@ class Packs:
 
     sources: Sources
     folder: StudyFolder
-    watcher: Watcher
+    callback: Callback
     wanted: dict[str, RunSpec]
     sample: Sample
     profile: int = 0
@@ -205,7 +205,7 @@ class Packs:
                 program = self.programs.get(plan, runs[0].config, self.sources.of(runs[0].config))
                 writer = ResultWriter(plan, program, runs, folders, self.folder.store, environment())
                 evaluator = Evaluator(program, runs, self.sample)
-                PackTrainer(plan, program, runs, self.folder, writer, evaluator, self.watcher, profile).run()
+                PackTrainer(plan, program, runs, self.folder, writer, evaluator, self.callback, profile).run()
         except (UserError, PeerFailed, Separated):
             raise
         except NotReproduced as error:
@@ -215,7 +215,7 @@ class Packs:
             traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
             return error
         if isinstance(profile, Tracing):
-            self.watcher.profiled(profile.where, profile.summary, profile.problem)
+            self.callback.on_profile(profile.where, profile.summary, profile.problem)
         self.folder.delete_pack(plan.id)
         record_time(self.folder, plan, time.monotonic() - began)
         self.remember_pace(plan, runs, folders[0])
@@ -235,7 +235,7 @@ class Packs:
         if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:
-            self.watcher.begun_otherwise(plan, before, now)
+            self.callback.on_xla_flags_changed(plan, before, now)
 
     def program_key(self, plan: PackPlan) -> str:
         """Equal for packs that share a program."""

@@ -17,7 +17,7 @@ from taetpu.spec.identity import run_id
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.program_cache import ProgramCache
@@ -72,7 +72,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
                 plan, source = PackPlan.from_data(message["pack"]), sources.of(runs[0].config)
                 program = programs.get(plan, runs[0].config, source)
                 evaluator = Evaluator(program, runs, Sample.stored(message["sample"]))
-                PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Watcher()).run()
+                PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Callback()).run()
     if refused:
         raise refused[0]
     return message["exit_code"]

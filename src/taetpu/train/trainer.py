@@ -28,7 +28,7 @@ from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.study import StudyFolder
-from taetpu.train.callbacks import Watcher
+from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.flops import training_flops_per_token
@@ -64,7 +64,7 @@ class PackTrainer:
         study: the folder that holds its checkpoints.
         writer: writes the runs' metrics, models and results.
         evaluator: evaluates their models.
-        watcher: observes training.
+        callback: observes training.
         profile: observes dispatches and may trace some.
     """
 
@@ -74,7 +74,7 @@ class PackTrainer:
     study: StudyFolder
     writer: ResultWriter | NoWriter
     evaluator: Evaluator
-    watcher: Watcher
+    callback: Callback
     profile: Profile = OFF
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class PackTrainer:
 
     def train_pack(self) -> None:
         """Train to the last step, and finish."""
-        checkpoints = Checkpoints(self.study.pack(self.plan.id), self.watcher.damaged)
+        checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
         with self.interruptible() as self.check, ending() as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
@@ -145,7 +145,7 @@ class PackTrainer:
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the newest state and its step. Whatever was logged after it is dropped."""
         state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.verify)
-        self.watcher.resumed(step)
+        self.callback.on_resume(step)
         self.write(lambda writer: writer.truncate(step))
         return state, step
 
@@ -224,8 +224,8 @@ class PackTrainer:
         """Record the metrics of a dispatch; waits until it is done."""
         on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
         self.recorder.add_steps(on_host)
-        self.watcher.advanced(self.recorder.end, on_host["train/loss"][: len(self.runs), -1])
-        self.watcher.used(self.used())
+        self.callback.on_steps(self.recorder.end, on_host["train/loss"][: len(self.runs), -1])
+        self.callback.on_usage(self.used())
 
     def observe(self, state: TrainState, step: int) -> None:
         """Measure the metrics that are due at the next update, and store them under its number, counted from 1."""
@@ -235,7 +235,7 @@ class PackTrainer:
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
                 self.recorder.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
-            self.watcher.looked(step)
+            self.callback.on_observe(step)
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store: metrics before the state that they belong to."""
@@ -243,18 +243,18 @@ class PackTrainer:
             values = self.evaluator.evaluate(state.model, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
                 self.recorder.add_point(step, i, {**values[i], **cost(self.program, run, step)})
-                self.watcher.evaluated(step, run, values[i])
+                self.callback.on_evaluate(step, run, values[i])
             texts = self.evaluator.draw_texts(state.model, self.seeds, step)
             self.write(lambda writer: writer.write_texts(step, texts))
             for place, text in texts.items():
-                self.watcher.sampled(step, self.runs[place], text)
+                self.callback.on_sample(step, self.runs[place], text)
         self.store(step)
         if step in self.saves:
             if self.train.keep_checkpoints and step < self.steps:
                 files = self.model_files(state)
                 self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
-        self.watcher.stored(step)
+        self.callback.on_save(step)
 
     def store(self, step: int) -> None:
         """Store what was measured since the last time."""
