@@ -18,7 +18,7 @@ from taetpu.nn.compute_options import AS_BUILT
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
-from taetpu.tpu.compiler import Compiler, Request
+from taetpu.tpu.compiler import Compiler, CompileRequest
 from taetpu.train.layout import Layout
 
 MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
@@ -65,7 +65,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         return None
 
 
-def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], Request]:
+def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], CompileRequest]:
     """For each kind a program of one run on each device."""
     found = {}
     for slot, kind in slots:
@@ -73,7 +73,7 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
         if run is not None:
             layout = Layout(tpu.devices, tpu.devices)
             source = run.task.prepare(Path())
-            found[slot, kind] = Request(run, source, frozenset(), "bfloat16", AS_BUILT, layout, tpu, Path(), ())
+            found[slot, kind] = CompileRequest(run, source, frozenset(), "bfloat16", AS_BUILT, layout, tpu, Path(), ())
     return found
 
 
@@ -82,7 +82,7 @@ def table(names: list[str]) -> str:
     slices = [resolve(name) for name in names]
     asked = [requests(list(every_kind()), tpu) for tpu in slices]
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
-        answers = [dict(zip(one, compiler.answers(list(one.values())), strict=True)) for one in asked]
+        answers = [dict(zip(one, compiler.compile_all(list(one.values())), strict=True)) for one in asked]
     heads = [f"{tpu.name} {what}" for tpu in slices for what in ("MB", "cycles a step")]
     lines = [f"| slot | kind | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
     for slot, kind in every_kind():

@@ -17,7 +17,7 @@ from taetpu.core.chips import resolve
 from taetpu.core.loading import load
 from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.tpu.compiler import Compiler, Request
+from taetpu.tpu.compiler import Compiler, CompileRequest
 from taetpu.train.layout import Layout
 
 CHIP = "v5e-1"
@@ -38,13 +38,13 @@ GPT2 = {
 CHUNK = 1024  # tokens whose logits exist at once
 
 
-def request(base: dict[str, Any], execution: Execution, width: int = 1) -> Request:
+def request(base: dict[str, Any], execution: Execution, width: int = 1) -> CompileRequest:
     config: ResolvedConfig = load(RunConfig, base).resolve()
     source = config.task.prepare(Path())
-    return Request(config, source, frozenset(), "bfloat16", execution, Layout(width), resolve(CHIP), Path(), ())
+    return CompileRequest(config, source, frozenset(), "bfloat16", execution, Layout(width), resolve(CHIP), Path(), ())
 
 
-def tokens(one: Request) -> int:
+def tokens(one: CompileRequest) -> int:
     return one.layout.width * one.config.train.batch_size * one.source.seq_len
 
 
@@ -66,7 +66,7 @@ def main() -> None:
         "GPT-2 124M, splash": request(GPT2, Execution(remat="dots", loss_chunk=CHUNK, attention="splash")),
     }
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
-        answers = compiler.answers(list(ways.values()))
+        answers = compiler.compile_all(list(ways.values()))
     clock = resolve(CHIP).generation.clock_hz or float("nan")
     print("| program | cycles a token | tokens/s at 1.5 GHz | GB |")
     print("|---|---|---|---|")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from taetpu.tpu.verifying.catalog import CHECKS
+from taetpu.tpu.verifying.checks import CHECKS
 
 SCHEMA = {
     "check": str,

@@ -39,14 +39,14 @@ FIREWALLS = {
 
 def run_check(check: Callable[[Settings], Check], settings: Settings) -> Check:
     use_project(settings.project)
-    return doctor._caught("name", check, settings)
+    return doctor.run_check("name", check, settings)
 
 
 @pytest.mark.parametrize("name", FIREWALLS)
 def test_firewall(google: FakeGoogle, settings: Settings, name: str) -> None:
     rules, status, remedy = FIREWALLS[name]
     google.compute.rules = rules
-    found = run_check(doctor._firewall, settings)
+    found = run_check(doctor.check_firewall, settings)
     assert found.status == status
     assert remedy in found.remedy
 
@@ -56,7 +56,7 @@ def test_firewall(google: FakeGoogle, settings: Settings, name: str) -> None:
 ])  # fmt: skip
 def test_service_account(google: FakeGoogle, settings: Settings, role: str, status: str) -> None:
     google.project.bindings = {role: [f"serviceAccount:{ACCOUNT}"]} if role else {}
-    found = run_check(doctor._service_account, settings)
+    found = run_check(doctor.check_service_account, settings)
     assert found.status == status
     assert ACCOUNT in found.found
     assert status == "ok" or "--role=roles/tpu.admin" in found.remedy
@@ -64,7 +64,7 @@ def test_service_account(google: FakeGoogle, settings: Settings, role: str, stat
 
 def test_a_role_on_a_condition_is_not_certain(google: FakeGoogle, settings: Settings) -> None:
     google.project.condition = {"title": "until May", "expression": "request.time < timestamp('2020-05-01T00:00:00Z')"}
-    found = run_check(doctor._service_account, settings)
+    found = run_check(doctor.check_service_account, settings)
     assert found.status == "fails"
     assert "a condition" in found.remedy
     assert "--role=roles/tpu.admin" in found.remedy
@@ -73,9 +73,9 @@ def test_a_role_on_a_condition_is_not_certain(google: FakeGoogle, settings: Sett
 @pytest.mark.parametrize(("nat", "private", "status"), [
     (True, False, "ok"), (False, True, "warning"), (False, False, "fails"),
 ])  # fmt: skip
-def test_way_out(google: FakeGoogle, settings: Settings, nat: bool, private: bool, status: str) -> None:
+def test_egress(google: FakeGoogle, settings: Settings, nat: bool, private: bool, status: str) -> None:
     google.compute.nat, google.compute.private = nat, private
-    found = run_check(doctor.way_out, settings)
+    found = run_check(doctor.check_egress, settings)
     assert found.status == status
     assert "us-central1" in found.found
     assert status == "ok" or "gcloud compute routers nats create" in found.remedy
@@ -92,24 +92,24 @@ def test_without_a_way_out_nothing_is_made(google: FakeGoogle) -> None:
 def test_credentials_of_the_bucket(
     google: FakeGoogle, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_check(doctor._account, settings).status == "ok"
+    assert run_check(doctor.check_account, settings).status == "ok"
     (google.bin.parent / "gcloud" / "application_default_credentials.json").unlink()
-    found = run_check(doctor._account, settings)
+    found = run_check(doctor.check_account, settings)
     assert found.status == "fails"
     assert "application-default login" in found.remedy
 
 
 def test_secrets(google: FakeGoogle, settings: Settings) -> None:
     for name, status in (("WANDB_API_KEY=wandb", "ok"), ("WANDB_API_KEY=gone", "fails")):
-        found = run_check(doctor._named, settings.model_copy(update={"secrets": (name,)}))
+        found = run_check(doctor.check_secrets_and_image, settings.model_copy(update={"secrets": (name,)}))
         assert found.status == status
         assert status == "ok" or "gone" in found.found
 
 
 def test_apis(google: FakeGoogle, settings: Settings) -> None:
-    assert run_check(doctor._apis, settings).status == "ok"
+    assert run_check(doctor.check_apis, settings).status == "ok"
     google.project.services.remove("iap.googleapis.com")
-    found = run_check(doctor._apis, settings)
+    found = run_check(doctor.check_apis, settings)
     assert found.status == "fails"
     assert found.remedy == "gcloud services enable iap.googleapis.com --project=fake-project"
 
@@ -120,12 +120,12 @@ def test_apis(google: FakeGoogle, settings: Settings) -> None:
 ])  # fmt: skip
 def test_bucket(google: FakeGoogle, settings: Settings, bucket: str, zones: tuple[str, ...], status: str) -> None:
     settings = settings.model_copy(update={"bucket": bucket, "zones": zones})
-    found = run_check(doctor._bucket, settings)
+    found = run_check(doctor.check_bucket, settings)
     if bucket == "studies":
         assert found.status == "warning"
         assert "1234567890-compute@" in found.found, "the machines' account has no role on it"
         subprocess.run(["bash", "-e"], input=found.remedy, text=True, check=True, capture_output=True)
-        found = run_check(doctor._bucket, settings)
+        found = run_check(doctor.check_bucket, settings)
     assert found.status == status
     assert bucket in found.found
     assert bucket != "missing" or found.remedy == "taetpu bucket create missing"
@@ -135,7 +135,7 @@ def test_a_check_that_google_refuses_fails_with_its_message(google: FakeGoogle, 
     from tests.fake_google.world import Fault, Refused
 
     google.world.faults.append(Fault("services.list", Refused(7, "Permission 'serviceusage.services.list' denied")))
-    found = run_check(doctor._apis, settings)
+    found = run_check(doctor.check_apis, settings)
     assert found.status == "fails"
     assert "serviceusage.services.list" in found.found
 

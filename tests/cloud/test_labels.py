@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.cloud.labels import EXPIRES, as_flag, check_name, default_name, hours_left, label_value
+from taetpu.cloud.labels import EXPIRES, check_name, default_name, format_labels, hours_left, label_value
 from taetpu.cloud.machines import Spec
 from taetpu.core.chips import resolve
 from taetpu.core.errors import UserError
@@ -60,7 +60,7 @@ def test_the_latest_end_is_in_the_labels(api: str, longest: float) -> None:
     made = Spec("box", resolve("v6e-8"), api, "me", 2.0, "r", study="s").labels()
     assert hours_left(made) == pytest.approx(longest, abs=0.01)
     assert all(VALUE.fullmatch(value) for value in made.values())
-    assert as_flag({"a": "1", "b": "2"}) == "a=1,b=2"
+    assert format_labels({"a": "1", "b": "2"}) == "a=1,b=2"
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5"])

@@ -10,7 +10,7 @@ import pytest
 from tests.cloud.commands import DOWN, ZONE, start, succeed, taetpu
 from tests.fake_google.cloud import FakeGoogle
 
-from taetpu.cloud import bucket, gcloud, labels, machines, rates, supervise, up
+from taetpu.cloud import bucket, gcloud, labels, machines, provision, rates, supervise
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown, command
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
@@ -30,7 +30,7 @@ def make(
 ) -> Machine:
     gcloud.use_project(settings.project)
     tpu = resolve(kind)
-    return up.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
+    return provision.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
 
 
 @pytest.mark.parametrize("api", ["tpu-api", "gce"])
@@ -61,12 +61,12 @@ def test_zones_that_do_not_answer_are_not_taken_for_empty(google: FakeGoogle, se
 def test_hosts_are_reached_by_the_names_that_they_report(google: FakeGoogle, settings: Settings) -> None:
     machine = make(settings, kind="v4-16")
     assert [worker.instance for worker in machine.workers] == ["", ""]
-    hosts = Hosts.of(machine, settings.user, settings.project)
+    hosts = Hosts.configure(machine, settings.user, settings.project)
     assert [worker.instance for worker in hosts.workers] == ["t1v-n-box-w-0", "t1v-n-box-w-1"]
     assert "start-iap-tunnel t1v-n-box-w-1 22" in (hosts.folder / "config").read_text()
     folders = [hosts.run(number, ["pwd"]).out.strip() for number in hosts.all]
     assert folders == [str(google.hosts.vms["box", number].home) for number in (0, 1)]
-    assert Hosts.remembered("box", settings.project) == hosts
+    assert Hosts.load("box", settings.project) == hosts
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_change_that_does_not_answer_in_time_is_looked_up(
     gcloud.use_project(settings.project)
     tpu = resolve("v5e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api"))
-    machine = up.make(spec, [ZONE], settings, said.append)
+    machine = provision.make(spec, [ZONE], settings, said.append)
     assert machine.state == "ready"
     assert google.hosts.booted == ["box"]
     assert any("no answer" in line for line in said)
@@ -133,7 +133,7 @@ def test_the_users_configuration_does_not_hide_zones_or_messages(
     monkeypatch.setenv("CLOUDSDK_CORE_VERBOSITY", "none")
     monkeypatch.setenv("CLOUDSDK_CORE_USER_OUTPUT_ENABLED", "false")
     google.tpu.unreachable.add(FAR)
-    found, missing = gcloud.read_places(machines.list_commands(api="tpu-api")[0])
+    found, missing = gcloud.list_resources(machines.list_commands(api="tpu-api")[0])
     assert (found, missing) == ([], [FAR])
     with pytest.raises(gcloud.CloudError, match="unavailable"):
         gcloud.read(machines.list_commands(FAR, "tpu-api")[0])
@@ -193,9 +193,9 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
     tpu = resolve("v6e-8")
     spec = Spec("box", tpu, first.api, "me", 1.0, rates.runtime_for(tpu, first.api))
     with monkeypatch.context() as patch:
-        patch.setattr(up, "existing", lambda spec: None)  # asked before the other's machine was listed
+        patch.setattr(provision, "find_existing", lambda spec: None)  # asked before the other's machine was listed
         time.sleep(1.1)  # requests have the time in seconds
-        kept = up.make(spec, [FAR], settings, silent)
+        kept = provision.make(spec, [FAR], settings, silent)
     assert kept.zone == ZONE
     assert [one.zone for one in machines.find("box")] == [ZONE]
 
@@ -206,7 +206,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     google: FakeGoogle, settings: Settings, api: str
 ) -> None:
     def loss(machine: Machine) -> str:
-        return supervise.loss(machine, float("inf"), settings)
+        return supervise.find_loss_reason(machine, float("inf"), settings)
 
     machine = make(settings, api)
     assert loss(machine) == ""
@@ -214,7 +214,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     assert loss(machine)
     again = make(settings, api)  # which deletes what is left of the first
     assert loss(again) == ""
-    up.down("box", "me", settings, silent)
+    provision.down("box", "me", settings, silent)
     with pytest.raises(CloudError, match="deleted by me@example.org" if api == "gce" else "deleted by somebody"):
         loss(again)
     if api == "tpu-api":
@@ -224,7 +224,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
         return
     google.compute.user = "system"
     assert make(settings, api)
-    up.down("box", "me", settings, silent)
+    provision.down("box", "me", settings, silent)
     assert loss(again) == "it is gone"
 
 
@@ -235,9 +235,11 @@ def test_several_machines_of_a_name_are_said(
     make(settings)
     tpu = resolve("v6e-8")
     with monkeypatch.context() as patch:
-        patch.setattr(up, "existing", lambda spec: None)
-        patch.setattr(up, "_keep_first", lambda made, settings, tell: made)
-        up.make(Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent)
+        patch.setattr(provision, "find_existing", lambda spec: None)
+        patch.setattr(provision, "keep_first", lambda made, settings, tell: made)
+        provision.make(
+            Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent
+        )
     for words in (("tpu", "up", "box", "--type", "v6e-8", "--api", "tpu-api", "--yes"), ("tpu", "status", "box")):
         done = taetpu(*words)
         assert done.returncode == 2, done.stdout
@@ -251,10 +253,10 @@ def test_several_machines_of_a_name_are_said(
 def test_commands_wait_for_what_a_killed_process_left_running(google: FakeGoogle, settings: Settings) -> None:
     gcloud.use_project(settings.project)
     said: list[str] = []
-    with up._guard("box", fcntl.LOCK_SH) as held:
+    with provision.name_lock("box", fcntl.LOCK_SH) as held:
         stray = subprocess.Popen(["sleep", "1.5"], pass_fds=(held,), start_new_session=True)
     began = time.monotonic()
-    assert up.down("box", "me", settings, said.append) == []
+    assert provision.down("box", "me", settings, said.append) == []
     assert time.monotonic() - began > 1.4
     assert stray.wait() == 0
     assert any("box" in line for line in said)

@@ -43,24 +43,24 @@ def test_a_zone_is_affordable_up_to_its_worst_case_exactly() -> None:
     zone = known(one)[0]
     most = rates.cost(one, zone).most
     assert most
-    assert rates.affordable(one, [zone], most) == [zone]
-    assert rates.affordable(one, [zone], None) == [zone]
+    assert rates.filter_affordable(one, [zone], most) == [zone]
+    assert rates.filter_affordable(one, [zone], None) == [zone]
     with pytest.raises(UserError, match="max-usd"):
-        rates.affordable(one, [zone], most - 0.01)
+        rates.filter_affordable(one, [zone], most - 0.01)
 
 
 def test_the_remedy_is_affordable() -> None:
     one = spec()
     zone = known(one)[0]
     with pytest.raises(UserError) as raised:
-        rates.affordable(one, [zone], 50.0)
+        rates.filter_affordable(one, [zone], 50.0)
     hours = float(str(raised.value.remedy).partition("--max-hours ")[2].partition(",")[0])
-    assert rates.affordable(spec(hours=hours), [zone], 50.0) == [zone]
+    assert rates.filter_affordable(spec(hours=hours), [zone], 50.0) == [zone]
 
 
 def test_without_a_rate_a_limit_cannot_be_kept() -> None:
     with pytest.raises(UserError, match="no rate is known") as raised:
-        rates.affordable(spec(), ["europe-north9-z"], 100.0)
+        rates.filter_affordable(spec(), ["europe-north9-z"], 100.0)
     assert "--max-usd" in str(raised.value)
 
 
@@ -68,7 +68,7 @@ def test_cheaper_zones_remain_when_others_cost_too_much() -> None:
     one = spec(spot=True)
     costs = {zone: rates.cost(one, zone).most for zone in known(one)}
     middle = sorted(costs.values())[len(costs) // 2]
-    kept = rates.affordable(one, list(costs), middle)
+    kept = rates.filter_affordable(one, list(costs), middle)
     assert set(kept) == {zone for zone, most in costs.items() if most <= middle}
 
 
@@ -98,5 +98,5 @@ def test_a_listed_machine_has_the_rate_of_its_type() -> None:
     zone = known(one)[0]
     for kind in ("v6e-8", one.tpu.machine_type):
         machine = Machine("box", zone, "gce", str(kind), "ready", "", {})
-        assert rates.hourly_of(machine) == pytest.approx(rates.cost(one, zone).hourly)
-    assert rates.hourly_of(Machine("box", zone, "gce", "ct99-x", "ready", "", {})) is None
+        assert rates.hourly_cost(machine) == pytest.approx(rates.cost(one, zone).hourly)
+    assert rates.hourly_cost(Machine("box", zone, "gce", "ct99-x", "ready", "", {})) is None

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from taetpu.cloud import provision
 from taetpu.cloud import supervise as module
-from taetpu.cloud import up
 from taetpu.cloud.gcloud import CloudError, NoCapacity, Preempted
 from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
@@ -70,9 +70,9 @@ class Scene:
 
         for name, stand_in in (("monotonic", lambda: self.now), ("sleep", sleep)):
             monkeypatch.setattr(module.time, name, stand_in)
-        monkeypatch.setattr(up, "find", lambda *_, **__: [])
-        monkeypatch.setattr(up, "delete", delete)
-        monkeypatch.setattr(up, "deleted_by", lambda machine: self.deleter)
+        monkeypatch.setattr(provision, "find", lambda *_, **__: [])
+        monkeypatch.setattr(provision, "delete", delete)
+        monkeypatch.setattr(provision, "find_deleter", lambda machine: self.deleter)
         return supervise(self.make, self, limits, Settings(), lambda line: None)
 
 
@@ -156,9 +156,9 @@ def test_each_machine_is_deleted_whatever_becomes_of_the_others(monkeypatch: pyt
         if machine.name != "c":
             raise CloudError(f"{machine.name} cannot be deleted")
 
-    monkeypatch.setattr(up, "delete", delete)
+    monkeypatch.setattr(provision, "delete", delete)
     said: list[str] = []
     with pytest.raises(CloudError, match="a cannot be deleted"):
-        up.delete_all(machines, Settings(), said.append)
+        provision.delete_all(machines, Settings(), said.append)
     assert tried == ["a", "b", "c"]
     assert said == ["a cannot be deleted", "b cannot be deleted"]

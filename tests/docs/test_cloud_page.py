@@ -13,9 +13,9 @@ from tests.small import TINY
 from taetpu.cli.cloud import LONGEST_HOURS, SHORTEST_HOURS
 from taetpu.cloud.doctor import APIS
 from taetpu.cloud.image import BUILD_MINUTES, BUILD_RATE
+from taetpu.cloud.provision import DELETERS
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits
-from taetpu.cloud.up import DELETERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text()
 NOT_HERE = ("tpu run sh", "image build", "dev sync --watch", "status gs://")

@@ -9,7 +9,7 @@ import pytest
 
 from taetpu.core.chips import resolve
 from taetpu.spec.loading import load_study
-from taetpu.tpu.preflight import Asked, preflight
+from taetpu.tpu.preflight import PreflightRequest, preflight
 from taetpu.train.layout import AUTO, Packing
 
 NEEDS_LIBTPU = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
@@ -36,7 +36,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
         file.write_text(text)
         study = load_study(file, list(sets))
         plugins = tuple(plugin.file for plugin in study.plugins)
-        wanted = Asked(study.runs(), study.sources, packing, study.folder, plugins)
+        wanted = PreflightRequest(study.runs(), study.sources, packing, study.folder, plugins)
         return preflight(wanted, [resolve(name) for name in names])
 
     return ask

@@ -26,7 +26,7 @@ def test_every_kind_can_be_built_without_settings() -> None:
 def compiles(slot: str, name: str) -> None:
     asked = requests([kind for kind in every_kind() if kind[0] == slot], resolve(name))
     with Compiler() as compiler:
-        found = dict(zip(asked, compiler.answers(list(asked.values())), strict=True))
+        found = dict(zip(asked, compiler.compile_all(list(asked.values())), strict=True))
     assert {kind: facts["error"] for kind, facts in found.items() if "memory" not in facts} == {}
 
 

@@ -11,7 +11,7 @@ from tests.tpu.conftest import NEEDS_LIBTPU, STUDY
 from taetpu.core.chips import resolve
 from taetpu.spec.loading import load_study
 from taetpu.tpu import compiler
-from taetpu.tpu.layouts import plan_for
+from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.remedies import remedies
 from taetpu.train.count import flops_per_token
 from taetpu.train.layout import group, parse_packing
@@ -156,7 +156,7 @@ def test_remedies_keep_what_is_trained(tmp_path: Path) -> None:
     study = load_study(tmp_path / "small.yaml")
     tpu = resolve("v5e-1")
     (members,) = group(study.runs())
-    planned = plan_for(tpu, members, study.sources.of(members.runs[0].config), parse_packing("off"))
+    planned = plan_group(tpu, members, study.sources.of(members.runs[0].config), parse_packing("off"))
     found = list(remedies(planned, tpu))
     assert [one.setting for one in found] == [
         "train.accumulate=2",

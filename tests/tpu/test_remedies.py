@@ -7,7 +7,7 @@ import pytest
 from taetpu.core.chips import resolve
 from taetpu.spec.loading import load_study
 from taetpu.tpu.compiler import _ended
-from taetpu.tpu.layouts import plan_for
+from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.preflight import refusals
 from taetpu.tpu.remedies import helped, larger
 from taetpu.train.layout import group, parse_packing
@@ -29,7 +29,7 @@ def planned(folder: Path, dim: int = 32, layers: int = 2):
     (folder / "large.yaml").write_text(STUDY.replace("DIM", str(dim)).replace("LAYERS", str(layers)))
     study = load_study(folder / "large.yaml")
     return [
-        plan_for(V5E, members, study.sources.of(members.runs[0].config), parse_packing("off"))
+        plan_group(V5E, members, study.sources.of(members.runs[0].config), parse_packing("off"))
         for members in group(study.runs())
     ]
 

@@ -16,12 +16,11 @@ import pytest
 from taetpu.core.chips import peak
 from taetpu.core.devices import Accelerators
 from taetpu.core.errors import UserError
-from taetpu.tpu.verifying import catalog, machine, pytorch, rates, training
+from taetpu.tpu.verifying import checks, machine, pytorch, rates, training
 from taetpu.tpu.verifying.checks import Check
-from taetpu.tpu.verifying.collectives import RIGHT, collectives
-from taetpu.tpu.verifying.devices import devices
+from taetpu.tpu.verifying.devices import RIGHT, collectives, devices
 from taetpu.tpu.verifying.numerics import BOUNDS, matmul
-from taetpu.tpu.verifying.run import in_children
+from taetpu.tpu.verifying.runner import in_children
 
 PAGE = Path(__file__).parents[2] / "docs/verify.md"
 HOLD = """
@@ -246,23 +245,23 @@ def test_a_check_that_raises_fails_with_its_reason():
 
 
 def test_the_checks_that_are_asked_for_come_with_what_they_need():
-    assert [check.name for check in catalog.chosen([])] == [check.name for check in catalog.CHECKS]
-    assert [check.name for check in catalog.chosen(["training", "matmul"])] == ["devices", "matmul", "training"]
-    assert [check.name for check in catalog.chosen(["lock"])] == ["lock"]
+    assert [check.name for check in checks.chosen([])] == [check.name for check in checks.CHECKS]
+    assert [check.name for check in checks.chosen(["training", "matmul"])] == ["devices", "matmul", "training"]
+    assert [check.name for check in checks.chosen(["lock"])] == ["lock"]
     with pytest.raises(UserError, match=r"there is no check 'mat'"):
-        catalog.chosen(["mat"])
+        checks.chosen(["mat"])
 
 
 def test_the_page_has_a_section_for_every_check_in_their_order():
     sections = re.findall(r"^## (\S+)$", PAGE.read_text(), re.MULTILINE)
-    assert sections == [check.name for check in catalog.CHECKS]
+    assert sections == [check.name for check in checks.CHECKS]
 
 
 @pytest.mark.slow
 def test_a_check_that_hangs_is_ended_and_the_next_is_made():
-    checks = {check.name: check for check in catalog.CHECKS}
-    slow = replace(checks["training"], seconds=0.01)
-    found = in_children([slow, checks["devices"]], lambda name: None)
+    by_name = {check.name: check for check in checks.CHECKS}
+    slow = replace(by_name["training"], seconds=0.01)
+    found = in_children([slow, by_name["devices"]], lambda name: None)
     assert [one.finding.status for one in found] == ["FAILED", "ok"]
     assert found[0].finding.figure.startswith("no answer within 0.01 s")
 
@@ -276,8 +275,8 @@ def test_a_process_that_is_killed_in_a_check_takes_no_other_check_with_it():
             (child,) = {*psutil.Process().children()} - before
             child.kill()
 
-    checks = [check for check in catalog.CHECKS if check.name in ("devices", "matmul", "collectives")]
-    found = in_children(checks, begins)
+    chosen = [check for check in checks.CHECKS if check.name in ("devices", "matmul", "collectives")]
+    found = in_children(chosen, begins)
     assert [one.finding.status for one in found] == ["ok", "FAILED", "ok"]
     assert found[1].finding.figure.startswith("the process was ended by SIGKILL")
 
@@ -286,7 +285,7 @@ def test_a_process_that_is_killed_in_a_check_takes_no_other_check_with_it():
 def test_a_process_that_ends_itself_is_told_with_its_last_words(monkeypatch):
     """XLA does so at a flag that it does not know."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1 --xla_force_host_platform_device_count=2")
-    found = in_children(catalog.chosen(["matmul"]), lambda name: None)
+    found = in_children(checks.chosen(["matmul"]), lambda name: None)
     assert [one.finding.status for one in found] == ["FAILED", "skipped"]
     assert re.match(
         r"the process was ended by .*Unknown flag in XLA_FLAGS: --xla_no_such_flag", found[0].finding.figure

@@ -29,7 +29,7 @@ def create(
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import change
     from taetpu.cloud.labels import OWNER, label_value
-    from taetpu.cloud.up import default_account
+    from taetpu.cloud.provision import default_account
     from taetpu.store.address import check_bucket
 
     settings = read_settings()

@@ -132,8 +132,8 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
     named = [check_zone(zone) for zone in zones] or list(settings.zones)
     limit = settings.max_usd if max_usd is None else max_usd
     if named:
-        return rates.affordable(spec, named, limit)
-    return rates.affordable(spec, rates.cheapest_first(spec.tpu, spec.spot), limit)
+        return rates.filter_affordable(spec, named, limit)
+    return rates.filter_affordable(spec, rates.zones_by_rate(spec.tpu, spec.spot), limit)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
@@ -204,10 +204,10 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
     Raises:
         CloudError: the network has no way out in any of their regions.
     """
-    from taetpu.cloud.doctor import way_out
+    from taetpu.cloud.doctor import check_egress
     from taetpu.cloud.gcloud import CloudError
 
-    check = way_out(settings, zones)
+    check = check_egress(settings, zones)
     if check.status == "fails":
         closed = [zone for zone in zones if zone.rpartition("-")[0] in check.regions]
         if len(closed) == len(zones):
@@ -221,9 +221,9 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
     """Print the plan of a machine and the commands that would make it; the second and later as comments."""
-    from taetpu.cloud.up import creation
+    from taetpu.cloud.provision import creation_command
 
-    first, *others = (creation(spec, zone, settings) for zone in zones)
+    first, *others = (creation_command(spec, zone, settings) for zone in zones)
     confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
     typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
     print_commands([first])
@@ -255,9 +255,9 @@ def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
         sys.exit(128 + received)
     except UserError as error:
         if name:
-            from taetpu.cloud.up import remaining
+            from taetpu.cloud.provision import describe_remaining
 
-            error.problem += remaining(name)
+            error.problem += describe_remaining(name)
         raise
     except Exception:
         tell(f"\n{words}")
@@ -275,7 +275,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
-    from taetpu.cloud.up import check_one
+    from taetpu.cloud.provision import check_one
     from taetpu.core.errors import suggest
 
     wanted = machine_name(settings, name)
@@ -297,13 +297,13 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.ssh import Hosts
 
-    if known := Hosts.remembered(machine_name(settings, name), settings.project):
+    if known := Hosts.load(machine_name(settings, name), settings.project):
         return known
     machine = find_machine(settings, name)
     if machine.state != "ready":
         problem = f"{machine.name} in {machine.zone} is {machine.state} ({machine.detail})"
         raise CloudError(problem, remedy="`taetpu tpu up` waits for it.")
-    return Hosts.of(machine, settings.user, settings.project)
+    return Hosts.configure(machine, settings.user, settings.project)
 
 
 def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:
@@ -318,4 +318,4 @@ def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:
         return list(hosts.all)
     if not (worker.isascii() and worker.isdecimal()):
         raise UserError(f"invalid --worker {worker!r}", path=("--worker",), remedy="Use a number from 0, or all.")
-    return [hosts.check(int(worker))]
+    return [hosts.check_worker(int(worker))]

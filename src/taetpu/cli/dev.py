@@ -102,7 +102,7 @@ def sync(
     chosen = chosen_workers(hosts, worker)
     root, before = transfer.project_folder(Path.cwd()), None
     while True:
-        now = {name: (root / name).lstat().st_mtime_ns for name in transfer.tracked(root)}
+        now = {name: (root / name).lstat().st_mtime_ns for name in transfer.list_files(root)}
         if now != before:
             try:
                 for line in bring(hosts, chosen):
@@ -165,4 +165,4 @@ def _files(root: Path, name: str) -> list[str]:
     from taetpu.cloud import transfer
 
     path = root / name
-    return [f"{name}/{one}" for one in transfer.tracked(path)] if path.is_dir() else [name]
+    return [f"{name}/{one}" for one in transfer.list_files(path)] if path.is_dir() else [name]

@@ -15,11 +15,11 @@ def doctor(as_json: AsJson = False) -> None:
 
     Example: taetpu doctor
     """
-    from taetpu.cloud.doctor import Check, checks
+    from taetpu.cloud.doctor import Check, run_checks
     from taetpu.core.errors import Failed
 
     done: list[Check] = []
-    for check in checks(read_settings(need_project=False), Path.cwd()):
+    for check in run_checks(read_settings(need_project=False), Path.cwd()):
         done.append(check)
         if not as_json:
             say(f"{check.status:<8} {check.name}: {check.found}", hanging=9)

@@ -149,7 +149,7 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     prepare_jax(cpu=tpu is not None)
     from taetpu.study.matching import beside, matched
     from taetpu.study.tuning import trials
-    from taetpu.tpu.layouts import plan_for
+    from taetpu.tpu.group_plan import plan_group
     from taetpu.train.layout import AUTO, group
     from taetpu.train.pack_plan import plan_packs
 
@@ -159,7 +159,7 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     if tpu is None:
         return max(len(plan_packs(runs, [sources.of(run.config) for run in runs])) for runs in stages)
     return max(
-        sum(plan_for(tpu, one, sources.of(one.runs[0].config), AUTO).packs for one in group(runs)) for runs in stages
+        sum(plan_group(tpu, one, sources.of(one.runs[0].config), AUTO).packs for one in group(runs)) for runs in stages
     )
 
 

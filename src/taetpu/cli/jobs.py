@@ -184,7 +184,7 @@ def bring(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) ->
 
     root = transfer.project_folder(Path.cwd())
     if dry_run:
-        return transfer.tracked(root)
+        return transfer.list_files(root)
     keep = bool(jobs.running(hosts, workers))
     return transfer.sync(hosts, root, transfer.remote_folder(root), workers, keep=keep)
 

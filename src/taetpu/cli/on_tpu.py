@@ -39,7 +39,7 @@ def run_on_tpu(
         UserError: the study, the settings or the bucket are not usable; nothing was made.
         CloudError: no machine can be had, or too many were lost.
     """
-    from taetpu.cloud import up as making
+    from taetpu.cloud import provision
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.loading import load_study
@@ -51,7 +51,7 @@ def run_on_tpu(
     store = open_store(address)
     check_bucket(store, study)
     spec = replace(spec, study=label_value(study.name))
-    there = making.existing(spec)
+    there = provision.find_existing(spec)
     if finished(store, study, words) and there is None:
         tell(f"all runs of {study.name} are done: no machine is made")
         fetch_report(store, study.name)
@@ -72,14 +72,14 @@ def run_on_tpu(
     job = StudyJob(settings, spec, study, store, file, [*options, "--root", address, *words])
 
     def make(hours: float) -> "Machine":
-        return making.make(replace(spec, hours=hours), zones, settings, tell)
+        return provision.make(replace(spec, hours=hours), zones, settings, tell)
 
     with telling_what_runs(_still_running(spec, study), spec.name):
         code = supervise(make, job, Limits(spec.hours), settings, tell)
         if keep or code == 128 + signal.SIGTERM:
             tell(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
         else:
-            making.down(spec.name, spec.owner, settings, tell)
+            provision.down(spec.name, spec.owner, settings, tell)
     fetch_report(store, study.name)  # nothing that fails here may leave a machine running
     return code
 

@@ -50,12 +50,12 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
     from rich.console import Console
 
     from taetpu.study.spinner import Waiting
-    from taetpu.tpu.preflight import Asked, preflight
+    from taetpu.tpu.preflight import PreflightRequest, preflight
 
     study = ready.study
     runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
     plugins = tuple(plugin.file for plugin in study.plugins)
-    asked = Asked(runs, study.sources, packing, study.folder, plugins)
+    asked = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
     too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
     with Waiting(Console(stderr=True), "compiling for TPU") as told:
         found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], told))

@@ -58,7 +58,7 @@ def zones(
     tpu = resolve(kind)
     settings = read_settings(need_project=False)
     rows = []
-    for zone in rates.cheapest_first(tpu, spot):
+    for zone in rates.zones_by_rate(tpu, spot):
         rate = rates.rate(tpu, zone, spot)
         cost = rates.Cost(tpu.chips, settings.max_hours, rate)
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
@@ -97,8 +97,7 @@ def up(
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
-    from taetpu.cloud import startup
-    from taetpu.cloud import up as making
+    from taetpu.cloud import provision, startup
 
     settings = read_settings()
     if idle_minutes is not None:
@@ -111,13 +110,13 @@ def up(
     if dry_run:
         show_creation(spec, zones, settings)
         return
-    if there := making.existing(spec):
+    if there := provision.find_existing(spec):
         tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
     else:
         zones = open_zones(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=yes)
-    with telling_what_runs(making.may_exist(spec.name), spec.name):
-        machine = making.make(spec, zones, settings, tell, lambda one: startup.prepare(one, settings, tell))
+    with telling_what_runs(provision.describe_possible(spec.name), spec.name):
+        machine = provision.make(spec, zones, settings, tell, lambda one: startup.prepare(one, settings, tell))
     show_json(asdict(machine)) if as_json else show_machines([machine])
 
 
@@ -127,7 +126,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
 
     Example: taetpu tpu down my-tpu --yes
     """
-    from taetpu.cloud import up as making
+    from taetpu.cloud import provision
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import check_reached, delete_command, find
 
@@ -135,17 +134,17 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     wanted = machine_name(settings, name)
     unreachable: list[str] = []
     if not dry_run:
-        making.await_changes(wanted, tell)
+        provision.await_changes(wanted, tell)
     there = find(wanted, unreachable=unreachable)
     removed: list[Machine] = []
-    mine = making.owned(there, label_value(settings.owner))
+    mine = provision.select_owned(there, label_value(settings.owner))
     if not there:
         tell(f"no machine {wanted!r}")
     lines = [delete_command(one) for one in mine]
     doomed = mine and confirm(_doomed(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
     if doomed or not (there or dry_run):  # an `up` that is making one ends, too
         with telling_what_runs(f"{wanted} may still exist and cost money: repeat the command"):
-            removed = making.down(wanted, label_value(settings.owner), settings, tell)
+            removed = provision.down(wanted, label_value(settings.owner), settings, tell)
     if as_json:
         show_json({"found": [asdict(one) for one in there], "deleted": [asdict(one) for one in removed]})
     check_reached(unreachable)
@@ -164,7 +163,7 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
     machine = find_machine(settings, name)
     told: dict[int, Any] = {}
     if machine.state == "ready":
-        told = jobs.state(Hosts.of(machine, settings.user, settings.project))
+        told = jobs.state(Hosts.configure(machine, settings.user, settings.project))
     if as_json:
         show_json(asdict(machine) | {"hosts": told})
         return
@@ -208,19 +207,19 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
 
     Example: taetpu tpu gc --dry-run
     """
-    from taetpu.cloud import up as making
+    from taetpu.cloud import provision
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import check_reached, delete_command
 
     settings = read_settings()
     unreachable: list[str] = []
-    doomed = making.expired(label_value(settings.owner), unreachable)
+    doomed = provision.list_expired(label_value(settings.owner), unreachable)
     if not doomed:
         tell("none of your machines has expired")
     lines = [delete_command(one) for one in doomed]
     if doomed and confirm(_doomed(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
         with telling_what_runs("machines may still exist and cost money: repeat the command"):
-            making.delete_all(doomed, settings, tell)
+            provision.delete_all(doomed, settings, tell)
     if as_json:
         show_json([asdict(one) for one in doomed])
     check_reached(unreachable)
@@ -240,7 +239,7 @@ def cost(as_json: AsJson = False) -> None:
     settings = read_settings()
     rows = []
     for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
-        hourly, left = rates.hourly_of(machine), hours_left(machine.labels)
+        hourly, left = rates.hourly_cost(machine), hours_left(machine.labels)
         most = None if hourly is None or left is None or left < 0 else hourly * left
         row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
         rows.append(row | {"usd_at_most": most})

@@ -8,7 +8,7 @@ from taetpu.cli.options import AsJson
 from taetpu.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
-    from taetpu.tpu.verifying.run import Outcome
+    from taetpu.tpu.verifying.runner import Outcome
 
 
 def verify(
@@ -28,8 +28,8 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from taetpu.core.errors import Failed
-    from taetpu.tpu.verifying.run import as_data
-    from taetpu.tpu.verifying.run import verify as verified
+    from taetpu.tpu.verifying.runner import as_data
+    from taetpu.tpu.verifying.runner import verify as verified
 
     columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn()
     console = Console(stderr=True)

@@ -10,9 +10,9 @@ from typing import Literal
 
 from taetpu.cloud.gcloud import SIGN_IN, CloudError, NotAllowed, command, read
 from taetpu.cloud.machines import TAG, Spec
+from taetpu.cloud.provision import default_account
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.transfer import tracked
-from taetpu.cloud.up import default_account
+from taetpu.cloud.transfer import list_files
 from taetpu.core.errors import UserError
 
 Status = Literal["ok", "warning", "fails"]
@@ -36,19 +36,20 @@ class Check:
     regions: tuple[str, ...] = ()
 
 
-def checks(settings: Settings, folder: Path) -> Iterator[Check]:
+def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
     """Run all checks, one after another; those that need Google are skipped without a project."""
     yield from _local(settings, folder)
     if not settings.project:
         return
     for name, check in (
-        ("account", _account), ("apis", _apis), ("network", _firewall), ("way out", way_out),
-        ("service account", _service_account), ("bucket", _bucket), ("secrets and image", _named),
+        ("account", check_account), ("apis", check_apis), ("network", check_firewall), ("way out", check_egress),
+        ("service account", check_service_account), ("bucket", check_bucket),
+        ("secrets and image", check_secrets_and_image),
     ):  # fmt: skip
-        yield _caught(name, check, settings)
+        yield run_check(name, check, settings)
 
 
-def _caught(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
+def run_check(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
     try:
         return check(settings)
     except CloudError as error:
@@ -75,7 +76,7 @@ def key_files(folder: Path) -> Check:
     """Fail where a service-account key lies in the project's files or is named by the environment."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     found = [named] if named and _is_key(Path(named)) else []
-    found += [name for name in tracked(folder) if _is_key(folder / name)]
+    found += [name for name in list_files(folder) if _is_key(folder / name)]
     if not found:
         return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
     keys = "gcloud iam service-accounts keys list --iam-account=ACCOUNT"
@@ -93,7 +94,7 @@ def _is_key(path: Path) -> bool:
     return "PRIVATE KEY" in text and bool(re.search(r"""["']?type["']?\s*[:=]\s*["']?service_account""", text))
 
 
-def _account(settings: Settings) -> Check:
+def check_account(settings: Settings) -> Check:
     accounts = read(command("auth", "list", filter="status:ACTIVE")) or []
     if not accounts:
         return Check("account", "fails", "no account is signed in", SIGN_IN)
@@ -110,7 +111,7 @@ def _account(settings: Settings) -> Check:
     return Check("account", "ok", accounts[0]["account"])
 
 
-def _apis(settings: Settings) -> Check:
+def check_apis(settings: Settings) -> Check:
     listed = read(command("services", "list", enabled=True)) or []
     enabled = {one.get("config", {}).get("name") for one in listed}
     if missing := [api for api in APIS if api not in enabled]:
@@ -119,7 +120,7 @@ def _apis(settings: Settings) -> Check:
     return Check("apis", "ok", "enabled")
 
 
-def _firewall(settings: Settings) -> Check:
+def check_firewall(settings: Settings) -> Check:
     if settings.external_ip:
         return Check("network", "warning", "machines get external addresses (external_ip)")
     listed = read(command("compute", "firewall-rules", "list")) or []
@@ -141,7 +142,7 @@ def _firewall(settings: Settings) -> Check:
     return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
 
 
-def way_out(settings: Settings, zones: Iterable[str] = ()) -> Check:
+def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
     """Check how machines without an external address reach Google, apt and PyPI from the zones or the settings' ones.
 
     Cloud NAT is a way to all of them; Private Google Access is one to Google alone.
@@ -185,16 +186,16 @@ def _opens_ssh(rule: dict) -> bool:
     tags = rule.get("targetTags")
     allowed = [one for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all")]
     ports = [port for one in allowed for port in one.get("ports", ["22"])]
-    return (not tags or TAG in tags) and any(_holds(port, 22) for port in ports)
+    return (not tags or TAG in tags) and any(_contains(port, 22) for port in ports)
 
 
-def _holds(ports: str, port: int) -> bool:
+def _contains(ports: str, port: int) -> bool:
     low, _, high = ports.partition("-")
     return int(low) <= port <= int(high or low)
 
 
-def _service_account(settings: Settings) -> Check:
-    from taetpu.cloud.up import check_can_delete_itself
+def check_service_account(settings: Settings) -> Check:
+    from taetpu.cloud.provision import check_can_delete_itself
     from taetpu.core.chips import resolve
 
     account = settings.service_account or default_account(settings.project)
@@ -206,7 +207,7 @@ def _service_account(settings: Settings) -> Check:
     return Check("service account", "ok", f"{account} can delete queued resources")
 
 
-def _named(settings: Settings) -> Check:
+def check_secrets_and_image(settings: Settings) -> Check:
     lines = [command("secrets", "describe", name) for name in settings.secret_names.values()]
     if settings.image:
         lines.append(command("artifacts", "docker", "images", "describe", settings.image))
@@ -215,7 +216,7 @@ def _named(settings: Settings) -> Check:
     return Check("secrets and image", "ok", f"{len(lines)} found" if lines else "none set")
 
 
-def _bucket(settings: Settings) -> Check:
+def check_bucket(settings: Settings) -> Check:
     from taetpu.cloud import bucket
 
     if (found := bucket.describe(settings.bucket)) is None:

@@ -117,7 +117,7 @@ def read(command: Command) -> Any:
     return run(command, READ_LIMIT)
 
 
-def read_places(command: Command) -> tuple[list[Any], list[str]]:
+def list_resources(command: Command) -> tuple[list[Any], list[str]]:
     """List resources of several zones; the resources, and the zones that did not answer.
 
     gcloud drops the field in which an API names those zones, so it is read from gcloud's log of the answers.

@@ -9,7 +9,7 @@ from typing import Any
 
 from taetpu.cloud.gcloud import Command, command, read
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.transfer import tracked
+from taetpu.cloud.transfer import list_files
 from taetpu.core.errors import UserError
 
 REPOSITORY = "taetpu"
@@ -33,7 +33,7 @@ def content_tag(folder: Path) -> str:
     if not (folder / "Dockerfile").is_file():
         raise UserError("no Dockerfile", file=folder, remedy="Write one; docs/cloud.md has an example.")
     whole = hashlib.sha256()
-    for name in tracked(folder):
+    for name in list_files(folder):
         path = folder / name
         content = path.read_bytes() if path.is_file() else str(path.readlink()).encode()
         whole.update(f"{name}\0{path.lstat().st_mode:o}\0{len(content)}\0".encode() + content)

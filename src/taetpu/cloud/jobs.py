@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.cloud.gcloud import CloudError
-from taetpu.cloud.ssh import NO_CONNECTION, Ended, Hosts, Unreachable
+from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable
 
 ANSWER = 60.0
 """Seconds that a host has to answer a request."""
@@ -65,13 +65,13 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
         "folder": request.folder, "image": request.image, "secrets": dict(request.secrets),
     }  # fmt: skip
 
-    def given(worker: int) -> str:
+    def stdin(worker: int) -> str:
         environment = {key: text.replace("{worker}", str(worker)) for key, text in request.environment.items()}
         return json.dumps(job | {"environment": environment})
 
-    ended = _send(hosts, "start", given, chosen)
+    ended = _send(hosts, "start", stdin, chosen)
     if lost := [one.worker for one in ended if one.code in (None, NO_CONNECTION)]:
-        again = {one.worker: one for one in _send(hosts, "start", given, lost)}  # the same ID starts only once
+        again = {one.worker: one for one in _send(hosts, "start", stdin, lost)}  # the same ID starts only once
         ended = [again.get(one.worker, one) for one in ended]
     if any(one.code != 0 for one in ended):
         began = [one.worker for one in ended if one.code != REFUSED]
@@ -193,14 +193,16 @@ def _follow_one(
             if ended.code == 0 or got:
                 heard = time.monotonic()
             if ended.code != 0:
-                hosts.checked([ended], "send its log")
+                hosts.require_success([ended], "send its log")
         except Unreachable:
             if time.monotonic() - heard > patience:
                 raise
             time.sleep(min(RECONNECT, patience / 10))
 
 
-def _read_lines(hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]) -> tuple[int, Ended]:
+def _read_lines(
+    hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]
+) -> tuple[int, CommandResult]:
     """Run a command that prints a log; the bytes of whole lines that it printed, and how it ended."""
     process = subprocess.Popen(
         [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -218,7 +220,7 @@ def _read_lines(hosts: Hosts, worker: int, words: Sequence[str], write: Callable
     if rest and process.returncode == 0:
         write(rest.decode(errors="replace"))
         passed += len(rest)
-    return passed, Ended(worker, process.returncode, "", err)
+    return passed, CommandResult(worker, process.returncode, "", err)
 
 
 def _ask(
@@ -230,14 +232,14 @@ def _ask(
 
 
 def _send(
-    hosts: Hosts, action: str, given: Callable[[int], str], workers: Sequence[int], limit: float = ANSWER
-) -> list[Ended]:
-    return hosts.run_all(["python3", ".taetpu/agent.py", action], given=given, limit=limit, workers=workers)
+    hosts: Hosts, action: str, stdin: Callable[[int], str], workers: Sequence[int], limit: float = ANSWER
+) -> list[CommandResult]:
+    return hosts.run_all(["python3", ".taetpu/agent.py", action], stdin=stdin, limit=limit, workers=workers)
 
 
-def _answers(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[Any]:
+def _answers(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[Any]:
     for one in ended:
         if one.code == REFUSED:
             problem = f"{hosts.describe(one.worker)}: {one.err.strip()}"
             raise Refused(problem, remedy=BUSY)
-    return [json.loads(out) for out in hosts.checked(ended, doing)]
+    return [json.loads(out) for out in hosts.require_success(ended, action)]

@@ -50,7 +50,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
 
 
-def as_flag(labels: Mapping[str, str]) -> str:
+def format_labels(labels: Mapping[str, str]) -> str:
     """Return labels as gcloud's `--labels` takes them."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 

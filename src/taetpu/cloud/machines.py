@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taetpu.cloud import labels
-from taetpu.cloud.gcloud import Command, OutcomeUnknown, command, read, read_places
+from taetpu.cloud.gcloud import Command, OutcomeUnknown, command, list_resources, read
 from taetpu.core.chips import Slice, generations
 
 Api = Literal["gce", "tpu-api"]
@@ -105,7 +105,7 @@ class Spec:
     study: str = ""
 
     @property
-    def longest(self) -> float:
+    def max_hours(self) -> float:
         """Hours from the request to the latest end: a queued resource may wait as long as it may run."""
         return self.hours * (2 if self.api == "tpu-api" else 1)
 
@@ -120,7 +120,7 @@ class Spec:
         """Return the labels that the machine is made with."""
         made = {
             labels.OWNER: self.owner,
-            labels.EXPIRES: str(int(time.time() + self.longest * 3600)),
+            labels.EXPIRES: str(int(time.time() + self.max_hours * 3600)),
             labels.SPEC: self.identity,
         }
         return made | ({labels.STUDY: self.study} if self.study else {})
@@ -134,7 +134,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
         ssh_key: public key, one line.
     """
     common = {
-        "zone": zone, "labels": labels.as_flag(spec.labels()), "async": True, "tags": TAG,
+        "zone": zone, "labels": labels.format_labels(spec.labels()), "async": True, "tags": TAG,
         "metadata": f"enable-oslogin=FALSE,block-project-ssh-keys=TRUE,ssh-keys={spec.user}:{ssh_key}",
         "metadata_from_file": f"startup-script={startup}", "scopes": "cloud-platform",
         "service_account": spec.service_account, "network": spec.network,
@@ -190,14 +190,14 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
         CloudError: an API did not answer; see `gcloud.run`.
         OutcomeUnknown: a zone did not answer.
     """
-    answers = [read_places(line) for line in list_commands(zone, api)]
+    answers = [list_resources(line) for line in list_commands(zone, api)]
     places = sorted({place for _, missing in answers for place in missing})
     if unreachable is None:
         check_reached(places)
     else:
         unreachable += places
-    found = [] if api == "gce" else _joined(answers[0][0], answers[1][0])
-    found += [] if api == "tpu-api" else map(_instance, answers[-1][0])
+    found = [] if api == "gce" else _join_requests(answers[0][0], answers[1][0])
+    found += [] if api == "tpu-api" else map(_gce_machine, answers[-1][0])
     return sorted(found, key=lambda one: (one.zone, one.name))
 
 
@@ -222,7 +222,7 @@ def attributes_command(machine: Machine) -> Command:
     return command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
 
 
-def with_instances(machine: Machine) -> Machine:
+def add_instance_names(machine: Machine) -> Machine:
     """Return a TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
 
     They are in the guest attribute `hostname`, where `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` looks.
@@ -236,24 +236,24 @@ def with_instances(machine: Machine) -> Machine:
     return replace(machine, workers=tuple(replace(one, instance=names.get(number, "")) for number, one in numbered))
 
 
-def _joined(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
+def _join_requests(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
     """Return one machine for each request with its node, each request without one, and each node without a request."""
-    by_place = {_place(one["name"]): one for one in requests}
+    by_place = {_zone_and_name(one["name"]): one for one in requests}
     machines = []
     for node in nodes:
-        place = (_place(node["name"])[0], _last(node.get("queuedResource") or node["name"]))
-        machines.append(_tpu(by_place.pop(place, None), node))
-    return machines + [_tpu(request, None) for request in by_place.values()]
+        place = (_zone_and_name(node["name"])[0], _last_segment(node.get("queuedResource") or node["name"]))
+        machines.append(_tpu_machine(by_place.pop(place, None), node))
+    return machines + [_tpu_machine(request, None) for request in by_place.values()]
 
 
-def _tpu(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> Machine:
+def _tpu_machine(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> Machine:
     spec = (request or {}).get("tpu", {}).get("nodeSpec") or [{}]
     described: Mapping[str, Any] = node or spec[0].get("node", {})
     full = (node or request or {})["name"]
     state, detail = _tpu_state(request, node)
     return Machine(
-        name=_last(request["name"] if request else full),
-        zone=_place(full)[0],
+        name=_last_segment(request["name"] if request else full),
+        zone=_zone_and_name(full)[0],
         api="tpu-api",
         type=described.get("acceleratorType", ""),
         state=state,
@@ -285,16 +285,16 @@ def _tpu_state(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None
     return state, f"{name}: {reason}" if reason else name
 
 
-def _instance(told: Mapping[str, Any]) -> Machine:
+def _gce_machine(told: Mapping[str, Any]) -> Machine:
     scheduling = told.get("scheduling", {})
     interfaces = told.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
-    kind, status = _last(told["machineType"]), told.get("status", "")
+    kind, status = _last_segment(told["machineType"]), told.get("status", "")
     # What ends an instance here deletes it. One that is suspended or terminated was stopped by somebody, with its disk.
     state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
-        name=told["name"], zone=_last(told["zone"]), api="gce", type=_slice_name(kind), state=state, detail=status,
-        labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),
+        name=told["name"], zone=_last_segment(told["zone"]), api="gce", type=_slice_name(kind), state=state,
+        detail=status, labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),
         workers=(Worker(interfaces[0].get("networkIP", ""), external, told["name"]),),
         spot=scheduling.get("provisioningModel") == "SPOT",
     )  # fmt: skip
@@ -306,10 +306,10 @@ def _slice_name(machine_type: str) -> str:
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 
 
-def _place(full: str) -> tuple[str, str]:
+def _zone_and_name(full: str) -> tuple[str, str]:
     """Zone and name of `projects/P/locations/ZONE/nodes/NAME`."""
-    return full.split("/locations/")[1].split("/")[0], _last(full)
+    return full.split("/locations/")[1].split("/")[0], _last_segment(full)
 
 
-def _last(address: str) -> str:
+def _last_segment(address: str) -> str:
     return address.rpartition("/")[2]

@@ -52,7 +52,7 @@ def zones(tpu: Slice) -> list[str]:
     return sorted(tpu.generation.zones, key=lambda zone: (not zone.startswith("us-"), zone))
 
 
-def cheapest_first(tpu: Slice, spot: bool) -> list[str]:
+def zones_by_rate(tpu: Slice, spot: bool) -> list[str]:
     """Return the zones in which the table lists a generation, by rate; at the same rate US zones first."""
     return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
 
@@ -104,7 +104,7 @@ def cost(spec: Spec, zone: str) -> Cost:
     return Cost(spec.tpu.chips, spec.hours, rate(spec.tpu, zone, spec.spot))
 
 
-def hourly_of(machine: Machine) -> float | None:
+def hourly_cost(machine: Machine) -> float | None:
     """Return the USD per hour of a machine that exists; None where its type or its rate is unknown."""
     for tpu in (one for chip in generations() for one in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
@@ -112,7 +112,7 @@ def hourly_of(machine: Machine) -> float | None:
     return None
 
 
-def affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
+def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
     """Return the zones whose worst case stays within `max_usd`; all without a limit.
 
     Raises:

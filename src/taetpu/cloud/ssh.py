@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.cloud.gcloud import CloudError, Command, command, program
-from taetpu.cloud.machines import Machine, Worker, with_instances
+from taetpu.cloud.machines import Machine, Worker, add_instance_names
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 
@@ -69,7 +69,7 @@ class RemoteFailed(CloudError):
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """A command that ended on a host: exit code (None: still running after the time limit) and output."""
 
     worker: int
@@ -87,13 +87,13 @@ class Hosts:
     folder: Path
 
     @classmethod
-    def of(cls, machine: Machine, user: str, project: str) -> "Hosts":
+    def configure(cls, machine: Machine, user: str, project: str) -> "Hosts":
         """Write the ssh_config of a machine. A machine made again under its name has its host keys forgotten.
 
         Raises:
             Unreachable: the API lists no host, or does not know the names by which a tunnel finds them.
         """
-        machine = with_instances(machine)
+        machine = add_instance_names(machine)
         if not machine.workers or not all(worker.external or worker.instance for worker in machine.workers):
             problem = f"{machine.name} in {machine.zone} has not reported its hosts yet ({machine.detail})"
             remedy = "Run the command again in a minute; `taetpu tpu list` shows the machine's state."
@@ -101,7 +101,7 @@ class Hosts:
         folder = _folder(project, machine.name)
         known: dict[str, Any] = {"name": machine.name, "zone": machine.zone, "created": machine.created}
         known["workers"] = [asdict(worker) for worker in machine.workers]
-        if _remembered(folder) not in (None, known):
+        if _read_record(folder) not in (None, known):
             forget(machine.name, project)
         with disk.explained("write", folder):
             disk.make_folder(folder)
@@ -110,10 +110,10 @@ class Hosts:
         return cls(machine.name, machine.workers, folder)
 
     @classmethod
-    def remembered(cls, name: str, project: str) -> "Hosts | None":
+    def load(cls, name: str, project: str) -> "Hosts | None":
         """Return the hosts of a machine as last seen, without asking Google; None where they were never seen."""
         folder = _folder(project, name)
-        known = _remembered(folder)
+        known = _read_record(folder)
         return cls(name, tuple(Worker(**one) for one in known["workers"]), folder) if known else None
 
     @property
@@ -124,7 +124,7 @@ class Hosts:
         """Return a host in messages."""
         return f"worker {worker} of {self.name}" if len(self.workers) > 1 else self.name
 
-    def check(self, worker: int) -> int:
+    def check_worker(self, worker: int) -> int:
         """Return a worker's number.
 
         Raises:
@@ -138,41 +138,41 @@ class Hosts:
         """Return the ssh command to a host, to be followed by a remote command."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
-    def run(self, worker: int, words: Sequence[str], *, given: str = "", limit: float | None = None) -> Ended:
+    def run(self, worker: int, words: Sequence[str], *, stdin: str = "", limit: float | None = None) -> CommandResult:
         """Run a program on a host, without a shell for its arguments.
 
         Args:
-            given: its standard input.
+            stdin: its standard input.
             limit: seconds to wait; the program itself is not ended.
         """
         remote = KEEP_255.format(command=shlex.join(words))
         try:
             done = subprocess.run(
-                [*self.ssh(worker), remote], input=given, capture_output=True, timeout=limit, check=False, text=True,
+                [*self.ssh(worker), remote], input=stdin, capture_output=True, timeout=limit, check=False, text=True,
                 errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Ended(worker, None)
-        return Ended(worker, done.returncode, done.stdout, done.stderr)
+            return CommandResult(worker, None)
+        return CommandResult(worker, done.returncode, done.stdout, done.stderr)
 
     def run_all(
         self,
         words: Sequence[str],
         *,
-        given: Callable[[int], str] = lambda worker: "",
+        stdin: Callable[[int], str] = lambda worker: "",
         limit: float | None = None,
         workers: Sequence[int] | None = None,
-    ) -> list[Ended]:
+    ) -> list[CommandResult]:
         """Run a program on all hosts, or some, at the same time; see `run`."""
         chosen = list(self.all if workers is None else workers)
         with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-            return list(threads.map(lambda one: self.run(one, words, given=given(one), limit=limit), chosen))
+            return list(threads.map(lambda one: self.run(one, words, stdin=stdin(one), limit=limit), chosen))
 
-    def checked(self, ended: Sequence[Ended], doing: str) -> list[str]:
+    def require_success(self, ended: Sequence[CommandResult], action: str) -> list[str]:
         """Return the outputs of commands that all succeeded.
 
         Args:
-            doing: what they were for, as in "start the job".
+            action: what they were for, as in "start the job".
 
         Raises:
             Unreachable: a host did not answer.
@@ -180,17 +180,17 @@ class Hosts:
         """
         failed = [one for one in ended if one.code != 0]
         if failed:
-            error = self.failure(failed[0], doing)
+            error = self.failure(failed[0], action)
             if len(failed) > 1:
                 error.problem += f" (so did workers {', '.join(str(one.worker) for one in failed[1:])})"
             raise error
         return [one.out for one in ended]
 
-    def failure(self, ended: Ended, doing: str) -> CloudError:
+    def failure(self, ended: CommandResult, action: str) -> CloudError:
         """Return the error for a command that did not succeed on a host."""
         host, said = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
         if ended.code is None:
-            return Unreachable(f"{host} did not {doing} in time", remedy="`taetpu tpu status` shows its state.")
+            return Unreachable(f"{host} did not {action} in time", remedy="`taetpu tpu status` shows its state.")
         if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in said:
             problem = f"{host} has another host key than before"
             return CloudError(
@@ -205,14 +205,16 @@ class Hosts:
         remedy = None
         if "No space left on device" in said:
             remedy = "`taetpu tpu clean` deletes old jobs; `taetpu tpu ssh` opens a shell."
-        return RemoteFailed(f"{host} could not {doing} (exit code {ended.code}): {said}", remedy=remedy)
+        return RemoteFailed(f"{host} could not {action} (exit code {ended.code}): {said}", remedy=remedy)
 
     def enter(self, worker: int, words: Sequence[str] = ()) -> int:
         """Open a shell on a host, or run a command in this terminal; its exit code."""
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # keys go to the remote side
         try:
-            return subprocess.call([*self.ssh(self.check(worker), *tty), *([shlex.join(words)] if words else [])])
+            return subprocess.call(
+                [*self.ssh(self.check_worker(worker), *tty), *([shlex.join(words)] if words else [])]
+            )
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -220,7 +222,7 @@ class Hosts:
 def forget(name: str, project: str) -> None:
     """Close a machine's connections and forget its hosts and their keys."""
     folder = _folder(project, name)
-    if hosts := Hosts.remembered(name, project):
+    if hosts := Hosts.load(name, project):
         for worker in hosts.all:
             subprocess.run([*hosts.ssh(worker, "-O", "exit")], capture_output=True, check=False)
     shutil.rmtree(folder, ignore_errors=True)
@@ -298,7 +300,7 @@ def _folder(project: str, name: str) -> Path:
     return state_folder() / "ssh" / (project or "no-project") / name
 
 
-def _remembered(folder: Path) -> dict | None:
+def _read_record(folder: Path) -> dict | None:
     try:
         return json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -16,10 +16,10 @@ from taetpu.cloud import labels, transfer
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
-from taetpu.cloud.ssh import Ended, Hosts, RemoteFailed, Unreachable
+from taetpu.cloud.ssh import CommandResult, Hosts, RemoteFailed, Unreachable
 from taetpu.core.errors import UserError
 
-LOOK = """\
+READY_CHECK = """\
 state="${STATE_DIRECTORY:-/var/lib/taetpu}"
 if [ -f "$state/failed" ]; then cat "$state/failed"; exit 3; fi
 [ -f "$state/ready" ] || exit 4
@@ -66,16 +66,18 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
     _wait(hosts, settings, end, tell)
     package = Path(str(files("taetpu")))
     transfer.mirror(hosts, package, ".taetpu/src/taetpu")
-    hosts.checked(hosts.run_all(["cp", ".taetpu/src/taetpu/cloud/agent.py", ".taetpu/agent.py"]), "copy the job agent")
+    hosts.require_success(
+        hosts.run_all(["cp", ".taetpu/src/taetpu/cloud/agent.py", ".taetpu/agent.py"]), "copy the job agent"
+    )
     if settings.image:
         tell(f"pulling {settings.image}")
-        hosts.checked(hosts.run_all(["sh", "-c", PULL, "pull", settings.image]), "pull the image")
+        hosts.require_success(hosts.run_all(["sh", "-c", PULL, "pull", settings.image]), "pull the image")
         return hosts
     tell("installing Python packages")
     script = files("taetpu.cloud").joinpath("environment.sh").read_text(encoding="utf-8")
     python, needed = f"{sys.version_info.major}.{sys.version_info.minor}", requirements()
-    ended = hosts.run_all(["sh", "-c", script, "environment", python], given=lambda _: needed)
-    hosts.checked(ended, "install Python packages")
+    ended = hosts.run_all(["sh", "-c", script, "environment", python], stdin=lambda _: needed)
+    hosts.require_success(ended, "install Python packages")
     return hosts
 
 
@@ -113,7 +115,7 @@ def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
     """Return the hosts of a machine, which may report their names only when they have booted."""
     while True:
         try:
-            return Hosts.of(machine, settings.user, settings.project)
+            return Hosts.configure(machine, settings.user, settings.project)
         except (Unreachable, OutcomeUnknown):
             if time.monotonic() > end:
                 raise
@@ -124,7 +126,7 @@ def _wait(hosts: Hosts, settings: Settings, end: float, tell: Callable[[str], No
     """Wait until every host accepts ssh and its startup script is done."""
     missing, said = list(hosts.all), ""
     while True:
-        ended = hosts.run_all(["sh", "-c", LOOK], limit=30.0, workers=missing)
+        ended = hosts.run_all(["sh", "-c", READY_CHECK], limit=30.0, workers=missing)
         for one in ended:
             if one.code == FAILED:
                 problem = f"the startup script of {hosts.describe(one.worker)} failed: {one.out.strip()}"
@@ -146,5 +148,5 @@ def _wait(hosts: Hosts, settings: Settings, end: float, tell: Callable[[str], No
         time.sleep(settings.poll_seconds)
 
 
-def _describe(ended: Ended) -> str:
+def _describe(ended: CommandResult) -> str:
     return "startup script running" if ended.code == 4 else "no ssh connection yet"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from taetpu.cloud import up
+from taetpu.cloud import provision
 from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown, Preempted
 from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
@@ -56,7 +56,9 @@ class Limits:
     shortest: float = 0.1
 
 
-def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: up.Tell) -> int:
+def supervise(
+    make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: provision.Tell
+) -> int:
     """Keep a job training until it ends; its exit code. The last machine is left to the caller.
 
     Args:
@@ -79,33 +81,33 @@ def supervise(make: Callable[[float], Machine], job: Job, limits: Limits, settin
             return job.follow(machine)
         except Lost as error:
             used += (time.monotonic() - began) / 3600
-            reason = loss(machine, since, settings) or error.problem
+            reason = find_loss_reason(machine, since, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
-        up.delete(machine, settings, tell)
+        provision.delete(machine, settings, tell)
         losses, stored = losses + 1, job.progress()
         idle, seen = 0 if stored != seen else idle + 1, stored
-        _check(limits, used, losses, idle, reason)
+        _check_limits(limits, used, losses, idle, reason)
         machine = _make_again(make, limits, used, settings, tell)
 
 
-def loss(machine: Machine, since: float, settings: Settings) -> str:
+def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
     """Return why the API calls a machine lost; "" where it is still ready.
 
     Raises:
         CloudError: it was deleted on purpose, by `tpu down` since a time, or by somebody else.
     """
-    if up.deleted_since(machine.name, since):
+    if provision.was_deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-    if there := up.find_patiently(machine, settings):
+    if there := provision.find_with_retries(machine, settings):
         return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
-    if user := up.deleted_by(machine):
+    if user := provision.find_deleter(machine):
         again = "The same command makes another and continues from what is stored."
         raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=again)
     return "it is gone"
 
 
 def _make_again(
-    make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: up.Tell
+    make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: provision.Tell
 ) -> Machine:
     """Make another machine, waiting where no zone has one: the quota of a deleted machine is freed after a while."""
     end, pause = time.monotonic() + limits.patience * 3600, 6 * settings.poll_seconds
@@ -121,7 +123,7 @@ def _make_again(
         pause = min(2 * pause, 60 * settings.poll_seconds)
 
 
-def _check(limits: Limits, used: float, losses: int, idle: int, reason: str) -> None:
+def _check_limits(limits: Limits, used: float, losses: int, idle: int, reason: str) -> None:
     again = "The same command continues from what is stored."
     if losses > limits.losses:
         raise Lost(f"gave up after {losses} machines were lost; the last: {reason}", remedy=again)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 
 from taetpu.cloud.gcloud import CloudError, program
-from taetpu.cloud.ssh import NO_CONNECTION, Ended, Hosts, Unreachable, public_key
+from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable, public_key
 from taetpu.core.errors import UserError
 
 NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
@@ -57,7 +57,7 @@ def remote_folder(root: Path) -> str:
     return f"work/{here.name or 'root'}-{own}"
 
 
-def tracked(source: Path) -> list[str]:
+def list_files(source: Path) -> list[str]:
     """Return the relative paths of a folder's files that git does not ignore; outside a repository, of all files."""
     words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
@@ -77,13 +77,13 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
     Raises:
         Unreachable: the connection broke off. The same call continues.
     """
-    names = tracked(source)
+    names = list_files(source)
     changed = send(hosts, source, names, target, workers)
     if keep:
         return changed
     listing = "".join(f"{name}\n" for name in names)
     words = ["sh", "-c", PRUNE, "prune", target]
-    pruned = hosts.checked(hosts.run_all(words, given=lambda _: listing, workers=workers), "delete old files")
+    pruned = hosts.require_success(hosts.run_all(words, stdin=lambda _: listing, workers=workers), "delete old files")
     return [*changed, *dict.fromkeys(f"deleting {path}" for out in pruned for path in out.splitlines())]
 
 
@@ -123,7 +123,7 @@ def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[in
                 f"{path!r} is outside of the project", remedy="Name paths relative to the project's folder."
             )
     names = [f"{target}/{path}" for path in paths] or [target, f".taetpu/sent/{target}"]
-    hosts.checked(hosts.run_all(["rm", "-rf", "--", *names], workers=workers), "delete files")
+    hosts.require_success(hosts.run_all(["rm", "-rf", "--", *names], workers=workers), "delete files")
 
 
 def _to_all(hosts: Hosts, words: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
@@ -135,17 +135,17 @@ def _to_all(hosts: Hosts, words: Sequence[str], target: str, workers: Sequence[i
     return [line for line in dict.fromkeys(line for out in outputs for line in out.splitlines()) if line != "./"]
 
 
-def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> Ended:
+def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> CommandResult:
     shell = f"ssh -F '{str(hosts.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
     options = ("--archive", "--compress", "-s", "--partial-dir=.rsync-partial", "--out-format=%n", "-e", shell)
     done = subprocess.run(
         [program("rsync"), *options, *words], capture_output=True, text=True, errors="replace",
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    return Ended(worker, 0 if done.returncode == VANISHED else done.returncode, done.stdout, done.stderr)
+    return CommandResult(worker, 0 if done.returncode == VANISHED else done.returncode, done.stdout, done.stderr)
 
 
-def _checked(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[str]:
+def _checked(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[str]:
     for one in ended:
         if one.code == 0:
             continue
@@ -154,6 +154,6 @@ def _checked(hosts: Hosts, ended: Sequence[Ended], doing: str) -> list[str]:
             problem = f"the connection to {hosts.describe(one.worker)} broke off: {said}"
             raise Unreachable(problem, remedy="Run the same command again: what has arrived is not sent twice.")
         if one.code == NO_CONNECTION:
-            raise hosts.failure(one, doing)
-        raise CloudError(f"{hosts.describe(one.worker)} could not {doing} (rsync {one.code}): {said}")
+            raise hosts.failure(one, action)
+        raise CloudError(f"{hosts.describe(one.worker)} could not {action} (rsync {one.code}): {said}")
     return [one.out for one in ended]

@@ -30,13 +30,13 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.layout import Layout
 
 Facts = Mapping[str, Any]
-"""What the compiler said of a program; see `tpu.child.compiled`."""
+"""What the compiler said of a program; see `tpu.compile_worker.compiled`."""
 MOST_CHILDREN = 2
 """A compile keeps about a core busy, and some hold gigabytes."""
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """A pack's program, to be compiled for a slice.
 
     Attributes:
@@ -153,7 +153,7 @@ class Compiler:
         for child in list(self.children.values()):
             child.close()
 
-    def answers(self, requests: Sequence[Request]) -> list[Facts]:
+    def compile_all(self, requests: Sequence[CompileRequest]) -> list[Facts]:
         """What the compiler says of each. A program that it fails on has an `error`, and `too_large` where memory does
         not suffice.
         """
@@ -167,19 +167,19 @@ class Compiler:
             self._count(sum(request.key == key for request in requests))
         return [known[request.key] for request in requests]
 
-    def answer(self, request: Request) -> Facts:
-        return self.answers([request])[0]
+    def compile(self, request: CompileRequest) -> Facts:
+        return self.compile_all([request])[0]
 
     def _count(self, number: int) -> None:
         self.done += number
         self.told(self.done, self.of)
 
-    def _ask(self, request: Request) -> Facts:
+    def _ask(self, request: CompileRequest) -> Facts:
         who = threading.get_ident(), request.tpu.generation.name
         try:
             if who not in self.children:
                 self._retire(who[0])
-                self.children[who] = Child(child_command("taetpu.tpu.child"), environ=environment(request.tpu))
+                self.children[who] = Child(child_command("taetpu.tpu.compile_worker"), environ=environment(request.tpu))
             answer = self.children[who].ask(request.data())
         except (ChildFailed, MemoryError) as error:  # the compiler took its process with it, or was killed
             if child := self.children.pop(who, None):

@@ -48,7 +48,7 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
     """What a program takes on a slice.
 
     Args:
-        facts: what the compiler said of it (`tpu.child.compiled`).
+        facts: what the compiler said of it (`tpu.compile_worker.compiled`).
 
     Returns:
         Per device: `hbm` bytes needed of those that the compiler lets a program have; `flops` and `bytes` of a step and

@@ -1,4 +1,4 @@
-"""Would a study run on this TPU, how fast, and at what price? Asked of the compiler, on a machine without one."""
+"""Compile a study for a TPU on a machine without one: does it fit, how fast is it, what does it cost."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any
 
 from taetpu.core.chips import Slice
 from taetpu.spec.resolved_study import RunSpec, Sources
-from taetpu.tpu.compiler import Compiler, Facts, Request
+from taetpu.tpu.compiler import Compiler, CompileRequest, Facts
 from taetpu.tpu.estimate import Work, bill, estimate
-from taetpu.tpu.layouts import Planned, plan_for
+from taetpu.tpu.group_plan import GroupPlan, plan_group
 from taetpu.tpu.padding import advice, sizes
 from taetpu.tpu.remedies import Compile, Larger, Remedy, helped, larger
 from taetpu.train.compute import routed
@@ -19,13 +19,13 @@ from taetpu.train.layout import Packing, group
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreflightRequest:
     """What is to be known: how runs that are to be trained would do on slices.
 
     Attributes:
         runs: those to train; of each structure one stands for all.
         sources: their prepared tasks.
-        folder, plugins: see `tpu.compiler.Request`.
+        folder, plugins: see `tpu.compiler.CompileRequest`.
     """
 
     runs: Sequence[RunSpec]
@@ -34,22 +34,22 @@ class Asked:
     folder: Path
     plugins: tuple[Path, ...]
 
-    def request(self, planned: Planned, tpu: Slice) -> Request:
-        return Request(
+    def request(self, planned: GroupPlan, tpu: Slice) -> CompileRequest:
+        return CompileRequest(
             planned.first.config, planned.source, planned.group.live, planned.precision, planned.execution,
             planned.layout, tpu, self.folder, self.plugins,
         )  # fmt: skip
 
-    def planned(self, tpu: Slice) -> list[Planned]:
+    def planned(self, tpu: Slice) -> list[GroupPlan]:
         """A program for each structure."""
         return [
-            plan_for(tpu, members, self.sources.of(members.runs[0].config), self.packing)
+            plan_group(tpu, members, self.sources.of(members.runs[0].config), self.packing)
             for members in group(self.runs)
         ]
 
 
 def preflight(
-    asked: Asked, tpus: Sequence[Slice], told: Callable[[int, int], None] = lambda done, of: None
+    asked: PreflightRequest, tpus: Sequence[Slice], told: Callable[[int, int], None] = lambda done, of: None
 ) -> list[dict[str, Any]]:
     """What the compiler says of every program of a study, on each slice.
 
@@ -64,11 +64,11 @@ def preflight(
     """
     with Compiler(told) as compiler:
 
-        def compiled(planned: Planned, tpu: Slice) -> Facts:
-            return compiler.answer(asked.request(planned, tpu))
+        def compiled(planned: GroupPlan, tpu: Slice) -> Facts:
+            return compiler.compile(asked.request(planned, tpu))
 
         planned = [(tpu, one) for tpu in tpus for one in asked.planned(tpu)]
-        answers = compiler.answers([asked.request(one, tpu) for tpu, one in planned])
+        answers = compiler.compile_all([asked.request(one, tpu) for tpu, one in planned])
         found = []
         for tpu in tpus:
             pairs = [(one, answer) for (own, one), answer in zip(planned, answers, strict=True) if own is tpu]
@@ -82,7 +82,7 @@ def preflight(
     return found
 
 
-def _halved(planned: Planned, facts: Facts, tpu: Slice, compiled: Compile) -> tuple[Planned, Facts]:
+def _halved(planned: GroupPlan, facts: Facts, tpu: Slice, compiled: Compile) -> tuple[GroupPlan, Facts]:
     """A program in packs that fit, as training would halve them; a run alone where none do."""
     narrower = planned.narrower()
     while "too_large" in facts and narrower is not None:
@@ -92,7 +92,7 @@ def _halved(planned: Planned, facts: Facts, tpu: Slice, compiled: Compile) -> tu
 
 
 def _program(
-    planned: Planned, facts: Facts, tpu: Slice, remedy: Remedy | None = None, elsewhere: Larger | None = None
+    planned: GroupPlan, facts: Facts, tpu: Slice, remedy: Remedy | None = None, elsewhere: Larger | None = None
 ) -> dict[str, Any]:
     config, source, layout = planned.first.config, planned.source, planned.layout
     tokens = config.train.batch_size * source.seq_len
@@ -140,7 +140,7 @@ def _way_out(remedy: Remedy | None, elsewhere: Larger | None) -> dict[str, Any]:
     return found
 
 
-def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
+def _hazards(planned: GroupPlan, facts: Facts, tpu: Slice) -> list[str]:
     """What costs time without need: compiles, idle devices, runs that only fill up, tiles that are not filled."""
     layout, runs = planned.layout, len(planned.group.runs)
     found = [f"compiled again: {why}" for why in facts.get("recompiles", ())]
@@ -163,7 +163,7 @@ def _hazards(planned: Planned, facts: Facts, tpu: Slice) -> list[str]:
     return found
 
 
-def _routed(planned: Planned) -> list[str]:
+def _routed(planned: GroupPlan) -> list[str]:
     """What is computed otherwise than was chosen, or could have been."""
     config, divided = planned.first.config, planned.layout.divided
     found = routed(config, planned.source, planned.execution, planned.precision, platform="tpu", divided=divided)

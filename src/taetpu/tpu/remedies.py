@@ -9,11 +9,11 @@ from taetpu.core.chips import Slice
 from taetpu.nn.stack import REMAT
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.tpu.compiler import Facts
-from taetpu.tpu.layouts import Planned, divided
+from taetpu.tpu.group_plan import GroupPlan, plan_divided
 from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import device_bytes, divisions
 
-Compile = Callable[[Planned, Slice], Facts]
+Compile = Callable[[GroupPlan, Slice], Facts]
 """Asks the compiler."""
 LARGER = 1  # larger slices that are compiled for; each may take a minute
 
@@ -28,7 +28,7 @@ class Remedy:
     """
 
     setting: str
-    planned: Planned
+    planned: GroupPlan
     facts: Facts = field(default_factory=dict)
 
     @property
@@ -49,11 +49,11 @@ class Larger:
     """A slice that a run is divided over, with what the compiler said of it there; None where it was not asked."""
 
     tpu: Slice
-    planned: Planned
+    planned: GroupPlan
     facts: Facts | None
 
 
-def helped(refused: Sequence[tuple[Planned, Facts]], tpu: Slice, compiled: Compile) -> list[Remedy | None]:
+def helped(refused: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compiled: Compile) -> list[Remedy | None]:
     """For each run that does not fit what makes it fit: one setting for all of them, where there is one."""
     ways = [list(remedies(planned, tpu, state="state" in facts["too_large"])) for planned, facts in refused]
     found = [next((fit for way in own if (fit := way.tried(compiled, tpu))), None) for own in ways]
@@ -70,7 +70,7 @@ def helped(refused: Sequence[tuple[Planned, Facts]], tpu: Slice, compiled: Compi
     return found
 
 
-def larger(planned: Planned, tpu: Slice, compiled: Compile) -> Larger | None:
+def larger(planned: GroupPlan, tpu: Slice, compiled: Compile) -> Larger | None:
     """The smallest slice of a generation that holds a run which this one does not: by its parameters, moments and
     gradients, and then by the compiler, unless that has refused another.
     """
@@ -82,7 +82,7 @@ def larger(planned: Planned, tpu: Slice, compiled: Compile) -> Larger | None:
         data, model = fitting_division(config, source, room, there.devices)
         if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) > room:
             continue
-        found = divided(planned.group, source, planned.precision, there, data, model)
+        found = plan_divided(planned.group, source, planned.precision, there, data, model)
         if tried == LARGER:
             return Larger(there, found, None)
         facts, tried = compiled(found, there), tried + 1
@@ -91,7 +91,7 @@ def larger(planned: Planned, tpu: Slice, compiled: Compile) -> Larger | None:
     return None
 
 
-def remedies(planned: Planned, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
+def remedies(planned: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
     """Settings that change no result but in its last bits, one by one: the batch in two parts, which is free but for
     small products; more of each layer computed twice; the batch in as many parts as it takes; the run divided. Where
     its `state` alone is too large, only that helps.
@@ -108,16 +108,16 @@ def remedies(planned: Planned, tpu: Slice, *, state: bool = False) -> Iterator[R
     yield from _over_devices(planned, tpu)
 
 
-def _over_devices(planned: Planned, tpu: Slice) -> Iterator[Remedy]:
+def _over_devices(planned: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
     """A run divided over more devices of the slice, parameters and all."""
     config, now = planned.first.config, planned.layout.data * planned.layout.model
     for data, model in divisions(config, planned.source.vocab_size, tpu.devices):
         if data * model > now:
             setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
-            yield Remedy(setting, divided(planned.group, planned.source, planned.precision, tpu, data, model))
+            yield Remedy(setting, plan_divided(planned.group, planned.source, planned.precision, tpu, data, model))
 
 
-def _in_parts(planned: Planned) -> Iterator[Remedy]:
+def _in_parts(planned: GroupPlan) -> Iterator[Remedy]:
     """The batch worked on in more parts; as few as may do first."""
     train = planned.first.config.train
     parts = train.accumulate
@@ -126,12 +126,12 @@ def _in_parts(planned: Planned) -> Iterator[Remedy]:
             yield Remedy(f"train.accumulate={parts}", with_train(planned, accumulate=parts))
 
 
-def computed(planned: Planned, **fields: Any) -> Planned:
+def computed(planned: GroupPlan, **fields: Any) -> GroupPlan:
     """The same runs, computed in another way."""
     return replace(planned, execution=replace(planned.execution, **fields))
 
 
-def with_train(planned: Planned, **fields: Any) -> Planned:
+def with_train(planned: GroupPlan, **fields: Any) -> GroupPlan:
     """The same runs with other settings of training."""
 
     def changed(run: RunSpec) -> RunSpec:

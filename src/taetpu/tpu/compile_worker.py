@@ -1,4 +1,4 @@
-"""Compiling a pack's train step for a TPU that is not there: `python -m taetpu.tpu.child`, a process of its own.
+"""Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
 libtpu holds the compiler, and can be loaded once in a process, before jax meets another device; a program that it
 cannot compile may end the process. So a parent (`tpu.compiler`) asks, a line of JSON for each program, and hears a line
@@ -74,7 +74,7 @@ def built(request: Json) -> tuple[Program, Any]:
 
 
 def compiled(request: Json) -> Json:
-    """What the compiler says of a request (see `tpu.compiler.Request`)."""
+    """What the compiler says of a request (see `tpu.compiler.CompileRequest`)."""
     began = time.process_time()  # of all threads: how busy this machine is does not matter
     program, shapes = built(request)
     step: Any = program.advance

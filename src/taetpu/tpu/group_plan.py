@@ -12,7 +12,7 @@ from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 
 
 @dataclass(frozen=True)
-class Planned:
+class GroupPlan:
     """Runs of one structure, and how they would be packed.
 
     Attributes:
@@ -33,7 +33,7 @@ class Planned:
     def packs(self) -> int:
         return -(-len(self.group.runs) // self.layout.width)
 
-    def narrower(self) -> "Planned | None":
+    def narrower(self) -> "GroupPlan | None":
         """The same in packs of half the width; None where each run is alone already."""
         width = self.layout.width
         if width == 1 or self.layout.divided:
@@ -43,24 +43,24 @@ class Planned:
         return replace(self, layout=replace(self.layout, width=half, devices=devices))
 
 
-def divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> Planned:
+def plan_divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
     """Runs that are divided over devices each, as many at once as the slice has room for."""
     config = group.runs[0].config
     at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
     layout = Layout(at_once, at_once * data * model, data=data, model=model)
     room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) * data * model
     execution = partitionable(decide(config, source, precision, platform="tpu", memory=room), config)
-    return Planned(group, source, precision, execution, layout)
+    return GroupPlan(group, source, precision, execution, layout)
 
 
-def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Planned:
+def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> GroupPlan:
     """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
     mesh, whole = config.train.compute.mesh, int(tpu.generation.program_gib * 2**30)
     data, model = fitting_division(config, source, whole, tpu.devices) if mesh == "auto" else (mesh.data, mesh.model)
     if data * model > 1:
-        return divided(group, source, precision, tpu, data, model)
+        return plan_divided(group, source, precision, tpu, data, model)
     room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
     execution = decide(config, source, precision, platform="tpu", memory=room)
     need = state_bytes(config, source) + step_bytes(config, source, execution, precision)
@@ -73,4 +73,4 @@ def plan_for(tpu: Slice, group: Group, source: Source, packing: Packing) -> Plan
             break
     else:
         layout = Layout(1)
-    return Planned(group, source, precision, execution, layout)
+    return GroupPlan(group, source, precision, execution, layout)

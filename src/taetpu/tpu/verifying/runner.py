@@ -13,8 +13,7 @@ from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from taetpu.tpu.verifying.catalog import START, chosen
-from taetpu.tpu.verifying.checks import Check, Finding
+from taetpu.tpu.verifying.checks import START, Check, Finding, chosen
 
 PAGE = "docs/verify.md"
 LAST_WORDS = 2000  # characters of what a process said before it ended
@@ -90,7 +89,7 @@ def in_children(checks: list[Check], begins: Callable[[str], None]) -> list[Outc
 
 def in_child(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome]:
     """The outcomes of one child: of all checks, or up to the one at which it was lost, or jax did not start."""
-    command = [sys.executable, "-m", "taetpu.tpu.verifying.child", *(check.name for check in checks)]
+    command = [sys.executable, "-m", "taetpu.tpu.verifying.worker", *(check.name for check in checks)]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)

@@ -42,7 +42,7 @@ DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
 """Predefined roles that may delete a queued resource."""
 
 
-def existing(spec: Spec) -> Machine | None:
+def find_existing(spec: Spec) -> Machine | None:
     """Return the machine of a spec's name that is not lost; None where there is none.
 
     Raises:
@@ -91,15 +91,15 @@ def make(
         NoCapacity: no zone has one.
         NoQuota: the project may not have one in any zone.
         OutcomeUnknown: whether it was made could not be found out; it may exist.
-        CloudError: Google refused it, or `existing` does.
+        CloudError: Google refused it, or `find_existing` does.
         UserError: OpenSSH or rsync is not installed.
     """
     for needed in ("ssh", "ssh-keygen", "rsync"):  # before anything costs money
         program(needed)
-    with _alone(f"{spec.name}.making", tell, f"waiting for another `taetpu tpu up` of {spec.name}"):
+    with _exclusive_lock(f"{spec.name}.making", tell, f"waiting for another `taetpu tpu up` of {spec.name}"):
         await_changes(spec.name, tell)
         check_can_delete_itself(spec, settings.project)
-        there = existing(spec)
+        there = find_existing(spec)
         machine = _make(there, spec, zones, settings, tell)
         try:
             if prepare:
@@ -114,7 +114,7 @@ def make(
 def _make(there: Machine | None, spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
     began, refusals = time.time(), list[CloudError]()
     for zone in dict.fromkeys([there.zone, *zones] if there else zones):
-        if deleted_since(spec.name, began):
+        if was_deleted_since(spec.name, began):
             raise CloudError(f"{spec.name} was deleted by `taetpu tpu down`")
         try:
             machine = wait_ready(there or _create(spec, zone, settings, tell), settings, tell)
@@ -128,11 +128,11 @@ def _make(there: Machine | None, spec: Spec, zones: Sequence[str], settings: Set
             there = None
             refusals.append(refusal)
             continue
-        return machine if there else _keep_first(machine, settings, tell)
+        return machine if there else keep_first(machine, settings, tell)
     raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
 
 
-def _keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
+def keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
     """Return the machine of this name and owner that was requested first, in state ready; delete the others.
 
     A request that was thought refused may have been granted late, or another computer has made one meanwhile.
@@ -144,9 +144,9 @@ def _keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
     return made if first.zone == made.zone else wait_ready(first, settings, tell)
 
 
-def creation(spec: Spec, zone: str, settings: Settings) -> Command:
+def creation_command(spec: Spec, zone: str, settings: Settings) -> Command:
     """Return the command that creates a machine in a zone. Its startup script is written to the state folder."""
-    file = _kept("startup", f"{spec.name}.{zone}.sh")
+    file = _state_file("startup", f"{spec.name}.{zone}.sh")
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
     return create_command(spec, zone, file, public_key())
 
@@ -159,10 +159,10 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
     """
     _delete_lost(spec, zone, settings, tell)  # a queued resource keeps its name and quota until it is deleted
     tell(f"creating {spec.name} ({spec.tpu.name}) in {zone}")
-    line, before = creation(spec, zone, settings), _last_operation(spec, zone)
+    line, before = creation_command(spec, zone, settings), _last_operation(spec, zone)
     unknown: CloudError | None = None
     running = False
-    for _ in polling(settings, settings.unknown_minutes):
+    for _ in poll(settings, settings.unknown_minutes):
         try:
             if not running:
                 _change(spec.name, line)
@@ -170,11 +170,11 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
             tell(f"no answer from Google: reading whether {spec.name} exists")
             unknown = error
         except CloudError:
-            if not (there := owned(find(spec.name, zone, api=spec.api), spec.owner)):
+            if not (there := select_owned(find(spec.name, zone, api=spec.api), spec.owner)):
                 raise
             return there[0]  # it exists: the request before was granted, or another call's was
         try:
-            if there := owned(find(spec.name, zone, api=spec.api), spec.owner):
+            if there := select_owned(find(spec.name, zone, api=spec.api), spec.owner):
                 return there[0]
             operation = _last_operation(spec, zone)
         except OutcomeUnknown as error:
@@ -229,9 +229,9 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
             said = machine.detail
         time.sleep(settings.poll_seconds)
-        there = find_patiently(machine, settings)
+        there = find_with_retries(machine, settings)
         if not there:
-            if deleted_since(machine.name, began):
+            if was_deleted_since(machine.name, began):
                 raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
             if machine.api == "gce":  # Compute Engine removes an instance that it could not make
                 raise NoCapacity(f"{machine.name} disappeared from {machine.zone} before it was ready")
@@ -251,7 +251,7 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
         raise CloudError(problem, remedy="Delete it in the console if it is yours.")
     tell(f"deleting {machine.name} in {machine.zone}")
     last: CloudError | None = None
-    for _ in polling(settings, settings.unknown_minutes):
+    for _ in poll(settings, settings.unknown_minutes):
         try:
             there = find(machine.name, machine.zone, api=machine.api)
             if not there:
@@ -287,22 +287,22 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
     """
     await_changes(name, tell)
     unreachable: list[str] = []
-    disk.write_file(_kept("deleted", name), str(time.time()).encode(), replace=True)  # an `up` that runs ends
-    there = owned(find(name, unreachable=unreachable), owner)
+    disk.write_file(_state_file("deleted", name), str(time.time()).encode(), replace=True)  # an `up` that runs ends
+    there = select_owned(find(name, unreachable=unreachable), owner)
     delete_all(there, settings, tell)
     check_reached(unreachable)
     forget(name, settings.project)
     return there
 
 
-def deleted_since(name: str, began: float) -> bool:
+def was_deleted_since(name: str, began: float) -> bool:
     """Return whether `down` was given for a machine on this computer after a time, in seconds since 1970."""
     with suppress(OSError, ValueError):
-        return float(_kept("deleted", name).read_text(encoding="utf-8")) > began
+        return float(_state_file("deleted", name).read_text(encoding="utf-8")) > began
     return False
 
 
-def deleted_by(machine: Machine) -> str:
+def find_deleter(machine: Machine) -> str:
     """Return who deleted a machine that is no longer listed; "" where it was preempted.
 
     A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
@@ -319,12 +319,12 @@ def deleted_by(machine: Machine) -> str:
     return user if asked > made else ""
 
 
-def _kept(kind: str, name: str) -> Path:
+def _state_file(kind: str, name: str) -> Path:
     """Return the file of a machine of the project in this computer's state folder."""
     return state_folder() / kind / os.environ.get("CLOUDSDK_CORE_PROJECT", "no-project") / name
 
 
-def owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
+def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
     """Return the machines of an owner; `CloudError` where there are some and all belong to somebody else."""
     mine = [machine for machine in machines if machine.owner == owner]
     if machines and not mine:
@@ -334,19 +334,19 @@ def owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
     return mine
 
 
-def remaining(name: str) -> str:
+def describe_remaining(name: str) -> str:
     """Return a line on machines of a name that exist or may exist, for messages of errors; "" where there are none."""
     unreachable: list[str] = []
     try:
         places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
     except CloudError:
-        return f"\n{may_exist(name)}"
+        return f"\n{describe_possible(name)}"
     if places:
         return f"\n{name} in {', '.join(places)} still exists and costs money: `taetpu tpu down {name}` deletes it"
-    return f"\n{may_exist(name)} (no answer from {', '.join(unreachable)})" if unreachable else ""
+    return f"\n{describe_possible(name)} (no answer from {', '.join(unreachable)})" if unreachable else ""
 
 
-def may_exist(name: str) -> str:
+def describe_possible(name: str) -> str:
     """Return what is said where it is not known whether a machine exists."""
     return (
         f"{name} may exist, or appear later, and cost money: "
@@ -371,7 +371,7 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
         raise errors[0]
 
 
-def expired(owner: str, unreachable: list[str]) -> list[Machine]:
+def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
     """Return an owner's machines whose latest end has passed: what should have deleted them has failed.
 
     Args:
@@ -392,7 +392,7 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
     account = spec.service_account or default_account(project)
     bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
     roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may not hold at that time
-    own = any("tpu.queuedResources.delete" in permissions(role) for role in roles)
+    own = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
     if own or any(role in DELETERS for role in roles):
         return
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
@@ -411,7 +411,7 @@ def grant_command(project: str, account: str) -> Command:
     return command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
 
 
-def permissions(role: str) -> Iterable[str]:
+def role_permissions(role: str) -> Iterable[str]:
     """Return the permissions of a custom role; none for a predefined one, which `DELETERS` covers."""
     parts = role.split("/")
     if len(parts) != 4:
@@ -427,9 +427,9 @@ def default_account(project: str) -> str:
 
 
 @contextmanager
-def _guard(name: str, operation: int) -> Iterator[int]:
+def name_lock(name: str, operation: int) -> Iterator[int]:
     """Hold the lock of a machine's name on this computer, shared or alone; its file descriptor."""
-    path = _kept("changes", name)
+    path = _state_file("changes", name)
     with disk.explained("write", path):
         disk.make_folder(path.parent)
         file = path.open("w")
@@ -440,29 +440,29 @@ def _guard(name: str, operation: int) -> Iterator[int]:
 
 def _change(name: str, line: Command) -> None:
     """Run a command that changes a machine. gcloud holds the name's lock, even where this process is killed."""
-    with _guard(name, fcntl.LOCK_SH) as held:
-        change(line, held)
+    with name_lock(name, fcntl.LOCK_SH) as lock:
+        change(line, lock)
 
 
 def await_changes(name: str, tell: Tell) -> None:
     """Wait for gcloud commands that a killed process left running: what they do must be seen."""
-    with _alone(name, tell, f"waiting for an earlier gcloud command for {name}"):
+    with _exclusive_lock(name, tell, f"waiting for an earlier gcloud command for {name}"):
         pass
 
 
 @contextmanager
-def _alone(name: str, tell: Tell, waiting: str) -> Iterator[None]:
+def _exclusive_lock(name: str, tell: Tell, waiting: str) -> Iterator[None]:
     """Hold a lock alone; a message where another process holds it."""
-    with ExitStack() as held:
+    with ExitStack() as lock:
         try:
-            held.enter_context(_guard(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            lock.enter_context(name_lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             tell(waiting)
-            held.enter_context(_guard(name, fcntl.LOCK_EX))
+            lock.enter_context(name_lock(name, fcntl.LOCK_EX))
         yield
 
 
-def polling(settings: Settings, minutes: float) -> Iterator[None]:
+def poll(settings: Settings, minutes: float) -> Iterator[None]:
     """Yield at once, every `poll_seconds`, and a last time after `minutes` have passed."""
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
@@ -471,9 +471,9 @@ def polling(settings: Settings, minutes: float) -> Iterator[None]:
     yield
 
 
-def find_patiently(machine: Machine, settings: Settings) -> list[Machine]:
+def find_with_retries(machine: Machine, settings: Settings) -> list[Machine]:
     """Read a machine again, for `unknown_minutes` while no answer arrives."""
-    for _ in polling(settings, settings.unknown_minutes):
+    for _ in poll(settings, settings.unknown_minutes):
         with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)
     return find(machine.name, machine.zone, api=machine.api)

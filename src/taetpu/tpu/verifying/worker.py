@@ -1,4 +1,4 @@
-"""`python -m taetpu.tpu.verifying.child CHECK ...`: makes checks one after another, for a parent that may end it.
+"""`python -m taetpu.tpu.verifying.worker CHECK ...`: makes checks one after another, for a parent that may end it.
 
 Says on stdout, a JSON line each, when a check begins (`{"check"}`) and what came of it (`{"check", "finding"}`).
 """
@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from taetpu.tpu.verifying.catalog import CHECKS
+from taetpu.tpu.verifying.checks import CHECKS
 
 
 def plain(value: Any) -> Any:
