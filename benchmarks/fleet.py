@@ -96,7 +96,7 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
         file.write_text(STUDY.format(steps=steps, checkpoint=checkpoint, seeds=SEEDS, rates=listed))
         study = load_study(file)
         all_runs = study.runs()
-        sources = [study.sources.of(run.config) for run in all_runs]
+        sources = [study.sources.prepare(run.config) for run in all_runs]
         plans = planner.plan_packs(all_runs, sources, packing=planner.parse_packing(WIDTH))
     by_id = {run.id: (run, source) for run, source in zip(all_runs, sources, strict=True)}
     packs = []

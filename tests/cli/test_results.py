@@ -9,7 +9,7 @@ from tests.forged import unsealed
 from taetpu.cli.catalog import describe_field
 from taetpu.core.registry import BUILTIN, kinds
 from taetpu.report import summary
-from taetpu.spec.fields import find, walk
+from taetpu.spec.fields import find_fields, walk_fields
 from taetpu.spec.schema import StudySpec
 from taetpu.spec.train_config import TrainConfig
 from taetpu.stats import numbers
@@ -152,13 +152,13 @@ def test_the_catalog_fits_a_terminal(taetpu, slot):
 def test_every_field_of_a_study_file_has_a_meaning_and_is_found_by_its_path():
     for slot in BUILTIN:
         kinds(slot)
-    paths = dict(walk())
+    paths = dict(walk_fields())
     assert {"study", "base.train.schedule.warmup", "base.model.layers.drop", "measure.primary"} <= set(paths)
     silent = [path for path, place in paths.items() if not describe_field(place)["about"]]
     assert silent == [], "give each a docstring or Field(description=...)"
     for path, place in paths.items():
         named = path.replace("model.layers.", "model.layers.-1.")
-        assert (place.owner, place.name) in [(found.owner, found.name) for found in find(named)], path
+        assert (place.owner, place.name) in [(found.owner, found.name) for found in find_fields(named)], path
 
 
 SECTIONS = ["study", "base", "task.seq_len", "model", "train", "measure", "model.layers", "train.metrics.gradient-norm"]

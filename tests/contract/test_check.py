@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taetpu.contract.causal import sees_later_tokens
-from taetpu.contract.check import check, compare
+from taetpu.contract.check import check_arms, compare_parameters
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.loading import component
@@ -45,7 +45,7 @@ def study(tmp_path):
 def refused(study) -> tuple[str, str]:
     """The problem of a study, and the place that it is blamed on."""
     with pytest.raises(UserError) as caught:
-        check(study)
+        check_arms(study)
     assert caught.value.line is not None
     return caught.value.problem, ".".join(map(str, caught.value.path))
 
@@ -102,12 +102,12 @@ def test_an_override_that_does_nothing_beside_one_that_does_is_refused(study):
 
 
 def test_in_a_product_of_lists_a_single_value_may_do_nothing(study):
-    arms = check(study("x: {model.mixer.head_dim: [8, 4], model.ffn: [relu, none]}"))
+    arms = check_arms(study("x: {model.mixer.head_dim: [8, 4], model.ffn: [relu, none]}"))
     assert len(arms) == 5
 
 
 def test_a_mask_of_ones_is_no_mask_and_one_with_a_hole_is(study):
-    arms = check(study("x: {model.mixer.drop_heads: [1]}", "y: {model.layers.0.drop: [ffn]}"))
+    arms = check_arms(study("x: {model.mixer.drop_heads: [1]}", "y: {model.layers.0.drop: [ffn]}"))
     assert len({id(arm.outline) for arm in arms.values()}) == 1  # one program, other numbers
 
 
@@ -119,7 +119,7 @@ def test_arms_that_are_the_same_are_named(study):
 
 @pytest.mark.slow
 def test_a_constant_in_the_program_is_part_of_it(study):
-    arms = check(study("x: {model.ffn: honest}", "y: {model.ffn: {kind: honest, weight: 3.0}}"))
+    arms = check_arms(study("x: {model.ffn: honest}", "y: {model.ffn: {kind: honest, weight: 3.0}}"))
     assert arms["x"].outline.operations == arms["y"].outline.operations
     assert not arms["x"].same_as(arms["y"])
 
@@ -155,16 +155,16 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(study, arm):
     loaded = study(f"x: {arm}")
     assert refused(loaded) == (f"arm 'x' changes more than it says: {what}", f"arms.x.{arm[1:].split(':')[0]}")
     with pytest.raises(UserError) as caught:
-        check(loaded)
+        check_arms(loaded)
     assert str(caught.value.remedy).startswith(remedy)
 
 
 @pytest.mark.slow
 def test_another_start_that_is_declared_is_admitted(study):
-    admitted = check(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
+    admitted = check_arms(study("x: {model.mixer.kind: louder-and-says-so}", "y: {model.ffn: honest}"))
     assert set(admitted) == {"baseline", "x", "y"}
     louder = "layers: {':': {mixer: {kind: louder, num_heads: 2}}}"
-    assert set(check(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))) == {"baseline", "x"}
+    assert set(check_arms(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))) == {"baseline", "x"}
 
 
 def test_every_kind_that_comes_with_the_package_keeps_the_contract(study):
@@ -175,15 +175,15 @@ def test_every_kind_that_comes_with_the_package_keeps_the_contract(study):
         "init": "gpt2-scaled",
     }
     others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
-    arms = check(study(*(f"{slot}-{kind}: {{model.{slot}: {kind}}}" for slot, kind in others)))
+    arms = check_arms(study(*(f"{slot}-{kind}: {{model.{slot}: {kind}}}" for slot, kind in others)))
     assert len(arms) == len(others) + 1
 
 
 def test_what_components_are_built_from_may_change_everything(study):
     loaded = study("dim: {model.dim: 32}", "deep: {model.num_layers: 3}", "bias: {model.bias: true}",
                    "std: {model.init.std: 0.1}", "narrow: {model.mixer.num_kv_heads: 1}")  # fmt: skip
-    arms = check(loaded)
-    redrawn = {name: compare(arms["baseline"], arm).redrawn for name, arm in arms.items()}
+    arms = check_arms(loaded)
+    redrawn = {name: compare_parameters(arms["baseline"], arm).redrawn for name, arm in arms.items()}
     assert redrawn["bias"] == redrawn["narrow"] == ()
     assert set(redrawn["deep"]) == {f"layers.{i}.{name}" for i in (0, 1) for name in ("mixer.wo", "ffn.down")}
 
@@ -197,7 +197,7 @@ def test_nothing_is_compiled(study):
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    check(loaded)
+    check_arms(loaded)
     assert compiled == []
     jax.jit(lambda x: x + 56).lower(1.0).compile()
     assert compiled != []  # it would have been heard
@@ -231,8 +231,8 @@ def born():
 @pytest.mark.parametrize("swap", SWAPS)
 def test_parameters_said_to_be_equal_are_so_bit_for_bit_and_others_are_not(study, born, swap):
     loaded = study(f"x: {SWAPS[swap]}")
-    arms = check(loaded)
-    found = compare(arms["baseline"], arms["x"])
+    arms = check_arms(loaded)
+    found = compare_parameters(arms["baseline"], arms["x"])
     old, new = (born(arm.config, loaded.source(arm)) for arm in loaded.arms)
     assert {n for n in new if n in old and np.array_equal(old[n], new[n])} == set(found.equal)
     assert len(found.equal) > len(new) / 2
@@ -248,7 +248,7 @@ def test_a_seed_reads_the_same_windows_whatever_the_model(study, tmp_path):
         "".join(f"  {text}\n" if "task:" in line else f"{line}\n" for line in file.read_text().splitlines())
     )
     loaded = load_study(file)
-    arms = check(loaded)
+    arms = check_arms(loaded)
     assert [arms[name].same_data(arms["baseline"]) for name in "xyz"] == [True, False, False]
     rows = {arm.name: loaded.source(arm).rows(1, 5, 7, arm.config.train.batch_size) for arm in loaded.arms}
     assert np.array_equal(rows["baseline"], rows["x"])
@@ -256,7 +256,7 @@ def test_a_seed_reads_the_same_windows_whatever_the_model(study, tmp_path):
 
 
 def test_the_numbers_said_to_be_read_are_those(study):
-    arms = check(study("x: {model.layers.0.mixer: none}", "y: {model.position: learned}"))
+    arms = check_arms(study("x: {model.layers.0.mixer: none}", "y: {model.position: learned}"))
     unread = {name: set(arm.numbers) - arm.outline.reads for name, arm in arms.items()}
     assert unread["baseline"] == {"model.position.base"}  # rope acts in the layers alone
     assert unread["x"] == {"model.position.base", "model.layers.0.position.base"}
@@ -288,7 +288,7 @@ def test_on_a_task_that_shows_its_question_whole_it_may(study):
 def test_what_is_wrong_with_several_arms_comes_together(study):
     loaded = study("x: {model.ffn: copied}\n  ok: {model.bias: true}\n  y: {model.ffn: meddling}")
     with pytest.raises(UserError) as caught:
-        check(loaded)
+        check_arms(loaded)
     assert [error.path[:2] for error in caught.value.each] == [("arms", "x"), ("arms", "y")]
 
 
@@ -301,5 +301,5 @@ def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
         return init(self, *args, **kwargs)
 
     monkeypatch.setattr(LayerConfig, "init", counted)
-    check(study("deep: {model.num_layers: 40}"))
+    check_arms(study("deep: {model.num_layers: 40}"))
     assert len(calls) < 20

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.contract.init_digest import lineage
+from taetpu.contract.init_digest import digest_outputs
 
 TABLE = np.arange(300, dtype=np.float32)
 
@@ -13,7 +13,7 @@ TABLE = np.arange(300, dtype=np.float32)
 def of(fn, *values, inputs=None):
     """The digests of what `fn` returns; an input is known by its value unless `inputs` says otherwise."""
     traced = jax.make_jaxpr(fn)(*values)
-    return lineage(traced, inputs or [np.asarray(value).tobytes() for value in values])
+    return digest_outputs(traced, inputs or [np.asarray(value).tobytes() for value in values])
 
 
 def test_a_result_depends_on_what_leads_to_it_and_on_nothing_else():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.contract.check import check
+from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN
@@ -60,7 +60,7 @@ def test_each_kind_passes_its_checks(name):
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_study_keeps_the_contract(name):
     study = load_study(name)
-    check(study)
+    check_arms(study)
     assert len(study.arms) > 1
     assert {plugin.file.name for plugin in study.plugins} <= set(PLUGINS)
 
@@ -69,7 +69,7 @@ def test_without_own_init_the_arm_is_refused(page):
     text = FILES["zero_relu.py"]
     (page / "zero_relu.py").write_text(text.replace("own_init = True", "pass"))
     with pytest.raises(UserError, match=r"layers\.0-1\.ffn\.down|layers\.0\.ffn\.down"):
-        check(load_study("zero.yaml"))
+        check_arms(load_study("zero.yaml"))
 
 
 def test_what_the_worked_example_refuses(page):

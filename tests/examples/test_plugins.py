@@ -255,7 +255,7 @@ def test_frozen_layers_stand_still_to_the_bit_and_others_move(trained, step):
 @pytest.mark.slow
 def test_corrupt_inputs_are_trained_on_and_evaluation_is_left_alone(trained, study, arms):
     run = trained.runs["corrupt"]
-    source = study.sources.of(arms["corrupt"])
+    source = study.sources.prepare(arms["corrupt"])
     data = source.evaluation("val")
     windows = Batch(*(jnp.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
     sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jnp.float32))(from_files(run.read_model()).model)

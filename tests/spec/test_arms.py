@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.spec.arms import candidates, label
-from taetpu.spec.resolved_study import frozen
+from taetpu.spec.resolved_study import frozen_data
 from taetpu.spec.schema import NAME, load_spec
 
 BASE = {
@@ -94,7 +94,7 @@ def test_a_cell_of_a_grid_knows_which_of_its_values_are_the_baselines(study):
         idle = {path for path, value in arm.overrides.items() if value == ("rope" if "position" in path else own)}
         assert set(arm.idle) == idle
         assert {path.removesuffix(".kind") for path in arm.diff} == set(arm.overrides) - idle
-    assert frozen(loaded)["idle"] == {arm.name: list(arm.idle) for arm in loaded.arms if arm.idle}
+    assert frozen_data(loaded)["idle"] == {arm.name: list(arm.idle) for arm in loaded.arms if arm.idle}
 
 
 def test_the_baselines_own_cell_of_a_grid_is_no_arm(study):

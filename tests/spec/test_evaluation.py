@@ -17,7 +17,7 @@ def sample(**train) -> Sample:
     task = {"kind": "copy", "seq_len": 16, "symbols": 5, "min_length": 2, "max_length": 6, "eval_size": WINDOWS}
     data = {"task": task, "model": {"dim": 8, "num_layers": 1}, "train": {"steps": 10, **train}}
     config = load(RunConfig, data).resolve()
-    return Sample.of(config, config.task.prepare(None))
+    return Sample.from_config(config, config.task.prepare(None))
 
 
 @settings(deadline=None, max_examples=50)
@@ -48,7 +48,7 @@ def test_a_long_study_evaluates_the_whole_split():
 def test_a_setting_says_otherwise(asked, windows: int):
     found = sample(eval_windows=asked)
     assert (found.asked, found.windows) == (asked, windows)
-    assert Sample.stored(found.frozen) == found
+    assert Sample.from_data(found.frozen) == found
 
 
 def test_more_windows_than_the_split_has_are_refused_with_their_number():
@@ -68,5 +68,5 @@ def test_what_is_no_number_of_windows_is_refused(value):
 
 @pytest.mark.parametrize(("total", "windows"), [(100, 20), (50, 10), (2, 1), (200, 40)])
 def test_an_arm_with_other_windows_evaluates_the_same_share(total: int, windows: int):
-    assert Sample("auto", 20, 100).among(total) == windows
-    assert Sample("all", 100, 100).among(total) == total
+    assert Sample("auto", 20, 100).size_within(total) == windows
+    assert Sample("all", 100, 100).size_within(total) == total

@@ -3,7 +3,7 @@
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.resolved_study import check_frozen, frozen
+from taetpu.spec.resolved_study import check_frozen, frozen_data
 from taetpu.store.documents import from_yaml, to_yaml
 
 PARTS = "seeds: 2\narms:\n  nope: {model.position: none}\n  heads: {model.mixer.num_heads: [1, 2]}\n"
@@ -11,11 +11,11 @@ PARTS = "seeds: 2\narms:\n  nope: {model.position: none}\n  heads: {model.mixer.
 
 @pytest.fixture
 def stored(study):
-    return from_yaml(to_yaml(frozen(study(PARTS))), "study.yaml")
+    return from_yaml(to_yaml(frozen_data(study(PARTS))), "study.yaml")
 
 
 def test_the_same_study_changes_nothing(study, stored):
-    assert check_frozen(stored, study(PARTS)) == stored == frozen(study(PARTS))
+    assert check_frozen(stored, study(PARTS)) == stored == frozen_data(study(PARTS))
 
 
 def test_the_baseline_comes_first_and_has_its_defaults_written_out(stored):
@@ -55,9 +55,9 @@ def test_runs_may_be_watched_otherwise_and_what_is_stored_stays(watched, study, 
 def test_the_evaluated_sample_stays_that_of_the_first_run(folder, study):
     """`eval_every` may change, and with it what `auto` would come to; runs are still compared on one sample."""
     (folder / "text.txt").write_text("hello world. " * 4000)
-    stored = frozen(study(PARTS))
+    stored = frozen_data(study(PARTS))
     again = study(PARTS, (), ("steps: 10", "steps: 10, eval_every: 5"))
-    assert frozen(again)["evaluation"] != stored["evaluation"]
+    assert frozen_data(again)["evaluation"] != stored["evaluation"]
     assert check_frozen(stored, again)["evaluation"] == stored["evaluation"]
 
 

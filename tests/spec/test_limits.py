@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.document import LONGEST_TEXT, MOST_VALUES
+from taetpu.spec.document import LONGEST_TEXT, MAX_VALUES
 from taetpu.spec.loading import load_study
 
 SLOWEST = 10  # seconds of this process, for any of them
@@ -32,11 +32,11 @@ ADDED = [
     (f"ladder: {{train.steps: [{STEPS}]}}\n{SIX_ARMS}", "ladder.train.steps", "512"),
     ("seeds: 1000000000000", "seeds", "10000"),
     (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
-    (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MOST_VALUES)),
+    (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MAX_VALUES)),
     ("arms: &a {x: *a}", "arms.x", "write it out"),
     ("arms:\n  a: {model.norm: " + "[" * 200_000, "", "levels"),
     ("arms:\n  a: " + "{x: " * 100 + "1" + "}" * 100, "", "levels"),
-    (f"arms: [{'1,' * 200_000}]", "", str(MOST_VALUES)),
+    (f"arms: [{'1,' * 200_000}]", "", str(MAX_VALUES)),
     (f"# {'x' * LONGEST_TEXT}", "", str(LONGEST_TEXT)),
 ]  # fmt: skip
 
@@ -51,7 +51,7 @@ SETS = [
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
     ("model.dim=&a [*a]", "write it out"), ("model.dim=" + "[" * 5000, "levels"),
     ("model.dim=" + "[" * 5000 + "]" * 5000, "levels"),
-    (f"model.dim={{a: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}", str(MOST_VALUES)), (f"model.norm={'x' * 400_000}", "known"),
+    (f"model.dim={{a: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}", str(MAX_VALUES)), (f"model.norm={'x' * 400_000}", "known"),
 ]  # fmt: skip
 
 

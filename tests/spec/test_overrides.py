@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
-from taetpu.spec.overrides import apply, takes_list
+from taetpu.spec.overrides import apply_overrides, takes_list
 from taetpu.spec.schema import RunConfig
 
 BASE = {
@@ -23,7 +23,7 @@ BASE = {
 
 
 def resolved(overrides):
-    return load(RunConfig, apply(BASE, overrides)).resolve()
+    return load(RunConfig, apply_overrides(BASE, overrides)).resolve()
 
 
 PLAIN = resolved({})
@@ -70,7 +70,7 @@ def test_a_kind_is_changed_before_the_fields_that_only_it_has():
 def test_two_layers_keys_of_one_layer_keep_their_order():
     base = deepcopy(BASE)
     base["model"]["layers"] = {0: {"ffn": "none"}, "0:2": {"ffn": "relu"}}
-    layers = load(RunConfig, apply(base, {"model.layers.0.mixer": "none"})).resolve().model.layers
+    layers = load(RunConfig, apply_overrides(base, {"model.layers.0.mixer": "none"})).resolve().model.layers
     assert [(x.mixer.kind, x.ffn.kind) for x in layers[:2]] == [("none", "relu"), ("attention", "relu")]
 
 
@@ -111,17 +111,19 @@ def test_disjoint_overrides_commute_when_applied_one_after_the_other(data):
     assume(not (first.split(".")[1] == "layers" or second.split(".")[1] == "layers"))
     one, two = ({p: data.draw(st.sampled_from(VALUES[p]))} for p in (first, second))
     try:
-        together = apply(BASE, one | two)
+        together = apply_overrides(BASE, one | two)
     except UserError:
         assume(False)
         return
-    assert apply(apply(BASE, one), two) == apply(apply(BASE, two), one) == together
+    assert (
+        apply_overrides(apply_overrides(BASE, one), two) == apply_overrides(apply_overrides(BASE, two), one) == together
+    )
 
 
 @given(st.sampled_from(sorted(VALUES)))
 def test_the_baseline_is_left_as_it_was(path):
     before = deepcopy(BASE)
-    apply(BASE, {path: VALUES[path][0]})
+    apply_overrides(BASE, {path: VALUES[path][0]})
     assert before == BASE
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.anova import AnovaRM
 
-from taetpu.spec.fractions import fraction
+from taetpu.spec.fractions import build_fraction
 from taetpu.stats.factorial import Factorial, analyse
 
 
@@ -95,7 +95,7 @@ def test_shares_of_a_balanced_design_are_those_of_its_means() -> None:
 )
 def test_resolutions_are_those_of_box_hunter_and_hunter(factors: int, halvings: int, resolution: int) -> None:
     """Table 6.22 of Statistics for Experimenters (2005)."""
-    found = fraction([f"f{i}" for i in range(factors)], halvings)
+    found = build_fraction([f"f{i}" for i in range(factors)], halvings)
     assert found.resolution == resolution
     assert len(found.cells) == 2 ** (factors - halvings)
     assert not any(found.cells[0].values())
@@ -108,14 +108,14 @@ def test_resolutions_are_those_of_box_hunter_and_hunter(factors: int, halvings: 
 
 def test_the_alias_table_of_a_half_fraction_of_four_factors() -> None:
     """I = abcd: every pair is mixed with the pair of the other two, and no factor with any pair."""
-    part = fraction("abcd", 1)
+    part = build_fraction("abcd", 1)
     design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     pairs = {("a", "b"): [("c", "d")], ("a", "c"): [("b", "d")], ("a", "d"): [("b", "c")]}
     assert design.aliases() == {("a",): [], ("b",): [], ("c",): [], ("d",): [], **pairs}
 
 
 def test_a_quarter_of_five_factors_mixes_factors_with_pairs() -> None:
-    part = fraction("abcde", 2)
+    part = build_fraction("abcde", 2)
     design = Factorial(dict.fromkeys("abcde", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     found = design.aliases()
     assert any(len(term) == 1 and any(len(other) == 2 for other in others) for term, others in found.items())
@@ -125,7 +125,7 @@ def test_a_quarter_of_five_factors_mixes_factors_with_pairs() -> None:
 
 
 def test_a_fraction_estimates_the_sum_of_its_aliases() -> None:
-    part = fraction("abcd", 1)
+    part = build_fraction("abcd", 1)
     design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     rng = np.random.default_rng(0)
     values = {

@@ -32,7 +32,7 @@ def kept(tmp_path_factory):
     (folder / "kept.yaml").write_text(TEXT)
     outcome = taetpu.run(folder / "kept.yaml", root=str(folder / "root"))
     study = load_study(folder / "kept.yaml")
-    source = study.sources.of(study.arms[0].config)
+    source = study.sources.prepare(study.arms[0].config)
     return outcome, one_study(folder / "root"), source
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.small import STUDY, TINY
 
-from taetpu.contract.check import check, compare
+from taetpu.contract.check import check_arms, compare_parameters
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import difference
@@ -114,10 +114,10 @@ def test_every_arm_changes_at_each_rung_what_it_changes_at_the_baselines(load):
 
 def test_at_every_rung_arms_of_a_seed_share_data_and_the_parameters_that_they_leave_alone(load):
     study = load(LADDER)
-    computed = check(study)
+    computed = check_arms(study)
     for arm in study.arms:
         old, new = computed[study.against(arm).name], computed[arm.name]
-        found = compare(old, new)
+        found = compare_parameters(old, new)
         assert new.same_data(old)
         assert not found.redrawn
         assert all(".ffn" in name for name in (*found.reshaped, *found.added, *found.removed))

@@ -30,9 +30,9 @@ def expected(tmp_path, monkeypatch):
         study = load_study(tmp_path / "study.yaml")
         runs = study.runs()
         by_id = {run.id: run for run in runs}
-        plans = plan_packs(runs, [study.sources.of(run.config) for run in runs])
+        plans = plan_packs(runs, [study.sources.prepare(run.config) for run in runs])
         packs = [(plan, [by_id[names[2]] for names in plan.runs], taken) for plan in plans]
-        sample = Sample.of(study.arms[0].config, study.source(study.arms[0]))
+        sample = Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
         known = forecast(packs, study.sources, sample)
         assert known is not None
         return known
@@ -67,8 +67,8 @@ def test_a_measured_step_narrows_the_range(expected, tmp_path):
     before = expected()
     study = load_study(tmp_path / "study.yaml")
     runs = tuple(study.runs())
-    (plan,) = plan_packs(runs, [study.sources.of(run.config) for run in runs])
-    work = Work(Group(frozenset(plan.live), runs), study.sources.of(runs[0].config), plan.precision, plan.compute)
+    (plan,) = plan_packs(runs, [study.sources.prepare(run.config) for run in runs])
+    work = Work(Group(frozenset(plan.live), runs), study.sources.prepare(runs[0].config), plan.precision, plan.compute)
     remember_step(work, plan.layout, 0.5)
     after = expected()
     assert after.steps.low < 0.5 * 20 < after.steps.high

@@ -30,7 +30,7 @@ def profiled(tmp_path):
     programs = {}
 
     def sample(study):
-        return Sample.of(study.arms[0].config, study.source(study.arms[0]))
+        return Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
 
     def run(root, callback=None, profile=0):
         file = tmp_path / "study.yaml"

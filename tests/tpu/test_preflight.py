@@ -38,7 +38,7 @@ def test_products_are_those_of_the_model(asked, tmp_path: Path) -> None:
     (found,) = asked("v5e-1")[0]["programs"]
     study = load_study(tmp_path / "small.yaml")
     run = study.runs()[0]
-    source = study.sources.of(run.config)
+    source = study.sources.prepare(run.config)
     model = flops_per_token(run.config.model, source.vocab_size, source.seq_len) * 4 * 64 * found["width"]
     assert found["flops"] == pytest.approx(model, rel=0.05)
 
@@ -156,7 +156,7 @@ def test_remedies_keep_what_is_trained(tmp_path: Path) -> None:
     study = load_study(tmp_path / "small.yaml")
     tpu = resolve("v5e-1")
     (members,) = group(study.runs())
-    planned = plan_group(tpu, members, study.sources.of(members.runs[0].config), parse_packing("off"))
+    planned = plan_group(tpu, members, study.sources.prepare(members.runs[0].config), parse_packing("off"))
     found = list(remedies(planned, tpu))
     assert [one.setting for one in found] == [
         "train.accumulate=2",

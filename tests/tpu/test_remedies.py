@@ -29,7 +29,7 @@ def planned(folder: Path, dim: int = 32, layers: int = 2):
     (folder / "large.yaml").write_text(STUDY.replace("DIM", str(dim)).replace("LAYERS", str(layers)))
     study = load_study(folder / "large.yaml")
     return [
-        plan_group(V5E, members, study.sources.of(members.runs[0].config), parse_packing("off"))
+        plan_group(V5E, members, study.sources.prepare(members.runs[0].config), parse_packing("off"))
         for members in group(study.runs())
     ]
 

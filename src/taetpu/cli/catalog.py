@@ -112,14 +112,14 @@ def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field that a path names, and the fields below it."""
     from taetpu.core.errors import UserError, suggest
     from taetpu.core.registry import BUILTIN
-    from taetpu.spec.fields import fields, find, paths
+    from taetpu.spec.fields import find_fields, known_paths, list_fields
     from taetpu.spec.schema import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
-    if top not in (*paths(), STUDY) or "/" in path:
-        known = suggest(path, [*BUILTIN, *paths()])
+    if top not in (*known_paths(), STUDY) or "/" in path:
+        known = suggest(path, [*BUILTIN, *known_paths()])
         raise UserError(f"unknown slot or field {path!r}", remedy=known)
-    found = fields(StudySpec) if path == STUDY else find(path)
+    found = list_fields(StudySpec) if path == STUDY else find_fields(path)
     entries = [describe_field(place) for place in found]
     if as_json:
         show_json({path: entries})
@@ -142,7 +142,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 def describe_field(place: "Place") -> dict[str, Any]:
     """A field of a study file as plain data, with the fields below it."""
     from taetpu.core.config import marks, slot_of, to_data
-    from taetpu.spec.fields import fields
+    from taetpu.spec.fields import list_fields
 
     field, mark = place.owner.model_fields[place.name], slot_of(place.owner, place.name)
     section = place.section
@@ -157,7 +157,7 @@ def describe_field(place: "Place") -> dict[str, Any]:
         "traced": place.name in marks(place.owner),
         "about": field.description or "",
         "example": f"{place.name}: {place.example}" if place.example else None,
-        "fields": [describe_field(below) for below in fields(section)] if section else [],
+        "fields": [describe_field(below) for below in list_fields(section)] if section else [],
     }
 
 
@@ -171,9 +171,9 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
     """A config class as plain data: what it is, and its fields with type, default and whether they are traced."""
     import inspect
 
-    from taetpu.spec.fields import fields
+    from taetpu.spec.fields import list_fields
 
-    return {"about": inspect.getdoc(cls) or "", "fields": [describe_field(place) for place in fields(cls)]}
+    return {"about": inspect.getdoc(cls) or "", "fields": [describe_field(place) for place in list_fields(cls)]}
 
 
 def type_name(kind: Any, metadata: Any = ()) -> str:

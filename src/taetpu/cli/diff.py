@@ -10,11 +10,14 @@ from taetpu.cli.output import show_table
 
 def show_changes(found: dict[str, Any]) -> None:
     """Print what `study.changes.changes` found."""
-    from taetpu.spec.overrides import brief
+    from taetpu.spec.overrides import format_brief
 
     typer.echo(f"{found['study']}: {found['arm']} against the baseline\n")
     show_table(
-        [{"config": path, "baseline": brief(old), "arm": brief(new)} for path, (old, new) in found["config"].items()]
+        [
+            {"config": path, "baseline": format_brief(old), "arm": format_brief(new)}
+            for path, (old, new) in found["config"].items()
+        ]
     )
     typer.echo("")
     rows = [
@@ -53,13 +56,13 @@ OTHER_DATA = "other windows than the baseline's, or in another order"
 
 def _alike(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     """`(names, shape)`, the layers of one shape folded."""
-    from taetpu.contract.allowed_changes import folded
+    from taetpu.contract.allowed_changes import fold_layers
 
     by_shape: dict[str, list[str]] = {}
     for name, shape in parameters.items():
         both = shape if shape and isinstance(shape[0], list) else [shape]
         by_shape.setdefault(" -> ".join(_size(one) for one in both), []).append(name)
-    return sorted((name, shape) for shape, names in by_shape.items() for name in folded(names))
+    return sorted((name, shape) for shape, names in by_shape.items() for name in fold_layers(names))
 
 
 def _size(shape: list[int]) -> str:

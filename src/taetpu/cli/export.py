@@ -157,9 +157,10 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     stages = [study.runs(), *([trials(study).runs()] if study.tune else [])]
     sources = study.sources
     if tpu is None:
-        return max(len(plan_packs(runs, [sources.of(run.config) for run in runs])) for runs in stages)
+        return max(len(plan_packs(runs, [sources.prepare(run.config) for run in runs])) for runs in stages)
     return max(
-        sum(plan_group(tpu, one, sources.of(one.runs[0].config), AUTO).packs for one in group(runs)) for runs in stages
+        sum(plan_group(tpu, one, sources.prepare(one.runs[0].config), AUTO).packs for one in group(runs))
+        for runs in stages
     )
 
 

@@ -211,7 +211,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
         UserError: the bucket cannot be read, or the folder holds another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
-    from taetpu.spec.resolved_study import check_frozen, frozen
+    from taetpu.spec.resolved_study import check_frozen, frozen_data
     from taetpu.stats.load import read_study
     from taetpu.store.study import StudyFolder
 
@@ -220,7 +220,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
     if folder.exists() and not study.match:
         # The help texts of Python differ between its versions.
         sources = {getattr(run.config.task, "source", None) for run in study.runs()}
-        data = {"data": frozen(study)["data"]} if PYTHON_DOCS in sources else {}
+        data = {"data": frozen_data(study)["data"]} if PYTHON_DOCS in sources else {}
         check_frozen(read_study(folder) | data, study)
 
 

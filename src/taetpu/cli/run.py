@@ -263,12 +263,12 @@ def _elsewhere(
     from taetpu.cli.cloud import build_spec, candidate_zones, read_settings
     from taetpu.cli.on_tpu import run_on_tpu
     from taetpu.cloud.labels import default_name, label_value
-    from taetpu.spec.document import read
+    from taetpu.spec.document import read_document
 
     settings = read_settings()
     if where["idle_minutes"] is not None:
         settings = settings.model_copy(update={"idle_minutes": where["idle_minutes"]})
-    study = str(read(file).data.get("study", file.stem))
+    study = str(read_document(file).data.get("study", file.stem))
     spec = build_spec(settings, name or default_name(label_value(settings.owner), label_value(study)), **asked)
     zones = candidate_zones(spec, where["zones"], settings, where["max_usd"])
     return run_on_tpu(file, sets, root, words, spec, zones, settings, **how)

@@ -12,7 +12,7 @@ from taetpu.spec.schema import ResolvedConfig
 Place = tuple[str, ...]
 
 
-def declared(name: str, diff: Mapping[str, Any], old: Computation, new: Computation, *, redrawn: bool) -> bool:
+def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Computation, *, redrawn: bool) -> bool:
     """Does a diff say that this parameter changes?
 
     Everything may change with the model's sizes and the vocabulary's: components are built from them. Otherwise a
@@ -80,7 +80,7 @@ def value_at(config: Any, place: Place) -> Any:
     return node
 
 
-def folded(names: list[str] | tuple[str, ...]) -> list[str]:
+def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
     """Parameter names with the layers that share one written together: `layers.0-3.ffn.up`."""
     layers: dict[str, list[int]] = {}
     for name in names:

@@ -16,7 +16,7 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import num_params
 from taetpu.train.step import new_model
 
-MOST_PARAMS = 300_000_000  # larger models are not built for this
+MAX_PARAMS = 300_000_000  # larger models are not built for this
 NUDGE = 0.02  # moves parameters that start at zero, behind which a component could hide
 VISIBLE = 1e-4  # of the largest logit: less is rounding
 
@@ -28,7 +28,7 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     causal, are not tried: built-in components are tested.
     """
     own = any(component.plugin for component in components(config.model))
-    small = num_params(config.model, source.vocab_size, source.seq_len) <= MOST_PARAMS
+    small = num_params(config.model, source.vocab_size, source.seq_len) <= MAX_PARAMS
     if not own or not config.task.causal or not small or source.seq_len < 2:
         return False
     half = source.seq_len // 2

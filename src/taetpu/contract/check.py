@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from taetpu.contract.allowed_changes import declared, folded
+from taetpu.contract.allowed_changes import fold_layers, is_declared
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.computation import Computation
-from taetpu.contract.no_op import reason
-from taetpu.contract.outputs import refuse_other_outputs
+from taetpu.contract.no_op import explain_no_op
+from taetpu.contract.outputs import check_outputs
 from taetpu.core.config import components
 from taetpu.core.errors import Mistakes, UserError, suggest
 from taetpu.core.loading import load
 from taetpu.core.plugins import attributed, unchanged
 from taetpu.core.static_dynamic import active
-from taetpu.spec.origins import one_of_each_list
-from taetpu.spec.overrides import apply
+from taetpu.spec.origins import keep_first_per_list
+from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.count import flops_per_token
@@ -57,7 +57,7 @@ class Comparison:
     removed: tuple[str, ...]
 
 
-def compare(baseline: Computation, arm: Computation) -> Comparison:
+def compare_parameters(baseline: Computation, arm: Computation) -> Comparison:
     """Which parameters an arm keeps, and which not; from how they are drawn, so for every seed."""
     old, new = baseline.parameters, arm.parameters
     both = [name for name in new if name in old]
@@ -71,7 +71,7 @@ def compare(baseline: Computation, arm: Computation) -> Comparison:
     )
 
 
-def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Computation]:
+def check_arms(study: Study, told: Progress = lambda done, of: None) -> dict[str, Computation]:
     """Prove the contract of every arm; returns what each computes.
 
     Args:
@@ -91,11 +91,11 @@ def check(study: Study, told: Progress = lambda done, of: None) -> dict[str, Com
             with mistakes.collected():
                 contract.admit(arm)
         told(len(study.arms), len(study.arms))
-    one_of_each_list(mistakes).raised()
+    keep_first_per_list(mistakes).raised()
     return contract.known
 
 
-def examine(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
+def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
     """What the baseline and one arm compute, and how the arm breaks the contract, if it does.
 
     Raises:
@@ -138,7 +138,7 @@ class Contract:
         if arm is not self.baseline:
             self.refuse_undeclared(arm, new)
             if new.same_as(self.known[self.baseline.name]):
-                why, remedy = reason(self.baseline.config, arm.config, lambda c: self.computation(arm, c))
+                why, remedy = explain_no_op(self.baseline.config, arm.config, lambda c: self.computation(arm, c))
                 raise arm.explain(UserError(f"arm {arm.name!r} changes nothing: {why}", remedy=remedy))
             self.refuse_idle_part(arm, new)
             self.refuse_twin(arm, new)
@@ -154,10 +154,10 @@ class Contract:
 
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
         """What an arm computes, or would with this config instead of its own."""
-        source = self.study.source(arm) if config is arm.config else self.study.sources.of(config)
+        source = self.study.source(arm) if config is arm.config else self.study.sources.prepare(config)
         try:
             config.model.check(source.vocab_size, source.seq_len)
-            refuse_other_outputs(config, source)
+            check_outputs(config, source)
             return Computation(config, source, self.live)
         except UserError as error:
             whole = error.path and error.path[0] in ResolvedConfig.model_fields
@@ -165,14 +165,14 @@ class Contract:
 
     def refuse_undeclared(self, arm: Arm, new: Computation) -> None:
         old = self.known[self.baseline.name]
-        found = compare(old, new)
+        found = compare_parameters(old, new)
         for kind, verbs in VERBS.items():
             redrawn = kind == "redrawn"
-            more = [n for n in getattr(found, kind) if not declared(n, arm.diff, old, new, redrawn=redrawn)]
+            more = [n for n in getattr(found, kind) if not is_declared(n, arm.diff, old, new, redrawn=redrawn)]
             if more:
                 # Not in the component that is changed, if there are any: those are the more surprising.
-                elsewhere = [n for n in more if not declared(n, arm.diff, old, new, redrawn=False)]
-                listed = folded(elsewhere or more)
+                elsewhere = [n for n in more if not is_declared(n, arm.diff, old, new, redrawn=False)]
+                listed = fold_layers(elsewhere or more)
                 shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
                 problem = f"{shown} {verbs[len(listed) > 1]}, and {arm.change} does not say so"
                 remedy = REBUILT if elsewhere else REDRAWN
@@ -185,7 +185,7 @@ class Contract:
         for path in arm.overrides:
             config = without(self.study, arm, path)
             if config is not None and new.same_as(self.computation(arm, config)):
-                why, remedy = reason(config, arm.config, lambda c: self.computation(arm, c))
+                why, remedy = explain_no_op(config, arm.config, lambda c: self.computation(arm, c))
                 raise arm.explain(
                     UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
                 )
@@ -227,9 +227,11 @@ class Contract:
 def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
     """An arm's config without one of its overrides; None where the others do not stand without it."""
     try:
-        config = load(RunConfig, apply(study.base, {p: v for p, v in arm.overrides.items() if p != path})).resolve()
+        config = load(
+            RunConfig, apply_overrides(study.base, {p: v for p, v in arm.overrides.items() if p != path})
+        ).resolve()
         config.check()
-        study.sources.of(config)
+        study.sources.prepare(config)
     except UserError:
         return None
     return config

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.contract.init_digest import lineage, of_value
+from taetpu.contract.init_digest import digest_array, digest_outputs
 from taetpu.core.config import components
 from taetpu.core.sites import present
 from taetpu.core.static_dynamic import bind, split
@@ -26,7 +26,7 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
-MOST_KEPT = 64  # outlines of structures
+MAX_KEPT = 64  # outlines of structures
 CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # a custom call names no function of the module
 
 
@@ -60,8 +60,8 @@ class Computation:
         self.config, self.source = config, source
         self.numbers = {path: np.asarray(value, np.float32) for path, value in sorted(found.items())}
         self.outline = _outline(structure, source, self.numbers)
-        self._values = {path: of_value(value) for path, value in self.numbers.items()}
-        digests = lineage(self.outline.start, [*self._values.values(), b"seed"])
+        self._values = {path: digest_array(value) for path, value in self.numbers.items()}
+        digests = digest_outputs(self.outline.start, [*self._values.values(), b"seed"])
         shapes = self.outline.parameters
         self.parameters = {name: Parameter(shapes[name], digest) for name, digest in zip(shapes, digests, strict=False)}
         self._state = digests[len(shapes) :]
@@ -163,7 +163,7 @@ class Outline:
         jax leaves out what no result depends on. Arrays closed over are hashed apart: the text may have them as inputs.
         """
         text = self.onwards.lower().as_text()
-        closed_over = [of_value(const).hex() for const in self.onwards.jaxpr.consts]
+        closed_over = [digest_array(const).hex() for const in self.onwards.jaxpr.consts]
         return hashlib.sha256(" ".join([text, *closed_over]).encode()).hexdigest(), operations(text)
 
     @property
@@ -206,7 +206,7 @@ def _outline(structure: ResolvedConfig, source: Source, numbers: Mapping[str, np
     kinds = tuple(type(component) for component in components(structure))
     key = (structure_key(structure), kinds, precision, source.fingerprint, source.vocab_size, source.seq_len)
     if key not in _KNOWN:
-        if len(_KNOWN) >= MOST_KEPT:
+        if len(_KNOWN) >= MAX_KEPT:
             del _KNOWN[next(iter(_KNOWN))]
         _KNOWN[key] = Outline(structure, source, numbers, precision)
     return _KNOWN[key]

@@ -21,10 +21,10 @@ Known = dict[int, Any]
 """What does not depend on inputs, by the `id` of its part of the traced function: a deep model calls one part often."""
 
 
-def lineage(traced: ClosedJaxpr, inputs: Sequence[bytes], parts: Known | None = None) -> list[bytes]:
+def digest_outputs(traced: ClosedJaxpr, inputs: Sequence[bytes], parts: Known | None = None) -> list[bytes]:
     """A digest for each result of a traced function, given one for each of its inputs."""
     parts = {} if parts is None else parts
-    consts = _once(parts, traced, lambda: [of_value(const) for const in traced.consts])
+    consts = _once(parts, traced, lambda: [digest_array(const) for const in traced.consts])
     return _results(traced.jaxpr, consts, inputs, parts)
 
 
@@ -34,7 +34,7 @@ def _once(parts: Known, of: Any, compute: Callable[[], Any]) -> Any:
     return parts[id(of)]
 
 
-def of_value(value: Any, dtype: Any = None) -> bytes:
+def digest_array(value: Any, dtype: Any = None) -> bytes:
     """The digest of an array by its content, also one of random keys."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
@@ -48,13 +48,13 @@ def _results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[bytes], par
     def of(atom: Any) -> bytes:
         if isinstance(atom, Literal):
             aval: Any = atom.aval
-            return _once(parts, atom, lambda: of_value(atom.val, aval.dtype))
+            return _once(parts, atom, lambda: digest_array(atom.val, aval.dtype))
         return known[atom]
 
     for eqn in jaxpr.eqns:
         operands = [of(atom) for atom in eqn.invars]
         if eqn.primitive.name == "jit":  # is what it does: neither its name nor where it was cut matters
-            results = lineage(eqn.params["jaxpr"], operands, parts)
+            results = digest_outputs(eqn.params["jaxpr"], operands, parts)
         else:
             settings = _once(parts, eqn, lambda eqn=eqn: _settings(eqn.params, parts).encode())
             made = _digest(eqn.primitive.name, settings, *operands)
@@ -70,11 +70,11 @@ def _settings(value: Any, parts: Known) -> str:
     if isinstance(value, tuple | list):
         return f"({','.join(_settings(item, parts) for item in value)})"
     if isinstance(value, ClosedJaxpr):
-        return ",".join(digest.hex() for digest in lineage(value, _places(value.jaxpr), parts))
+        return ",".join(digest.hex() for digest in digest_outputs(value, _places(value.jaxpr), parts))
     if isinstance(value, Jaxpr):
         return ",".join(digest.hex() for digest in _results(value, [], _places(value), parts))
     if isinstance(value, np.ndarray | jax.Array):
-        return of_value(value).hex()
+        return digest_array(value).hex()
     if callable(value) and not isinstance(value, type):  # how to differentiate or batch it, not what it computes
         return ""
     return ADDRESS.sub("", repr(value))

@@ -7,7 +7,7 @@ from taetpu.contract.computation import Computation
 from taetpu.core.config import Component, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load
-from taetpu.spec.overrides import brief, show
+from taetpu.spec.overrides import format_brief, format_value
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig
 
@@ -19,7 +19,7 @@ KNOWN = {
 }
 
 
-def reason(old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str]:
+def explain_no_op(old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str]:
     """Why two configs that differ compute the same, and what would help.
 
     Args:
@@ -32,16 +32,16 @@ def reason(old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[
         return f"{path} is never read: nothing that is trained or measured depends on it", "remove it"
     path = structural[0]
     before, after = diff[path]
-    said = f"{path}: {brief(before)} -> {brief(after)}"
+    said = f"{path}: {format_brief(before)} -> {format_brief(after)}"
     if path in KNOWN:
         return f"{said} leads to the same program: {KNOWN[path]}", "remove it"
     if before is None or after is None:
-        value = brief(before if after is None else after)
+        value = format_brief(before if after is None else after)
         return f"{said} leads to the same program: {value} is what it is anyway when nothing is said", "remove it"
     hidden = _hidden_by(path, old, new, compute)
     if hidden:
         owner, name, value = hidden
-        cause = f"{owner}.{name} is {show(value)}"
+        cause = f"{owner}.{name} is {format_value(value)}"
         return f"{said} leads to the same program: {cause}, and that alone counts", f"remove it, or {owner}.{name}"
     return f"{said} leads to the same program with the same numbers", "remove it, or look at where it should act"
 

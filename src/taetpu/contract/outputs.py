@@ -21,13 +21,13 @@ from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, de
 from taetpu.spec.schema import ResolvedConfig
 
 BATCH = 2
-MOST_KEPT = 4096
+MAX_KEPT = 4096
 ROLES = ("in", "out", "embedding", "position")
 
 _PASSED: set[Any] = set()
 
 
-def refuse_other_outputs(config: ResolvedConfig, source: Source) -> None:
+def check_outputs(config: ResolvedConfig, source: Source) -> None:
     """Refuse a component whose results have another shape or type than its slot asks for.
 
     Where the precision is left to the machine, components are called in float32 and in bfloat16.
@@ -36,7 +36,7 @@ def refuse_other_outputs(config: ResolvedConfig, source: Source) -> None:
         UserError: with the slot, the kind, what was expected and what was found; its path starts in the config.
     """
     precision = config.train.precision
-    refuse_other_batches(config, source)
+    check_batch(config, source)
     for dtype in ("float32", "bfloat16") if precision == "auto" else (precision,):
         for path, component, part, at in _calls(config.model, source, jnp.dtype(dtype)):
             key = _key(component, part, at)
@@ -48,7 +48,7 @@ def refuse_other_outputs(config: ResolvedConfig, source: Source) -> None:
                     _try(component, part, at)
             except UserError as error:
                 raise error if error.path else error.at("model", *path) from None
-            if len(_PASSED) >= MOST_KEPT:
+            if len(_PASSED) >= MAX_KEPT:
                 _PASSED.clear()
             _PASSED.add(key)
 
@@ -155,7 +155,7 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
     return (file, line) if component.plugin else (None, None)
 
 
-def refuse_other_batches(config: ResolvedConfig, source: Source) -> None:
+def check_batch(config: ResolvedConfig, source: Source) -> None:
     """Refuse a task whose batches have another form than `data.batches.Batch` says."""
     key = type(source), source.fingerprint, source.seq_len, config.train.batch_size
     if key in _PASSED:

@@ -6,7 +6,7 @@ from typing import Any
 
 from taetpu.core.errors import Mistakes, UserError, Where
 from taetpu.spec.candidates import (
-    MOST_ARMS,
+    MAX_ARMS,
     Candidate,
     bounded,
     cell_name,
@@ -16,7 +16,7 @@ from taetpu.spec.candidates import (
     label,
 )
 from taetpu.spec.designs import factorial, ladder, one_by_one
-from taetpu.spec.overrides import apply, show, takes_list
+from taetpu.spec.overrides import apply_overrides, format_value, takes_list
 from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
@@ -31,9 +31,9 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> 
     """
     found: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
-    for arm in ladder(spec, base, list(islice(arms, MOST_ARMS + 1))):
-        if len(found) == MOST_ARMS:
-            problem = f"the study has more than {MOST_ARMS} arms"
+    for arm in ladder(spec, base, list(islice(arms, MAX_ARMS + 1))):
+        if len(found) == MAX_ARMS:
+            problem = f"the study has more than {MAX_ARMS} arms"
             raise UserError(problem, path=_place(arm, ("arms",)), remedy="make several studies of it")
         twin = found.get(arm.name.casefold())
         place = ("grid",) if arm.grid else ("arms", arm.name)
@@ -64,7 +64,7 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
     if name.casefold() == BASELINE:
         raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="rename it")
     if not isinstance(overrides, Mapping) or not overrides:
-        problem = f"arm {name!r} names no change: {show(overrides)!r}"
+        problem = f"arm {name!r} names no change: {format_value(overrides)!r}"
         raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
     check_paths(overrides, place)
     yield from _fan_out(name, dict(overrides), base)
@@ -102,7 +102,7 @@ def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
         for path, value in overrides.items()
         if path.endswith(".kind") or path == "model.num_layers"
     }
-    shaped = apply(base, shaping)
+    shaped = apply_overrides(base, shaping)
     nested = [path for path in given if any(isinstance(value, list) for value in overrides[path])]
     return [path for path in given if path in nested or not takes_list(shaped, path)]
 
@@ -112,7 +112,9 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
     for path, values in spec.grid.items():
         if not isinstance(values, list):
             raise UserError(
-                f"{show(values)} is not a list of values", path=("grid", path), remedy=f"[{show(values)}, ...]"
+                f"{format_value(values)} is not a list of values",
+                path=("grid", path),
+                remedy=f"[{format_value(values)}, ...]",
             )
         check_values(values, ("grid", path))
     if not spec.grid:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.core.errors import UserError, Where, dotted
-from taetpu.spec.overrides import show
+from taetpu.spec.overrides import format_value
 from taetpu.spec.schema import LONGEST_NAME
 
 LONGEST_LABEL = 40
-MOST_VALUES = 512  # of one list
-MOST_ARMS = 512
-MOST_CHANGES = 100  # of one arm
+MAX_VALUES = 512  # of one list
+MAX_ARMS = 512
+MAX_CHANGES = 100  # of one arm
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Candidate:
 
 def check_paths(overrides: Mapping[Any, Any], place: Where) -> None:
     """Raises `UserError` for what is no path, and for too many of them."""
-    if len(overrides) > MOST_CHANGES:
-        raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"at most {MOST_CHANGES}")
+    if len(overrides) > MAX_CHANGES:
+        raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"at most {MAX_CHANGES}")
     for path in overrides:
         if not isinstance(path, str):
             raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="e.g. model.mixer.num_heads")
@@ -48,20 +48,20 @@ def check_paths(overrides: Mapping[Any, Any], place: Where) -> None:
 
 def check_values(values: list[Any], place: Where, repeated: bool = False) -> None:
     """Raises `UserError` for an empty list, and for a value that is listed twice unless it may be `repeated`."""
-    if len(values) > MOST_VALUES:
-        raise UserError(f"{len(values)} values are too many", path=place, remedy=f"at most {MOST_VALUES}")
+    if len(values) > MAX_VALUES:
+        raise UserError(f"{len(values)} values are too many", path=place, remedy=f"at most {MAX_VALUES}")
     if not values:
         raise UserError("an empty list of values makes no arm", path=place, remedy="list at least one value")
     for i, value in enumerate(() if repeated else values):
         if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
-            raise UserError(f"{show(value)} is listed twice", path=(*place, i), remedy="remove one")
+            raise UserError(f"{format_value(value)} is listed twice", path=(*place, i), remedy="remove one")
 
 
 def check_count(lists: Iterable[Sequence[Any]], place: Where) -> None:
     """Raises `UserError` where the product of lists has more cells than a study has arms; no cell is made."""
     cells = math.prod(len(values) for values in lists)
-    if cells > MOST_ARMS:
-        remedy = f"at most {MOST_ARMS}; fewer values, or arms that change one thing at a time"
+    if cells > MAX_ARMS:
+        remedy = f"at most {MAX_ARMS}; fewer values, or arms that change one thing at a time"
         raise UserError(f"{cells} combinations are too many arms", path=place, remedy=remedy)
 
 
@@ -84,7 +84,7 @@ def _plain(value: Any) -> str:
         return "+".join(parts) or "{}"
     if isinstance(value, list | tuple):
         return "+".join(_plain(v) for v in value) or "[]"
-    return show(value)
+    return format_value(value)
 
 
 def cell_name(values: Mapping[str, Any]) -> str:

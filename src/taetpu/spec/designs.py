@@ -13,12 +13,12 @@ from typing import Any
 from taetpu.core.errors import UserError, Where, dotted
 from taetpu.core.loading import load
 from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
-from taetpu.spec.fractions import Fraction, fraction
-from taetpu.spec.overrides import apply, show
+from taetpu.spec.fractions import Fraction, build_fraction
+from taetpu.spec.overrides import apply_overrides, format_value
 from taetpu.spec.schema import BASELINE, RunConfig, StudySpec, check_name
 
 FRACTIONS = {"1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
-MOST_CELLS, MOST_FACTORS = 256, 10
+MAX_CELLS, MAX_FACTORS = 256, 10
 
 
 # --- one at a time ---------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def _check_part(name: Any, overrides: Any, place: Where, what: str = "part") -> 
     if name.casefold() == "all":
         raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="rename it")
     if not isinstance(overrides, Mapping) or not overrides:
-        problem = f"{what} {name!r} names no change: {show(overrides)!r}"
+        problem = f"{what} {name!r} names no change: {format_value(overrides)!r}"
         raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
     check_paths(overrides, place)
 
@@ -96,8 +96,8 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     if not spec.factorial:
         return {}
     check_paths(written, ("factorial",))
-    if len(written) > MOST_FACTORS:
-        raise UserError(f"{len(written)} factors are too many", path=("factorial",), remedy=f"at most {MOST_FACTORS}")
+    if len(written) > MAX_FACTORS:
+        raise UserError(f"{len(written)} factors are too many", path=("factorial",), remedy=f"at most {MAX_FACTORS}")
     if len(written) < 2:
         remedy = "e.g. {model.norm: [rms, layer], model.position: [rope, none]}; arms take a single change"
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
@@ -126,12 +126,17 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
         _check_part(written, value, place, "factor")
         return Factor(name, written, [("", {}), (name, dict(value))])
     if not isinstance(value, list):
-        remedy = f"[{show(value)}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {show(value)}}}"
-        raise UserError(f"{show(value)} is not a list of levels", path=place, remedy=remedy)
+        shown = format_value(value)
+        remedy = f"[{shown}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {shown}}}"
+        raise UserError(f"{shown} is not a list of levels", path=place, remedy=remedy)
     check_values(value, place)
     same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
-        few = f"{show(value)} is a single level" if same else f"none of the levels {show(value)} is the baseline's"
+        few = (
+            f"{format_value(value)} is a single level"
+            if same
+            else f"none of the levels {format_value(value)} is the baseline's"
+        )
         raise UserError(few, path=place, remedy="list what the baseline has, and what to compare it with")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
@@ -140,7 +145,7 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
 def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, Where]) -> bool:
     """Do these overrides say what the baseline says anyway? Raises `UserError` at the place of one of them."""
     try:
-        return load(RunConfig, apply(base, overrides)).resolve() == load(RunConfig, base).resolve()
+        return load(RunConfig, apply_overrides(base, overrides)).resolve() == load(RunConfig, base).resolve()
     except UserError as error:
         there = f"{dotted(error.path)}."
         place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
@@ -156,13 +161,15 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
     asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
     if type(asked) in (int, str) and asked in (1, "1"):  # `true` equals 1
-        if math.prod(sizes) > MOST_CELLS:
-            remedy = f"at most {MOST_CELLS} cells; or fraction: {' or '.join(FRACTIONS)}, of factors with two levels"
+        if math.prod(sizes) > MAX_CELLS:
+            remedy = f"at most {MAX_CELLS} cells; or fraction: {' or '.join(FRACTIONS)}, of factors with two levels"
             raise UserError(f"{math.prod(sizes)} cells are too many", path=("factorial",), remedy=remedy)
         cells = product(*map(range, sizes))
         return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
     if not isinstance(asked, str) or asked not in FRACTIONS:
-        raise UserError(f"{show(asked)} is no fraction of a design", path=path, remedy=", ".join(["1", *FRACTIONS]))
+        raise UserError(
+            f"{format_value(asked)} is no fraction of a design", path=path, remedy=", ".join(["1", *FRACTIONS])
+        )
     for name, size in zip(names, sizes, strict=True):
         if size != 2:
             problem = f"only factors of two levels can be taken in part, and {name} has {size}"
@@ -171,7 +178,7 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
     if crossed < 2 or 2**crossed <= len(names):
         problem = f"{asked} of a design of {len(names)} factors has too few cells to tell the factors apart"
         raise UserError(problem, path=path, remedy="a larger fraction, or more factors")
-    return fraction(names, FRACTIONS[asked])
+    return build_fraction(names, FRACTIONS[asked])
 
 
 # --- ladder ----------------------------------------------------------------------------------------------------------
@@ -222,8 +229,8 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
     check_paths(spec.ladder, ("ladder",))
     for path, values in spec.ladder.items():
         if not isinstance(values, list):
-            remedy = f"[{show(values)}, ...]"
-            raise UserError(f"{show(values)} is not a list of values", path=("ladder", path), remedy=remedy)
+            remedy = f"[{format_value(values)}, ...]"
+            raise UserError(f"{format_value(values)} is not a list of values", path=("ladder", path), remedy=remedy)
         check_values(values, ("ladder", path), repeated=True)
         first = next(iter(spec.ladder))
         if len(values) != len(spec.ladder[first]):

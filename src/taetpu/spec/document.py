@@ -43,8 +43,8 @@ READ_AHEAD = 1 << 16
 """Bytes of a file in which its key is looked for."""
 
 LONGEST_TEXT = 500_000
-MOST_VALUES = 20_000
-MOST_DEPTH = 30
+MAX_VALUES = 20_000
+MAX_DEPTH = 30
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Document:
     data: dict[str, Any]
     lines: dict[Where, int] = field(default_factory=dict)
 
-    def located(self, error: UserError) -> UserError:
+    def locate(self, error: UserError) -> UserError:
         """The error with this file and the line of the nearest place that stands in it."""
         return error.mapped(self._located)
 
@@ -72,7 +72,7 @@ class Document:
         return error.at(file=self.file, line=line)
 
 
-def read(file: Path, form: Form = STUDY) -> Document:
+def read_document(file: Path, form: Form = STUDY) -> Document:
     """Read a YAML 1.2 file that holds a mapping.
 
     Raises:
@@ -87,7 +87,7 @@ def read(file: Path, form: Form = STUDY) -> Document:
     except (YAMLError, ValueError) as error:  # a ValueError: a date or number that cannot be
         raise UserError(f"not valid YAML: {error}", file=file, remedy="quote what is meant as text") from None
     except UserError as error:
-        raise Document(file, {}, lines).located(error) from None
+        raise Document(file, {}, lines).locate(error) from None
     if data is None:
         raise UserError("the file is empty", file=file, remedy=form.start)
     if not isinstance(data, dict):
@@ -166,10 +166,10 @@ class _Bounded(Composer):
 
     def compose_node(self, parent: Any, index: int) -> Any:
         self.values, self.levels = self.values + 1, self.levels + 1
-        if self.levels > MOST_DEPTH:
-            raise UserError("nested too deeply", remedy=f"at most {MOST_DEPTH} levels")
-        if self.values > MOST_VALUES:
-            raise UserError("there are too many values", remedy=f"at most {MOST_VALUES}")
+        if self.levels > MAX_DEPTH:
+            raise UserError("nested too deeply", remedy=f"at most {MAX_DEPTH} levels")
+        if self.values > MAX_VALUES:
+            raise UserError("there are too many values", remedy=f"at most {MAX_VALUES}")
         node = super().compose_node(parent, index)
         self.levels -= 1
         return node
@@ -221,13 +221,13 @@ class _Walk:
 
     def walk(self, node: Any, path: Where, above: tuple[Any, ...] = ()) -> None:
         self.count += 1
-        if self.count > MOST_VALUES:
-            remedy = f"at most {MOST_VALUES}, with every alias written out"
+        if self.count > MAX_VALUES:
+            remedy = f"at most {MAX_VALUES}, with every alias written out"
             raise UserError("aliases expand to too many values", path=path, remedy=remedy)
         if any(node is outer for outer in above):
             raise UserError("an alias of what it stands in", path=path, remedy="write it out")
-        if len(above) > MOST_DEPTH:
-            raise UserError("aliases nest too deeply", path=path, remedy=f"at most {MOST_DEPTH} levels")
+        if len(above) > MAX_DEPTH:
+            raise UserError("aliases nest too deeply", path=path, remedy=f"at most {MAX_DEPTH} levels")
         if isinstance(node, MappingNode):
             seen: dict[Any, int] = {}
             for key, value in node.value:

@@ -29,7 +29,7 @@ class Sample:
     total: int
 
     @classmethod
-    def of(cls, config: ResolvedConfig, source: Source) -> "Sample":
+    def from_config(cls, config: ResolvedConfig, source: Source) -> "Sample":
         """The sample of a study with this baseline.
 
         `auto` follows from FLOPs, never from a clock: all evaluations of a run together take at most `SHARE` of its
@@ -54,7 +54,7 @@ class Sample:
         return cls("auto", min(max(1, affordable), total), total)
 
     @classmethod
-    def stored(cls, data: Mapping[str, Any]) -> "Sample":
+    def from_data(cls, data: Mapping[str, Any]) -> "Sample":
         """The inverse of `frozen`."""
         return cls(**data)
 
@@ -63,6 +63,6 @@ class Sample:
         """What the study's folder keeps."""
         return asdict(self)
 
-    def among(self, total: int) -> int:
+    def size_within(self, total: int) -> int:
         """The size of the sample of a split of `total` windows: the same share for an arm with other windows."""
         return total if self.windows >= self.total else max(1, round(self.windows * total / self.total))

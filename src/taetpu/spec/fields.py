@@ -32,12 +32,12 @@ class Place(NamedTuple):
         return LayerConfig if _by_layer(self) else config_of(self.owner, self.name)
 
 
-def paths() -> list[str]:
+def known_paths() -> list[str]:
     """Return the paths that `find` takes of one name: top-level fields, and those of the baseline."""
     return [*StudySpec.model_fields, *RunConfig.model_fields]
 
 
-def find(path: str) -> list[Place]:
+def find_fields(path: str) -> list[Place]:
     """Return the fields that a path names: one, or that of every kind that can fill a slot on the way.
 
     Args:
@@ -50,7 +50,9 @@ def find(path: str) -> list[Place]:
     root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
     found = [Place(root, first)]
     if first not in root.model_fields:
-        raise UserError(f"no field of a study file is called {first!r}", path=(path,), remedy=suggest(first, paths()))
+        raise UserError(
+            f"no field of a study file is called {first!r}", path=(path,), remedy=suggest(first, known_paths())
+        )
     done = first
     while rest:
         places, rest = _below(found, rest)
@@ -65,21 +67,21 @@ def find(path: str) -> list[Place]:
     return found
 
 
-def fields(cls: type[Config], kind: str = "") -> list[Place]:
+def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
     """Return the fields of a config class."""
     return [Place(cls, name, kind) for name in cls.model_fields]
 
 
-def walk(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
+def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
     """Yield every field that a study file can set, with its path; for a slot, the fields of all registered kinds."""
-    for place in fields(cls):
+    for place in list_fields(cls):
         path = f"{prefix}{place.name}"
         yield path, place
         if place.section is not None:
-            yield from walk(place.section, f"{path}.")
+            yield from walk_fields(place.section, f"{path}.")
         mark = slot_of(cls, place.name)
         for kind, filling in kinds(mark.name).items() if mark else ():
-            yield from walk(filling, f"{path}.{kind}." if mark and mark.many else f"{path}.")
+            yield from walk_fields(filling, f"{path}.{kind}." if mark and mark.many else f"{path}.")
 
 
 def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
@@ -92,10 +94,10 @@ def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]
             known = kinds(mark.name)
             skipped = mark.many
             chosen = {rest[0]: known[rest[0]]} if mark.many and rest[0] in known else known
-            below += [one for kind, cls in chosen.items() for one in fields(cls, kind)]
+            below += [one for kind, cls in chosen.items() for one in list_fields(cls, kind)]
         elif place.section is not None:
             skipped = _by_layer(place)
-            below += fields(place.section)
+            below += list_fields(place.section)
     return below, rest[1:] if skipped else rest
 
 

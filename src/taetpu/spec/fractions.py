@@ -33,7 +33,7 @@ class Fraction:
         return min(map(len, self.words), default=None)
 
 
-def fraction(factors: Sequence[str], halvings: int) -> Fraction:
+def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
     """One cell in `2 ** halvings`, chosen for the highest resolution and then for the fewest shortest words.
 
     The first factors are crossed in full; each of the others takes the level that makes its product with some of the

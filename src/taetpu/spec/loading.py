@@ -14,16 +14,16 @@ from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
 from taetpu.spec.candidates import Candidate, bounded
 from taetpu.spec.designs import described
-from taetpu.spec.document import Document, parse_value, read
+from taetpu.spec.document import Document, parse_value, read_document
 from taetpu.spec.identity import canonical
-from taetpu.spec.origins import Origins, one_of_each_list
-from taetpu.spec.overrides import applied, apply, merged, show
+from taetpu.spec.origins import Origins, keep_first_per_list
+from taetpu.spec.overrides import apply_overrides, apply_valid, format_value, merge_overrides
 from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, load_spec
-from taetpu.spec.trackers import trackers
+from taetpu.spec.trackers import load_trackers
 from taetpu.spec.tuning import Tuning, tuning
 
-MOST_LAYERS = 2**14  # of all arms together
+MAX_LAYERS = 2**14  # of all arms together
 UNSPLIT = "let val or test of the task be above 0"
 
 
@@ -37,7 +37,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         UserError: with the file, the line and the path of what is wrong; mistakes that do not depend on each other
             come together, in the order of the file.
     """
-    document = read(Path(file))
+    document = read_document(Path(file))
     folder = document.file.resolve().parent
     mistakes = Mistakes()
     try:
@@ -45,14 +45,14 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         plugins = _plugins(spec.plugins, folder)
         shown: dict[str, Any] = {}
         with mistakes.collected():
-            shown = trackers(spec.trackers)
+            shown = load_trackers(spec.trackers)
         base, baseline, first = _baseline(spec.base, list(sets), document, mistakes)
         arms = _arms(spec, base, first, document, mistakes)
         _refuse_twins(arms.values())
         design, tune = described(spec, base), tuning(spec, base)
         _check_selection(tune, arms.values())
     except UserError as error:
-        raise document.located(error) from None
+        raise document.locate(error) from None
     return Study(
         name=spec.study,
         file=document.file,
@@ -73,7 +73,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
 
 def _raise_located(mistakes: Mistakes, document: Document) -> None:
     """Raise what was collected, in the order of the file."""
-    Mistakes(document.located(mistake) for mistake in mistakes).raised()
+    Mistakes(document.locate(mistake) for mistake in mistakes).raised()
 
 
 def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
@@ -125,7 +125,7 @@ def _baseline(
     overrides = _parse_sets(sets, mistakes)
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
     found, config, resolved = Mistakes(), None, None
-    base = applied(data, {path: value for path, (_, value) in overrides.items()}, found)
+    base = apply_valid(data, {path: value for path, (_, value) in overrides.items()}, found)
     with found.collected():
         config, resolved = _resolved(base)
     mistakes += [origins.explain(error, _num_layers(base)) for error in found]
@@ -172,7 +172,7 @@ def _arms(
         _check_layers(layers, first)
     with mistakes.collected():
         _check_primary(spec.measure.primary, list(arms.values()))
-    _raise_located(one_of_each_list(mistakes), document)
+    _raise_located(keep_first_per_list(mistakes), document)
     return arms
 
 
@@ -187,7 +187,7 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
         many = len(candidate.overrides) > 1
         raise UserError(
             f"{'part of ' if many else ''}arm {candidate.name!r} changes nothing: "
-            f"{idle} is already {show(candidate.overrides[idle])}",
+            f"{idle} is already {format_value(candidate.overrides[idle])}",
             path=candidate.origins[idle],
             remedy="remove it, or change what the baseline says",
         )
@@ -195,15 +195,15 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
 
 
 def _check_layers(layers: int, baseline: Arm) -> None:
-    if layers > MOST_LAYERS:
-        problem = f"the arms have more than {MOST_LAYERS} layers in all"
+    if layers > MAX_LAYERS:
+        problem = f"the arms have more than {MAX_LAYERS} layers in all"
         raise baseline.explain(UserError(problem, path=("model", "num_layers"), remedy="fewer arms, or fewer layers"))
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:
     origins, data = Origins(document, candidate.name, candidate.origins), base
     try:
-        data = apply(base, candidate.overrides)
+        data = apply_overrides(base, candidate.overrides)
         _, resolved = _resolved(data)
     except UserError as error:
         raise origins.explain(error, _num_layers(data)) from None
@@ -222,7 +222,7 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
     Raises:
         UserError: it cannot be built.
     """
-    overrides = merged(arm.overrides, values)
+    overrides = merge_overrides(arm.overrides, values)
     origins: dict[str, Where] = {path: (key, path) for path in values}
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
@@ -255,7 +255,7 @@ def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: Res
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
-            if load(RunConfig, apply(base, others)).resolve() == resolved:
+            if load(RunConfig, apply_overrides(base, others)).resolve() == resolved:
                 yield path
         except UserError:
             continue  # the others do not stand without it, so it does something

@@ -36,7 +36,7 @@ class Origins:
             there = self._place(one.path, layers)
             return UserError(one.problem, path=there, file=one.file, line=one.line, remedy=one.remedy)
 
-        return self.document.located(error.mapped(moved))
+        return self.document.locate(error.mapped(moved))
 
     def _place(self, path: Where, num_layers: int) -> Where:
         if path and path[0] in self.places:
@@ -84,7 +84,7 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
         return False
 
 
-def one_of_each_list(mistakes: Mistakes) -> Mistakes:
+def keep_first_per_list(mistakes: Mistakes) -> Mistakes:
     """Mistakes of arms without those that the same list of values has made before."""
     first: dict[Where, UserError] = {}
     for mistake in mistakes:

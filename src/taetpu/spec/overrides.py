@@ -29,7 +29,7 @@ class Spot(NamedTuple):
     name: Any
 
 
-def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a baseline's data with overrides applied.
 
     Raises:
@@ -37,12 +37,12 @@ def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
             them together; their paths start with the override. Errors of the baseline itself have a config path.
     """
     mistakes = Mistakes()
-    new = applied(data, overrides, mistakes)
+    new = apply_valid(data, overrides, mistakes)
     mistakes.raised()
     return new
 
 
-def applied(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
     """As `apply`, with those overrides that can be applied.
 
     Args:
@@ -75,7 +75,7 @@ def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: 
             _write(data, path, overrides[path], num_layers)
 
 
-def merged(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def merge_overrides(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides with further values: in place of those of the same path, and inside of what fills a slot as a whole."""
     found = dict(overrides)
     for path, value in values.items():
@@ -126,7 +126,7 @@ def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: st
     set_before = {name: value for name, value in data.items() if name != "kind"}
     kept = {name: value for name, value in set_before.items() if name in known[kind].model_fields}
     if lost := sorted(set(set_before) - set(kept)):
-        whole = ", ".join(f"{name}: {show(value)}" for name, value in {"kind": kind, **kept}.items())
+        whole = ", ".join(f"{name}: {format_value(value)}" for name, value in {"kind": kind, **kept}.items())
         slot = path.removesuffix(".kind")
         raise UserError(
             f"{old.slot} {kind!r} has no {', '.join(lost)}, which the baseline sets for {old.kind!r}",
@@ -300,17 +300,17 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: Mistakes) -> se
     return twice
 
 
-def brief(value: Any) -> str:
+def format_brief(value: Any) -> str:
     """A value on one line, a component by its kind alone."""
-    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else show(value)
+    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else format_value(value)
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it would be written in a study file, on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(show(v) for v in value) + "]"
+        return "[" + ", ".join(format_value(v) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)

@@ -17,13 +17,13 @@ from taetpu.data.batches import Source
 from taetpu.spec.document import Document, parse_value
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, canonical, run_ids
-from taetpu.spec.origins import Origins, one_of_each_list
-from taetpu.spec.overrides import apply, brief, show
+from taetpu.spec.origins import Origins, keep_first_per_list
+from taetpu.spec.overrides import apply_overrides, format_brief, format_value
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
-MOST_SETS = 5  # options that a remedy names
+MAX_SETS = 5  # options that a remedy names
 READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
 
 # What of a study may never change once it is frozen, and how it is called.
@@ -70,7 +70,9 @@ class Arm:
     @property
     def change(self) -> str:
         """What the arm changes, on one line; empty for the baseline."""
-        return ", ".join(f"{path}: {brief(old)} -> {brief(new)}" for path, (old, new) in self.diff.items())
+        return ", ".join(
+            f"{path}: {format_brief(old)} -> {format_brief(new)}" for path, (old, new) in self.diff.items()
+        )
 
     def explain(self, error: UserError) -> UserError:
         """An error met in this arm's config, seen from the study file."""
@@ -87,7 +89,7 @@ class Sources:
     def __init__(self, folder: Path):
         self.folder, self._known = folder, dict[str, Source]()
 
-    def of(self, config: ResolvedConfig) -> Source:
+    def prepare(self, config: ResolvedConfig) -> Source:
         """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
         key = canonical(to_data(config.task))
         if key not in self._known:
@@ -171,7 +173,7 @@ class Study:
         for arm in self.arms[1:]:
             with mistakes.collected():
                 found += self._runs_of(arm)
-        one_of_each_list(mistakes).raised()
+        keep_first_per_list(mistakes).raised()
         return tuple(found)
 
     def _runs_of(self, arm: Arm) -> list[RunSpec]:
@@ -180,7 +182,7 @@ class Study:
         try:
             arm.config.train.total_steps(source.num_windows)
             if arm is self.arms[0]:
-                Sample.of(arm.config, source)
+                Sample.from_config(arm.config, source)
         except UserError as error:
             raise arm.explain(error.at("train")) from None
         data = source.fingerprint
@@ -218,7 +220,7 @@ class Study:
     def source(self, arm: Arm) -> Source:
         """An arm's prepared task. Raises `UserError` with its place in the study file."""
         try:
-            return self.sources.of(arm.config)
+            return self.sources.prepare(arm.config)
         except UserError as error:
             raise arm.explain(error.at("task")) from None
 
@@ -249,7 +251,7 @@ def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any
 # --- what is frozen --------------------------------------------------------------------------------------------------
 
 
-def frozen(study: Study) -> dict[str, Any]:
+def frozen_data(study: Study) -> dict[str, Any]:
     """What a study's folder keeps of its study, as plain data. The baseline has its defaults written out, so that a
     later version with other defaults cannot change it unseen. Prepares the baseline's task."""
     return {
@@ -263,7 +265,7 @@ def frozen(study: Study) -> dict[str, Any]:
         "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
-        "evaluation": Sample.of(study.arms[0].config, study.source(study.arms[0])).frozen,
+        "evaluation": Sample.from_config(study.arms[0].config, study.source(study.arms[0])).frozen,
     }
 
 
@@ -277,11 +279,13 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
             before, or runs would be evaluated on another sample than those before.
     """
     check_schema(stored, study)
-    new, known = frozen(study), _with_defaults(stored)
+    new, known = frozen_data(study), _with_defaults(stored)
     for part, what in FIXED.items():
         for path, (before, after) in _changes(known.get(part), new[part], (part,)):
             if not _is_free(path):
-                change = "" if part == "data" else f": {path} was {brief(before)}, and is {brief(after)} now"
+                change = (
+                    "" if part == "data" else f": {path} was {format_brief(before)}, and is {format_brief(after)} now"
+                )
                 problem = f"{what} is not that of study {study.name!r} in this folder{change}"
                 raise _refused(study, problem, path, _as_begun(stored, study) if part == "base" else "")
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
@@ -293,9 +297,10 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
+            now = format_value(arm.overrides)
             raise _refused(
                 study,
-                f"arm {arm.name!r} was {show(before)} when it was first run, and is {show(arm.overrides)} now",
+                f"arm {arm.name!r} was {format_value(before)} when it was first run, and is {now} now",
                 f"arms.{arm.name}",
                 "give the changed arm a name of its own, or ",
             )
@@ -320,7 +325,7 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
             f"{'update taetpu, or ' if later else ''}give the study another name or another --root to train it again; "
             "`taetpu report` opens the folder as it is"
         )
-        raise study.document.located(UserError(problem, path=("study",), remedy=remedy))
+        raise study.document.locate(UserError(problem, path=("study",), remedy=remedy))
 
 
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,15 +351,15 @@ def _as_begun(stored: Mapping[str, Any], study: Study) -> str:
         changed = [(path, before) for path, (before, _) in _changes(wanted, own, ()) if not _is_free(f"base.{path}")]
         if asked is not None and asked != own["train"]["eval_windows"]:
             changed.append(("train.eval_windows", asked))
-        sets = {path: parse_value(show(before)) for path, before in changed}
-        left = _changes(wanted, to_data(load(RunConfig, apply(written, sets))), ())
+        sets = {path: parse_value(format_value(before)) for path, before in changed}
+        left = _changes(wanted, to_data(load(RunConfig, apply_overrides(written, sets))), ())
     except UserError:
         return ""
-    if len(sets) > MOST_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
+    if len(sets) > MAX_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
         return ""
     if not sets:
         return "to continue what is stored, run without --set; or "
-    options = " ".join(f"--set {shlex.quote(f'{path}={show(value)}')}" for path, value in sets.items())
+    options = " ".join(f"--set {shlex.quote(f'{path}={format_value(value)}')}" for path, value in sets.items())
     return f"to continue what is stored, run with {options}; or "
 
 
@@ -370,12 +375,12 @@ def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserErr
         return study.arms[0].explain(error)
     if first == "data":
         return study.arms[0].explain(UserError(problem, path=("task",), remedy=error.remedy))
-    return study.document.located(error.at(first))
+    return study.document.locate(error.at(first))
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
     """Do stored overrides come to the same config? They may be written differently."""
     try:
-        return load(RunConfig, apply(study.base, overrides)).resolve() == arm.config
+        return load(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
     except UserError:
         return False

@@ -14,8 +14,8 @@ from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
-MOST_SEEDS = 10_000
-MOST_LOOKS = 3
+MAX_SEEDS = 10_000
+MAX_LOOKS = 3
 MAX_SEED = 2**31 - 1
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
@@ -195,8 +195,8 @@ class StudySpec(Config):
         looks, path = self.measure.looks, ("measure", "looks")
         if not looks:
             return
-        if len(looks) > MOST_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
-            remedy = f"at most {MOST_LOOKS} growing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]"
+        if len(looks) > MAX_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
+            remedy = f"at most {MAX_LOOKS} growing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]"
             raise UserError(f"looks at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
         if seeds not in looks:
             problem = f"the study has {seeds} seeds, and no look is planned at that many"
@@ -205,18 +205,18 @@ class StudySpec(Config):
     def seed_list(self) -> tuple[int, ...]:
         """The seeds themselves: `n` means 0 to n - 1."""
         seeds = self.seeds
-        if type(seeds) is int and 0 < seeds <= MOST_SEEDS:
+        if type(seeds) is int and 0 < seeds <= MAX_SEEDS:
             return tuple(range(seeds))
         if type(seeds) is int and seeds > 0:
             raise UserError(
-                f"{seeds} seeds are more than a study takes", path=("seeds",), remedy=f"at most {MOST_SEEDS}"
+                f"{seeds} seeds are more than a study takes", path=("seeds",), remedy=f"at most {MAX_SEEDS}"
             )
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
             raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")
-        if len(seeds) > MOST_SEEDS:
+        if len(seeds) > MAX_SEEDS:
             problem = f"{len(seeds)} seeds are more than a study takes"
-            raise UserError(problem, path=("seeds",), remedy=f"at most {MOST_SEEDS}")
+            raise UserError(problem, path=("seeds",), remedy=f"at most {MAX_SEEDS}")
         for i, seed in enumerate(seeds):
             if type(seed) is not int or not 0 <= seed <= MAX_SEED:
                 raise UserError(f"{seed!r} is not a seed", path=("seeds", i), remedy=f"an integer from 0 to {MAX_SEED}")

@@ -8,7 +8,7 @@ from taetpu.core.loading import several
 from taetpu.spec.schema import check_name
 
 
-def trackers(given: Any) -> dict[str, Component]:
+def load_trackers(given: Any) -> dict[str, Component]:
     """A study's trackers by name, from a list of kinds or from settings by name.
 
     Raises:

@@ -10,12 +10,12 @@ from taetpu.core.errors import UserError
 from taetpu.core.identity import BESIDE
 from taetpu.core.loading import load, plain
 from taetpu.spec.candidates import cell_name, check_paths, check_values
-from taetpu.spec.overrides import apply, show
-from taetpu.spec.schema import MAX_SEED, MOST_SEEDS, RunConfig, StudySpec, repeated
+from taetpu.spec.overrides import apply_overrides, format_value
+from taetpu.spec.schema import MAX_SEED, MAX_SEEDS, RunConfig, StudySpec, repeated
 
 FIRST_SEED = 1_000_000  # of those that tuning takes unless it is told; the study's own stay clear of them
 SEEDS = 2  # that tuning takes unless it is told
-MOST_CELLS = 64
+MAX_CELLS = 64
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         raise UserError("nothing is tuned", path=("tune",), remedy="e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]")
     check_paths(values, ("tune",))
     combinations = math.prod(len(tried) for tried in values.values() if isinstance(tried, list))
-    if combinations > MOST_CELLS:
+    if combinations > MAX_CELLS:
         problem = f"{combinations} combinations are too many for every arm to try"
-        raise UserError(problem, path=("tune",), remedy=f"at most {MOST_CELLS}")
+        raise UserError(problem, path=("tune",), remedy=f"at most {MAX_CELLS}")
     for path, tried in values.items():
         _check_tried(path, tried, spec, base)
     found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec), _metric(spec))
@@ -87,11 +87,11 @@ def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]
         raise UserError(problem, path=place, remedy="keep one of them")
     if not isinstance(tried, list) or len(tried) < 2:
         remedy = "at least two, e.g. [1e-3, 3e-3, 1e-2]"
-        raise UserError(f"{show(tried)} is not a list of values to try", path=place, remedy=remedy)
+        raise UserError(f"{format_value(tried)} is not a list of values to try", path=place, remedy=remedy)
     check_values(tried, place)
     for i, value in enumerate(tried):
         try:
-            load(RunConfig, apply(base, {path: value}))
+            load(RunConfig, apply_overrides(base, {path: value}))
         except UserError as error:
             raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
 
@@ -102,12 +102,12 @@ def _metric(spec: StudySpec) -> str:
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:
     asked, path = plain(spec.tune.get("seeds", SEEDS), integers=True), ("tune", "seeds")
-    if type(asked) is int and 0 < asked <= MOST_SEEDS:
+    if type(asked) is int and 0 < asked <= MAX_SEEDS:
         asked = tuple(range(FIRST_SEED, FIRST_SEED + asked))
-    if isinstance(asked, tuple) and len(asked) > MOST_SEEDS:
-        raise UserError(f"{len(asked)} seeds are too many", path=path, remedy=f"at most {MOST_SEEDS}")
+    if isinstance(asked, tuple) and len(asked) > MAX_SEEDS:
+        raise UserError(f"{len(asked)} seeds are too many", path=path, remedy=f"at most {MAX_SEEDS}")
     if not isinstance(asked, tuple) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
-        problem = f"{show(asked)} is neither a positive number of seeds nor a list of them"
+        problem = f"{format_value(asked)} is neither a positive number of seeds nor a list of them"
         raise UserError(problem, path=path, remedy="e.g. 2, or [100, 101]")
     if (i := repeated(asked)) is not None:
         raise UserError(f"seed {asked[i]} is listed twice", path=(*path, i), remedy="seeds must differ")

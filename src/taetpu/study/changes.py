@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from taetpu.contract.check import compare, examine
+from taetpu.contract.check import check_arm, compare_parameters
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.spec.resolved_study import Study
@@ -25,8 +25,8 @@ def changes(study: Study, name: str) -> dict[str, Any]:
     """
     first_device()
     study.runs()
-    old, new, broken = examine(study, name)
-    found = compare(old, new)
+    old, new, broken = check_arm(study, name)
+    found = compare_parameters(old, new)
     arm = next(arm for arm in study.arms if arm.name == name)
     return {
         "study": study.name,

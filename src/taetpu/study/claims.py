@@ -8,7 +8,7 @@ from pydantic import Field
 from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load
-from taetpu.spec.document import Form, read
+from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, check, parse
 from taetpu.stats.verify import examined
 from taetpu.store.address import address
@@ -37,7 +37,7 @@ def check_claims(file: Path) -> list[Finding]:
         UserError: the file is no list of claims, a claim cannot be checked, or the study has no results.
         Failed: what is stored of the study does not agree with its runs, so that nothing can be claimed of it.
     """
-    document = read(file, FORM)
+    document = read_document(file, FORM)
     try:
         asked = load(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
@@ -45,7 +45,7 @@ def check_claims(file: Path) -> list[Finding]:
         results = _results(one_study(place))
         return [check(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
-        raise document.located(error) from None
+        raise document.locate(error) from None
 
 
 def _results(folder: StudyFolder) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
     steps = evaluating = storing = compiling = Span()
     run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
     for plan, runs, taken in packs:
-        source = sources.of(runs[0].config)
+        source = sources.prepare(runs[0].config)
         work = Work(Group(frozenset(plan.live), tuple(runs)), source, plan.precision, plan.compute)
         a_step, origin = _step(work, plan)
         if a_step is None:
@@ -90,5 +90,5 @@ def _step(work: Work, plan: PackPlan) -> tuple[Span | None, str]:
 def _windows(source: Any, sample: Sample, evaluations: int) -> int:
     """Windows that a run is still evaluated on: the sample each time, the whole splits at the end."""
     val, test = (0 if part is None else len(part.tokens) for part in map(source.evaluation, ("val", "test")))
-    sampled = sample.among(val) if val else 0
+    sampled = sample.size_within(val) if val else 0
     return max(evaluations - 1, 0) * sampled + val + test

@@ -5,7 +5,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.identity import plugin_sources
-from taetpu.spec.resolved_study import Study, check_frozen, frozen
+from taetpu.spec.resolved_study import Study, check_frozen, frozen_data
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import FEWEST_SEEDS, Plan
 from taetpu.store.runs import RunFolder
@@ -25,7 +25,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     Raises:
         UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
     """
-    asked = {**frozen(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
+    asked = {**frozen_data(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
     if not folder.exists() and (ended := sum(run.status() == "done" for run in folder.runs())):
         asked["planned_after"] = ended
     if folder.exists():
@@ -78,7 +78,7 @@ def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
     if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
         problem = f"arms were tuned on seed {min(shared)}, and cannot be compared on it as well"
         error = UserError(problem, path=("seeds",), remedy="other seeds")
-        raise study.document.located(error)
+        raise study.document.locate(error)
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:

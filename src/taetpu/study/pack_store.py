@@ -35,7 +35,7 @@ def unplanned(study: Study, folder: StudyFolder) -> list[RunSpec]:
 def plan_new(study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing: Packing) -> list[PackPlan]:
     """All packs of a study, with new ones for some runs, as they are fastest on this process's devices."""
     old = stored_plans(folder)
-    sources = [study.sources.of(run.config) for run in new]
+    sources = [study.sources.prepare(run.config) for run in new]
     plans = [*old, *plan_packs(new, sources, old, packing)]
     write_plans(folder, plans)
     return plans

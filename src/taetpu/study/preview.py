@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from taetpu.contract.check import Progress, compare
+from taetpu.contract.check import Progress, compare_parameters
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.report import held_out
@@ -115,7 +115,7 @@ def preview(
     sample = evaluated_sample(study, folder)
     time = forecast(planned, sources, sample) if planned else None
     first = study.arms[0].config
-    source = sources.of(first)
+    source = sources.prepare(first)
     return {
         "study": study.name,
         "seeds": list(study.seeds),
@@ -179,7 +179,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
     """How much of its baseline an arm keeps: parameters that start from the same bits, and the data's order."""
     old, new = computed[study.against(arm).name], computed[arm.name]
-    found = compare(old, new)
+    found = compare_parameters(old, new)
     return {
         "same_data": new.same_data(old),
         "same_parameters": len(found.equal),
@@ -199,7 +199,7 @@ def _change(arm: Arm, base: Mapping[str, Any]) -> str:
 
 
 def _tokens(run: RunSpec, sources: Sources) -> int:
-    source, train = sources.of(run.config), run.config.train
+    source, train = sources.prepare(run.config), run.config.train
     return train.total_steps(source.num_windows) * train.batch_size * source.seq_len
 
 
@@ -207,7 +207,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     """What training all of them takes."""
     found = 0
     for run in runs:
-        source = sources.of(run.config)
+        source = sources.prepare(run.config)
         found += _tokens(run, sources) * training_flops_per_token(run.config, source)
     return found
 
@@ -215,7 +215,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
 def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
     """The sample of the validation split that the study was frozen with, or would be."""
     stored = read_study(folder).get("evaluation") if folder.exists() else None
-    return Sample.stored(stored) if stored else Sample.of(study.arms[0].config, study.source(study.arms[0]))
+    return Sample.from_data(stored) if stored else Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
 
 
 def _packs(
@@ -228,9 +228,9 @@ def _packs(
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
     found, programs = [], dict[str, int]()
-    for plan in [*old, *plan_packs(new, [study.sources.of(run.config) for run in new], stored, packing)]:
+    for plan in [*old, *plan_packs(new, [study.sources.prepare(run.config) for run in new], stored, packing)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
-        source = study.sources.of(runs[0].config)
+        source = study.sources.prepare(runs[0].config)
         work = Work(Group(frozenset(plan.live), runs), source, plan.precision, plan.compute)
         a_step = remembered_step(work, plan.layout)
         steps = runs[0].config.train.total_steps(source.num_windows)

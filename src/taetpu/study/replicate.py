@@ -70,7 +70,7 @@ class Audit:
             if at(again, run).status() == "absent":
                 at(again, run).start(described(run))
         left = [run for run in runs if at(again, run).status() != "done"]
-        plans = plan_packs(left, [self.study.sources.of(run.config) for run in left], packing=self.packing)
+        plans = plan_packs(left, [self.study.sources.prepare(run.config) for run in left], packing=self.packing)
         self.callback.on_replicate(left)
         self.callback.on_train_begin(sum(run_steps(run, self.study.sources) for run in left))
         for number, plan in enumerate(plans, 1):

@@ -170,7 +170,7 @@ def run_study(
         first = len(study.seeds)
         problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
         remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
-        raise study.document.located(UserError(problem, path=("measure", "looks"), remedy=remedy))
+        raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
     for root in options.reuse:
         studies_at(root)  # raises for a misspelt one, before anything is stored
     refuse_another(study, folder)  # before arms are proved, which may take long

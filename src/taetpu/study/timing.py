@@ -50,7 +50,7 @@ def seconds_a_step(study: Study, name: str, callback: Callback) -> float:
         UserError: it cannot be measured.
     """
     runs = tuple(run for run in study.runs() if run.arm == name)
-    config, source = runs[0].config, study.sources.of(runs[0].config)
+    config, source = runs[0].config, study.sources.prepare(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
     work = Work(Group(frozenset(active(config)), runs), source, precision, decide(config, source, precision))
     callback.on_step_timing(name)
@@ -58,9 +58,9 @@ def seconds_a_step(study: Study, name: str, callback: Callback) -> float:
     try:
         return measure_step(work, layout) / layout.width
     except UserError as error:
-        raise study.document.located(error.at("match")) from None
+        raise study.document.locate(error.at("match")) from None
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not out_of_memory(error):
             raise
         problem = f"the steps of arm {name!r} cannot be timed: they need more memory than there is"
-        raise study.document.located(UserError(problem, path=("match",), remedy="Use match: flops.")) from None
+        raise study.document.locate(UserError(problem, path=("match",), remedy="Use match: flops.")) from None

@@ -202,7 +202,7 @@ class Packs:
         try:
             self.note_flags(plan)
             with begun(self.folder, plan):
-                program = self.programs.get(plan, runs[0].config, self.sources.of(runs[0].config))
+                program = self.programs.get(plan, runs[0].config, self.sources.prepare(runs[0].config))
                 writer = ResultWriter(plan, program, runs, folders, self.folder.store, environment())
                 evaluator = Evaluator(program, runs, self.sample)
                 PackTrainer(plan, program, runs, self.folder, writer, evaluator, self.callback, profile).run()
@@ -225,7 +225,7 @@ class Packs:
         """Keep what a step of a pack took, for the time of later studies on this machine."""
         timed = first.times().get("step_seconds")
         if timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
-            work = Work(Group(frozenset(plan.live), tuple(runs)), self.sources.of(runs[0].config), plan.precision,
+            work = Work(Group(frozenset(plan.live), tuple(runs)), self.sources.prepare(runs[0].config), plan.precision,
                         plan.compute)  # fmt: skip
             remember_step(work, plan.layout, float(timed.value[-1]) * plan.width)
 
@@ -252,12 +252,12 @@ def expectation(queue: Sequence[PackPlan], trainer: Packs, folder: StudyFolder) 
 
 def stored_sample(folder: StudyFolder) -> Sample:
     """The sample of the validation split that a study was frozen with."""
-    return Sample.stored(folder.read_study()["evaluation"])
+    return Sample.from_data(folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:
     """Optimizer steps of a run."""
-    return run.config.train.total_steps(sources.of(run.config).num_windows)
+    return run.config.train.total_steps(sources.prepare(run.config).num_windows)
 
 
 def record_time(folder: StudyFolder, plan: PackPlan, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from taetpu.contract.check import Progress, check
+from taetpu.contract.check import Progress, check_arms
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.nn.compute_options import AS_BUILT
@@ -32,7 +32,7 @@ def proved(
     study.runs()
     refuse_place(study, elsewhere)
     study = beside(study, matched(study))
-    computed = check(study, told)
+    computed = check_arms(study, told)
     for arm in study.arms:
         refuse_mesh(study, arm)
     if study.tune is not None:

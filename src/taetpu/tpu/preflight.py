@@ -43,7 +43,7 @@ class PreflightRequest:
     def planned(self, tpu: Slice) -> list[GroupPlan]:
         """A program for each structure."""
         return [
-            plan_group(tpu, members, self.sources.of(members.runs[0].config), self.packing)
+            plan_group(tpu, members, self.sources.prepare(members.runs[0].config), self.packing)
             for members in group(self.runs)
         ]
 

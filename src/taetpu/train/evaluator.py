@@ -41,7 +41,7 @@ class Evaluator:
         self.program, self.runs, self.sample = program, runs, sample
         val = program.source.evaluation("val")
         self.val_windows = 0 if val is None else len(val.tokens)
-        self.sampled = sample.among(self.val_windows) if val is not None else 0
+        self.sampled = sample.size_within(self.val_windows) if val is not None else 0
         self.windows = {name: program.evaluation_set(name, self.sampled) for name in ("val", "test")}
         self.sums: dict[str, Sums] = {}
         self.first_batch: dict[str, Sums] = {}

@@ -69,9 +69,9 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
                 except UserError as error:  # the primary hears of it, and ends
                     refused.append(error)
                     continue
-                plan, source = PackPlan.from_data(message["pack"]), sources.of(runs[0].config)
+                plan, source = PackPlan.from_data(message["pack"]), sources.prepare(runs[0].config)
                 program = programs.get(plan, runs[0].config, source)
-                evaluator = Evaluator(program, runs, Sample.stored(message["sample"]))
+                evaluator = Evaluator(program, runs, Sample.from_data(message["sample"]))
                 PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Callback()).run()
     if refused:
         raise refused[0]
@@ -81,7 +81,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
 def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources) -> Iterator[RunSpec]:
     for entry in entries:
         config = load(ResolvedConfig, entry["config"])
-        data = sources.of(config).fingerprint
+        data = sources.prepare(config).fingerprint
         if run_id(config, entry["seed"], data) != entry["id"]:
             problem = f"this process would train another run as arm {entry['arm']!r} than the primary process"
             raise UserError(problem, remedy="Give all processes the same data, plug-ins and versions.")
