@@ -33,9 +33,10 @@ nightly: install         ## the tests that take minutes, and the default ones wi
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
-lint: install            ## ruff, pyright, import directions
+lint: install            ## ruff, spelling, pyright, import directions
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
