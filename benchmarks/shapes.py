@@ -37,7 +37,7 @@ SHAPES = {shape.dim: shape for shape in (Shape(32, 16, 16), Shape(64, 32, 16), S
 
 def write_text(file: Path) -> Path:
     """Write the topics of Python's `help()`, of which the 65 commonest characters are kept."""
-    text = corpora.joined(corpora.python_docs())
+    text = corpora.join_documents(corpora.python_docs())
     kept = {character for character, _ in Counter(text).most_common(VOCAB)}
     file.write_text("".join(character for character in text if character in kept))
     return file

@@ -11,7 +11,7 @@ from tests.cli.conftest import Done
 
 import taetpu as package
 from taetpu.store.backend import open_store
-from taetpu.store.index import one_study
+from taetpu.store.index import find_study
 
 CLAIMS = "claims: [low-lr is worse, low-lr is better]\n"
 
@@ -90,8 +90,8 @@ def test_a_plan_and_a_run_of_what_is_done(both: Compare):
 def test_runs_are_reused_from_a_bucket(both: Compare, places: dict[str, str]):
     assert "low-lr" in both("run", "s.yaml", "--root", "PLACE", "--reuse", "ROOT", "--audit", "0").out
     for place, root in places.items():
-        runs = one_study(place).runs()
-        assert {run.source() for run in runs} == {run.where for run in one_study(root).runs()}
+        runs = find_study(place).runs()
+        assert {run.origin() for run in runs} == {run.where for run in find_study(root).runs()}
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_the_live_page_and_python_read_the_same(places: dict[str, str]):
 
     told: list[list[str]] = []
     for root in places.values():
-        run = one_study(root).runs()[0]
+        run = find_study(root).runs()[0]
         name = run.key.rpartition("/")[2]
         with serving(root) as port:
             paths = ("studies", "runs", "study/small", f"run/small/{run.arm}/{name}")

@@ -59,11 +59,11 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
 
 def test_a_diverged_run_is_shown_and_its_json_is_strict(taetpu, here, trained):
     """One arm's last losses are NaN in the store."""
-    from taetpu.store.index import one_study
+    from taetpu.store.index import find_study
 
     root = here / "root"
     shutil.copytree(trained[0], root)
-    for run in one_study(root).runs():
+    for run in find_study(root).runs():
         if run.arm == "low-lr":
             run.append(20, 21, {"train/loss": ([21], [float("nan")]), "val/loss": ([21], [float("inf")])})
     unsealed(root / "small")

@@ -5,13 +5,13 @@ import shutil
 import pytest
 from tests.forged import forged
 
-from taetpu.store.index import one_study
+from taetpu.store.index import find_study
 
 
 @pytest.mark.slow
 def test_refuted_runs_exit_with_3_and_the_next_run_trains_them(taetpu, here, trained):
     shutil.copytree(trained[0], here / "theirs")
-    for run in one_study(here / "theirs").runs():
+    for run in find_study(here / "theirs").runs():
         forged(run)
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
     assert done.code == 3

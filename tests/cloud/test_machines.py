@@ -16,7 +16,7 @@ from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Hosts
 from taetpu.core.chips import resolve
-from taetpu.store import address
+from taetpu.store import gcs_client
 
 FAR = "us-west4-a"
 
@@ -121,7 +121,7 @@ def test_the_size_of_a_bucket(google: FakeGoogle, settings: Settings) -> None:
     gcloud.use_project(settings.project)
     assert bucket.usage("studies") == 0
     for number in range(3):
-        address.client().bucket("studies").blob(f"root/{number}/x").upload_from_string("x" * 10)
+        gcs_client.storage_client().bucket("studies").blob(f"root/{number}/x").upload_from_string("x" * 10)
     assert bucket.usage("studies") == 30
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.loading import component
-from taetpu.data.batches import epoch_rows, evaluation_order, permutation, train_windows, whole_split
+from taetpu.data.batches import epoch_rows, evaluation_order, evaluation_split, permutation, train_windows
 
 sizes = st.integers(1, 20)
 
@@ -71,7 +71,7 @@ def test_windows_lose_no_target_between_them(length: int, seq_len: int):
 def test_evaluation_covers_the_whole_split(text: str, seq_len: int):
     tokenizer = component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
     stream = tokenizer.encode(text)
-    split = whole_split(stream, seq_len, vocab_size=256, num_bytes=len(text.encode()), escape_bits=3.0)
+    split = evaluation_split(stream, seq_len, vocab_size=256, num_bytes=len(text.encode()), escape_bits=3.0)
     counted = split.weights.ravel() > 0
     np.testing.assert_array_equal(split.targets.ravel()[counted], stream[1:])
     np.testing.assert_array_equal(split.tokens.ravel()[counted], stream[:-1])

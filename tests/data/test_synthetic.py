@@ -94,7 +94,8 @@ def test_the_decoy_score_is_what_counting_finds(drawn: tuple[str, str | None, So
     place = np.broadcast_to(np.arange(SEQ_LEN), scored.shape)[scored]
     joint = np.zeros((SEQ_LEN, source.vocab_size, source.vocab_size))
     np.add.at(joint, (place, batch.tokens[scored], batch.targets[scored]), 1)
-    loss, accuracy = attention_free_bound.best(joint)  # fitted to the sample it is scored on, so slightly too good
+    # Fitted to the sample that it is scored on, so slightly too good.
+    loss, accuracy = attention_free_bound.score_best_policy(joint)
     assert source.facts["decoy_loss"] == pytest.approx(loss, abs=0.02)
     assert source.facts["decoy_accuracy"] == pytest.approx(accuracy, abs=0.02)
     assert source.facts["decoy_loss"] <= source.facts["chance_loss"]
@@ -166,14 +167,14 @@ def test_distributions_of_answers_by_enumeration(kind: str, n: int):
     symbols = 3
     questions = np.stack(np.meshgrid(*[np.arange(symbols)] * n, indexing="ij"), -1).reshape(-1, n)
     if kind == "sort":
-        given, answer = attention_free_bound.ascending(n, symbols), np.sort(questions, axis=1)
-        aligned = attention_free_bound.rank_and_file(n, symbols)
+        given, answer = attention_free_bound.sorted_answers(n, symbols), np.sort(questions, axis=1)
+        aligned = attention_free_bound.sort_joint(n, symbols)
         for i in range(n):
             want = np.zeros((symbols, symbols))
             np.add.at(want, (questions[:, i], answer[:, i]), 1 / len(questions))
             np.testing.assert_allclose(aligned[i], want, atol=1e-12)
     else:
-        given = attention_free_bound.counts(n, symbols, 3)
+        given = attention_free_bound.histogram_answers(n, symbols, 3)
         answer = (questions[:, :, None] == questions[:, None, :]).sum(axis=2) - 1
     assert given.steps.shape == (n - 1, 3, 3)
     for j in range(n - 1):
@@ -186,8 +187,8 @@ def test_distributions_of_answers_by_enumeration(kind: str, n: int):
 
 def test_distributions_of_long_sequences_neither_overflow_nor_vanish():
     n = 1200  # C(n, n/2) is beyond float64
-    np.testing.assert_allclose(attention_free_bound.rank_and_file(n, 3).sum(axis=(1, 2)), 1)
-    for given in (attention_free_bound.ascending(n, 3), attention_free_bound.counts(n, 3, n)):
+    np.testing.assert_allclose(attention_free_bound.sort_joint(n, 3).sum(axis=(1, 2)), 1)
+    for given in (attention_free_bound.sorted_answers(n, 3), attention_free_bound.histogram_answers(n, 3, n)):
         for total in (given.first.sum(), given.steps[n // 2].sum(), given.last.sum()):
             assert total == pytest.approx(1)
 

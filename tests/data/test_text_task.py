@@ -76,9 +76,9 @@ def test_no_document_is_in_two_splits(folder: Path):
 
 
 def test_a_new_document_moves_no_other_from_training_to_test(folder: Path):
-    before = corpora.by_document(corpora.read("docs", folder), 0.0, 0.2)
+    before = corpora.split_by_document(corpora.read_documents("docs", folder), 0.0, 0.2)
     (folder / "docs" / "zz.txt").write_text("z" * 50)
-    after = corpora.by_document(corpora.read("docs", folder), 0.0, 0.2)
+    after = corpora.split_by_document(corpora.read_documents("docs", folder), 0.0, 0.2)
     assert len(set(before["test"]) ^ set(after["test"])) <= 2
 
 
@@ -95,12 +95,12 @@ def test_documents_that_repeat_one_another_go_to_one_split(repeats, order, val, 
     copies = [letters[i] * size + " " * j for i, (count, size) in enumerate(repeats) for j in range(count)]
     order.shuffle(copies)
     documents = [corpora.Document(f"{i}.txt", text) for i, text in enumerate(copies)]
-    for divide in (corpora.by_document, corpora.in_order):
+    for divide in (corpora.split_by_document, corpora.split_in_order):
         splits = divide(documents, val, test)
         for i, (count, size) in enumerate(repeats):
             found = {name: text.count(letters[i]) for name, text in splits.items()}
             assert sum(found.values()) == count * size
-            if count > 1 or divide is corpora.by_document:
+            if count > 1 or divide is corpora.split_by_document:
                 assert sum(map(bool, found.values())) == 1
 
 
@@ -328,7 +328,7 @@ def test_a_source_is_a_regular_file(folder: Path, kind: str):
 
 @pytest.mark.usefixtures("special")
 def test_a_folder_is_read_without_what_is_no_regular_file(folder: Path):
-    assert [document.name for document in corpora.read("odd", folder)] == ["text.txt"]
+    assert [document.name for document in corpora.read_documents("odd", folder)] == ["text.txt"]
 
 
 @pytest.mark.usefixtures("special")
@@ -364,7 +364,7 @@ from taetpu.data import corpora
 {limit}
 for source in sys.argv[2:]:
     try:
-        corpora.read(source, Path(sys.argv[1]))
+        corpora.read_documents(source, Path(sys.argv[1]))
     except UserError as error:
         print(error.path, error.problem)
 """

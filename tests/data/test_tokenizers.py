@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
 from taetpu.core.loading import component
-from taetpu.data.tokenizers import UNK, Tokenizer, from_json
+from taetpu.data.tokenizers import UNK, Tokenizer, load_tokenizer
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3
 KINDS = [{"kind": "char"}, {"kind": "byte"}, {"kind": "bpe", "vocab_size": 300}]
@@ -52,7 +52,7 @@ def test_byte_level_kinds_take_any_text(kind: str, text: str):
 def test_the_library_reads_the_stored_file_alike(config: dict, text: str):
     tokenizer = trained(config)
     stored = tokenizer.to_json()
-    library, again = hf.Tokenizer.from_str(stored), from_json(stored)
+    library, again = hf.Tokenizer.from_str(stored), load_tokenizer(stored)
     ids = tokenizer.encode(text)
     assert library.encode(text).ids == ids.tolist() == again.encode(text).tolist()
     assert library.decode(ids.tolist(), skip_special_tokens=False) == tokenizer.decode(ids)
@@ -93,7 +93,7 @@ def test_unknown_characters_can_be_dropped():
 def test_unknown_characters_can_be_refused(stored: bool):
     tokenizer = trained({"kind": "char", "unseen": "error"}, "abc\ufffd")
     if stored:
-        tokenizer = from_json(tokenizer.to_json())
+        tokenizer = load_tokenizer(tokenizer.to_json())
     assert tokenizer.decode(tokenizer.encode("cab\ufffd")) == "cab\ufffd"
     with pytest.raises(UserError) as caught:
         tokenizer.encode("ab\u00e9")

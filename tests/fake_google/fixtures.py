@@ -15,7 +15,7 @@ from tests.fake_google.server import Server
 from tests.fake_google.world import World
 
 from taetpu.core.tempdir import scratch
-from taetpu.store import address
+from taetpu.store import gcs_client
 from taetpu.store.gcs import open_bucket
 
 TAKEN = "someone-elses"
@@ -56,7 +56,7 @@ def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ser
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
         monkeypatch.setenv("TAETPU_STORAGE_PATIENCE", "2")
-        monkeypatch.setattr(address, "PATIENCE", 2.0)
+        monkeypatch.setattr(gcs_client, "RETRY_SECONDS", 2.0)
         yield server
     forget_buckets()
 
@@ -105,5 +105,5 @@ def shared_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGoog
 
 def make_bucket(world: World) -> None:
     """Make the empty bucket `studies`."""
-    address.client().bucket(BUCKET).create(location="us-east5")
+    gcs_client.storage_client().bucket(BUCKET).create(location="us-east5")
     world.calls.clear()

@@ -25,7 +25,7 @@ def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
     number = identity(config, made.seed, "data", [])
     run = stored.run(made.arm, made.seed, number)
     about = {"schema": SCHEMA, "arm": made.arm, "seed": made.seed, "id": number}
-    run.take_over(made, {**about, "config": config, "data": "data", "plugins": []})
+    run.copy_from(made, {**about, "config": config, "data": "data", "plugins": []})
     stored.store.delete(made.key)
     return run
 
@@ -159,7 +159,7 @@ def test_an_arm_that_differs_in_what_it_does_not_change(folder) -> None:
         about = run.config()
         about["config"]["train"]["loss_bound"] = 50.0
         about["id"] = identity(about["config"], run.seed, "data", [])
-        folder.run(run.arm, run.seed, about["id"]).take_over(run, about)
+        folder.run(run.arm, run.seed, about["id"]).copy_from(run, about)
         folder.store.delete(run.key)
     analyse(folder)
     told = {problem.partition(": ")[2] for problem in verify(folder)}

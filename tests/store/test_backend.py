@@ -89,12 +89,12 @@ def test_a_folder_is_made_and_is_a_place_for_files(store: Store):
     folder = store.folder("s/packs/0")
     assert folder.is_absolute()
     (folder / "state").write_bytes(b"x")
-    store.keep("s/packs/0")
+    store.save_folder("s/packs/0")
     assert store.read("s/packs/0/state") == b"x"
     assert store.list("s") == ["s/packs/0/state"]
     assert store.folder("s/packs/0") == folder
-    assert store.fetch("s/packs/0")
-    assert not store.fetch("s/packs/1")
+    assert store.fetch_folder("s/packs/0")
+    assert not store.fetch_folder("s/packs/1")
 
 
 @given(st.text(max_size=130))

@@ -193,17 +193,17 @@ def test_a_run_is_taken_over_whole_with_where_it_was_trained(study: StudyFolder,
     other = StudyFolder(study.store, "another").run("same", 3, run.id)
     other.start({"arm": "same"})
     train(other, 0, 20, every=20)  # begun here, in other segments
-    other.take_over(run, {"arm": "same"}, source=run.where)
-    assert (other.status(), other.config(), other.source()) == ("done", {"arm": "same"}, run.where)
-    assert (run.source(), other.result()) == (None, run.result())
+    other.copy_from(run, {"arm": "same"}, source=run.where)
+    assert (other.status(), other.config(), other.origin()) == ("done", {"arm": "same"}, run.where)
+    assert (run.origin(), other.result()) == (None, run.result())
     assert_array_equal(other.metrics()["train/loss"], run.metrics()["train/loss"])
     assert (other.samples(), other.read_model()) == (run.samples(), run.read_model())
 
     third = study.run("third", 3, run.id)
-    third.take_over(other, {"arm": "third"})  # within a place: what is known of its origin stays
-    assert third.source() == run.where
-    third.take_over(other, {"arm": "third"}, source="elsewhere")
-    assert third.source() == "elsewhere"
+    third.copy_from(other, {"arm": "third"})  # within a place: what is known of its origin stays
+    assert third.origin() == run.where
+    third.copy_from(other, {"arm": "third"}, source="elsewhere")
+    assert third.origin() == "elsewhere"
 
 
 def test_sums_over_evaluation_sets_are_kept(run: RunFolder):

@@ -13,11 +13,11 @@ from tests.fake_google.fixtures import BUCKET, TAKEN
 from tests.fake_google.world import Fault, Refused, World
 
 from taetpu.core.errors import UserError
-from taetpu.store.address import Address, BucketError, Unanswered, address
-from taetpu.store.backend import LocalStore, Store, at_once, open_store
+from taetpu.store.backend import LocalStore, Store, open_store, run_concurrently
 from taetpu.store.digests import Damaged
 from taetpu.store.gcs import FILES, THREADS, GcsStore
-from taetpu.store.index import studies
+from taetpu.store.gcs_client import Address, BucketError, StorageUnavailable, parse_address
+from taetpu.store.index import list_studies
 from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
@@ -38,16 +38,16 @@ def elsewhere(store: GcsStore) -> GcsStore:
 
 
 def test_addresses():
-    assert address("gs://b-1/c/d/") == address(Path("gs://b-1/c/d")) == Address("b-1", "c/d")
+    assert parse_address("gs://b-1/c/d/") == parse_address(Path("gs://b-1/c/d")) == Address("b-1", "c/d")
     assert str(Address("b-1", "c")) == "gs://b-1/c"
     assert str(Address("b-1")) == "gs://b-1"
     assert Address("b-1") / "c" == Address("b-1", "c")
     assert Address("b-1", "c/d").parent == Address("b-1", "c")
     assert (Address("b-1", "c").parent, Address("b-1").parent) == (Address("b-1"), None)
-    assert address("runs") is address("/gs/runs") is address(Path("gs")) is None
+    assert parse_address("runs") is parse_address("/gs/runs") is parse_address(Path("gs")) is None
     for text in ("gs://", "gs://B/c", "s3://bucket"):
         with pytest.raises(UserError, match="cannot be"):
-            address(text)
+            parse_address(text)
 
 
 def test_the_root_of_a_bucket_is_a_root(store: GcsStore):
@@ -55,8 +55,8 @@ def test_the_root_of_a_bucket_is_a_root(store: GcsStore):
     top.write("s/study.yaml", b"arms: {}\nseeds: []\n")
     assert top.list("") == top.list("s") == ["s/study.yaml"]
     assert top.where("s") == f"gs://{BUCKET}/s"
-    assert [entry.where for entry in studies(f"gs://{BUCKET}/")] == [f"gs://{BUCKET}/s"]
-    assert [entry.where for entry in studies(f"gs://{BUCKET}/s")] == [f"gs://{BUCKET}/s"]
+    assert [entry.where for entry in list_studies(f"gs://{BUCKET}/")] == [f"gs://{BUCKET}/s"]
+    assert [entry.where for entry in list_studies(f"gs://{BUCKET}/s")] == [f"gs://{BUCKET}/s"]
 
 
 def test_what_consoles_and_others_leave_is_not_listed(store: GcsStore):
@@ -77,7 +77,7 @@ ASKED: list[Callable[[Store], object]] = [
     lambda store: store.list("s"),
     lambda store: store.delete("s"),
     lambda store: store.claim("s/lock").__enter__(),
-    lambda store: store.fetch("s/packs/0/1"),
+    lambda store: store.fetch_folder("s/packs/0/1"),
 ]
 
 
@@ -100,7 +100,7 @@ def test_no_access(gs_root: str, ask: Callable[[Store], object]):
 @pytest.mark.parametrize("ask", [ASKED[0], ASKED[1], ASKED[5], ASKED[7]])
 def test_no_answer(store: GcsStore, world: World, ask: Callable[[Store], object]):
     world.faults.append(Fault("*", Refused(14, "We encountered an internal error"), times=10**6))
-    with pytest.raises(Unanswered, match="Cloud Storage does not answer") as caught:
+    with pytest.raises(StorageUnavailable, match="Cloud Storage does not answer") as caught:
         ask(store)
     assert f"gs://{BUCKET}/root" in str(caught.value)
     assert "nothing that was stored is lost" in str(caught.value)
@@ -237,7 +237,7 @@ def kept(store: GcsStore, step: int) -> None:
     (folder / "d").mkdir(exist_ok=True)
     for name in ("state", "d/array"):
         (folder / name).write_bytes(b"%d" % step * 1000)
-    StudyFolder(store, "s").pack("p").keep(step)
+    StudyFolder(store, "s").pack("p").save(step)
 
 
 def found(store: GcsStore) -> int | None:
@@ -247,7 +247,7 @@ def found(store: GcsStore) -> int | None:
         try:
             path = pack.fetch(step)
         except Damaged:
-            pack.set_aside(step)
+            pack.move_to_damaged(step)
             continue
         if path is not None:
             assert (path / "state").read_bytes() == (path / "d" / "array").read_bytes() == b"%d" % step * 1000
@@ -326,7 +326,7 @@ def keep(root):
         (folder / "d").mkdir()
         for name in ("state", "d/array"):
             (folder / name).write_bytes(b"%d" % step * 1000)
-        study.pack("p").keep(step)
+        study.pack("p").save(step)
         print(step, flush=True)
 
 for moment in range(1, 200):
@@ -360,7 +360,7 @@ def test_killed_at_any_moment_the_last_one_that_was_kept_is_found(
 
 def test_the_local_folder_goes_with_its_process(gs_root: str, start: Callable[..., subprocess.Popen[str]]):
     script = "import sys; from taetpu.store.backend import open_store; s = open_store(sys.argv[1])\n"
-    script += "f = s.folder('s/a'); (f / 'x').write_bytes(b'1'); s.keep('s/a'); print(f)"
+    script += "f = s.folder('s/a'); (f / 'x').write_bytes(b'1'); s.save_folder('s/a'); print(f)"
     said = start(script, gs_root).communicate()[0].strip()
     assert said.startswith(os.environ["TAETPU_CACHE"])
     assert not Path(said).exists()
@@ -380,9 +380,9 @@ def test_changes_are_made_side_by_side(store: GcsStore):
 
     def change(number: int) -> None:
         together.wait()
-        at_once(store, [lambda: store.write(f"s/{number}/a", b"1"), lambda: store.write(f"s/{number}/b", b"2")])
+        run_concurrently(store, [lambda name=name: store.write(f"s/{number}/{name}", b"1") for name in "ab"])
 
-    at_once(store, [lambda number=number: change(number) for number in range(THREADS)])
+    run_concurrently(store, [lambda number=number: change(number) for number in range(THREADS)])
     assert len(store.list("s")) == 2 * THREADS
 
 
@@ -395,7 +395,7 @@ def test_no_more_changes_are_there_than_are_made(store: GcsStore):
             assert number - len(made) <= THREADS
             yield lambda number=number: (store.write(f"s/{number}", b""), made.append(number))[1]
 
-    at_once(store, changes())
+    run_concurrently(store, changes())
     assert sorted(made) == list(range(3 * THREADS))
 
 
@@ -414,7 +414,7 @@ def test_what_is_being_changed_is_changed_when_one_fails_or_is_interrupted(store
         raise error("no")
 
     with pytest.raises(error):
-        at_once(store, changes())
+        run_concurrently(store, changes())
     assert store.list("s") == ["s/slow"], "it does not come later"
 
 
@@ -424,5 +424,5 @@ def test_the_error_of_a_change_is_raised(store: GcsStore, tmp_path: Path):
 
     for place in (store, LocalStore(tmp_path)):
         with pytest.raises(UserError, match="this one cannot"):
-            at_once(place, [lambda place=place: place.write("s/a", b""), fails])
+            run_concurrently(place, [lambda place=place: place.write("s/a", b""), fails])
         assert place.list("s") == ["s/a"]

@@ -10,7 +10,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.store import index
 from taetpu.store.backend import LocalStore, Store, open_store
-from taetpu.store.index import find_studies, one_study, studies
+from taetpu.store.index import find_studies, find_study, list_studies
 from taetpu.store.study import StudyFolder
 
 
@@ -30,7 +30,7 @@ def filled(store: Store, root: str) -> str:
 
 
 def test_counts(filled: str):
-    a, b = studies(filled)
+    a, b = list_studies(filled)
     assert (a.name, a.arms, a.seeds, a.total, a.done, a.started, a.problem) == ("a", 2, 2, 4, 2, 1, None)
     assert (b.name, b.arms, b.seeds, b.total, b.done, b.started, b.problem) == ("b", 1, 1, 1, 0, 0, None)
     assert a.where == f"{filled}/a"
@@ -45,7 +45,7 @@ def test_last_change_is_that_of_the_newest_metrics(store: Store, filled: str, re
         world = request.getfixturevalue("world")
         world.skew = 4e9 - time.time()
         run.append(0, 10, {"loss": ([10], [1.0])})
-    a, b = studies(filled)
+    a, b = list_studies(filled)
     assert abs((a.changed - datetime.fromtimestamp(4e9, UTC)).total_seconds()) < 60
     assert b.changed < a.changed
 
@@ -53,7 +53,7 @@ def test_last_change_is_that_of_the_newest_metrics(store: Store, filled: str, re
 def test_a_study_that_cannot_be_read_hides_no_other(store: Store, filled: str):
     store.write("a/study.yaml", b"arms: [", replace=True)
     store.write("b/study.yaml", b"arms: {}", replace=True)
-    a, b = studies(filled)
+    a, b = list_studies(filled)
     assert a.problem is not None
     assert f"{filled}/a/study.yaml" in a.problem
     assert (a.total, a.done) == (0, 2)
@@ -63,24 +63,24 @@ def test_a_study_that_cannot_be_read_hides_no_other(store: Store, filled: str):
 
 def test_a_place_is_a_root_or_one_study(filled: str):
     assert [folder.name for folder in find_studies(filled)] == ["a", "b"]
-    assert one_study(Path(filled) / "b").read_study()["study"] == "b"  # pathlib makes gs:/ of gs://
-    assert one_study(f"{filled}/b/").name == "b"
-    assert one_study(f"{filled}/b").where == f"{filled}/b"
+    assert find_study(Path(filled) / "b").read_study()["study"] == "b"  # pathlib makes gs:/ of gs://
+    assert find_study(f"{filled}/b/").name == "b"
+    assert find_study(f"{filled}/b").where == f"{filled}/b"
 
 
 @pytest.mark.parametrize("root", ["local"], indirect=True)
 def test_a_place_is_also_where_one_is(filled: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(Path(filled) / "a")
-    assert [(entry.name, entry.done) for entry in studies(".")] == [("a", 2)]
+    assert [(entry.name, entry.done) for entry in list_studies(".")] == [("a", 2)]
 
 
 def test_no_study_or_too_many(filled: str):
-    assert studies(f"{filled}/nowhere") == []
+    assert list_studies(f"{filled}/nowhere") == []
     with pytest.raises(UserError, match="no study is stored here") as caught:
-        one_study(f"{filled}/notes")
+        find_study(f"{filled}/notes")
     assert f"{filled}/notes" in str(caught.value)
     with pytest.raises(UserError, match="2 studies are stored here") as caught:
-        one_study(filled)
+        find_study(filled)
     assert "one of: a, b" in str(caught.value)
 
 
@@ -98,7 +98,7 @@ def test_runs_that_tuning_tried_do_not_count_as_the_studys(tmp_path):
         run = study.run(arm, seed, "0123abcd")
         run.start({})
         run.finish({"outcome": "finished"})
-    (entry,) = studies(tmp_path)
+    (entry,) = list_studies(tmp_path)
     assert (entry.done, entry.total) == (1, 1)
 
 
@@ -116,11 +116,11 @@ def reads(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
 
 def test_a_study_file_that_has_not_changed_is_read_once(store: Store, filled: str, reads, monkeypatch):
     monkeypatch.setattr(index, "SETTLED", float("-inf"))  # as of files that were written a while ago
-    first = studies(filled)
+    first = list_studies(filled)
     assert sorted(reads) == ["a/study.yaml", "b/study.yaml"]
     reads.clear()
     StudyFolder(store, "a").run("x", 1, "3" * 8).finish({"outcome": "finished"})
-    again = studies(filled)
+    again = list_studies(filled)
     assert reads == []
     assert [entry.done for entry in again] == [3, 0]
     assert again[1] == first[1]
@@ -128,31 +128,31 @@ def test_a_study_file_that_has_not_changed_is_read_once(store: Store, filled: st
     b = StudyFolder(store, "b")
     b.write_study({**b.read_study(), "seeds": [0, 1, 2]}, replace=True)
     reads.clear()
-    assert studies(filled)[1].total == 3
+    assert list_studies(filled)[1].total == 3
     assert reads == ["b/study.yaml"]
 
 
 def test_a_file_that_was_just_written_is_read_again(store: Store, filled: str, reads):
     """Two writings within one tick of a disk's clock have one time."""
-    studies(filled)
+    list_studies(filled)
     reads.clear()
-    studies(filled)
+    list_studies(filled)
     assert sorted(reads) == ["a/study.yaml", "b/study.yaml"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"[1]", b'{"a": {"written": 1}}', b'{"a": 3, "b": null}'])
 def test_a_damaged_index_changes_nothing(filled: str, reads, monkeypatch, tmp_path, damage: bytes):
     monkeypatch.setattr(index, "SETTLED", float("-inf"))
-    whole = studies(filled)
+    whole = list_studies(filled)
     (file,) = (tmp_path / "cache" / "studies").iterdir()
     file.write_bytes(damage)
-    assert studies(filled) == whole
+    assert list_studies(filled) == whole
     reads.clear()
-    assert studies(filled) == whole
+    assert list_studies(filled) == whole
     assert reads == []
 
 
 def test_where_nothing_can_be_remembered_studies_are_listed(filled: str, reads, monkeypatch, tmp_path):
     monkeypatch.setattr(index, "SETTLED", float("-inf"))
     (tmp_path / "cache").write_text("a file where the folder would be")
-    assert [entry.done for entry in studies(filled)] == [2, 0]
+    assert [entry.done for entry in list_studies(filled)] == [2, 0]

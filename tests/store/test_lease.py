@@ -14,9 +14,9 @@ from taetpu.core import tempdir as scratches
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import dead, lock_file, scratch, sweep
 from taetpu.store import lease
-from taetpu.store.address import BucketError, Unanswered
 from taetpu.store.backend import open_store
 from taetpu.store.gcs import GcsStore
+from taetpu.store.gcs_client import BucketError, StorageUnavailable
 
 Start = Callable[..., subprocess.Popen[str]]
 LOCK = "studies/root/s/lock"
@@ -70,7 +70,7 @@ def killed(gs_root: str, start: Start, world: World) -> None:
 
 
 def test_a_killed_holder_elsewhere_is_waited_for_by_the_server_s_clock(store: GcsStore, killed: None, world: World):
-    world.skew = lease.LASTS - 20
+    world.skew = lease.LEASE_SECONDS - 20
     with (
         pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last heard of 4\d s ago") as caught,
         store.claim("s/lock"),
@@ -78,7 +78,7 @@ def test_a_killed_holder_elsewhere_is_waited_for_by_the_server_s_clock(store: Gc
         pass
     assert caught.value.file == store.where("s/lock")
     assert "if it was killed, in " in str(caught.value)
-    world.skew = lease.LASTS + 1
+    world.skew = lease.LEASE_SECONDS + 1
     with store.claim("s/lock"):
         assert json.loads(store.read("s/lock"))["host"] != "tpu-vm"
     assert not GcsStore(store.root).exists("s/lock")
@@ -88,13 +88,13 @@ def test_who_is_patient_waits_for_a_holder_that_was_killed(
     store: GcsStore, killed: None, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """As a job does on a machine that was made in place of one which was taken away with the claim in its hands."""
-    monkeypatch.setenv(lease.PATIENCE, "120")
-    monkeypatch.setattr(lease, "ASKED", 0.02)
+    monkeypatch.setenv(lease.CLAIM_PATIENCE, "120")
+    monkeypatch.setattr(lease, "POLL_SECONDS", 0.02)
     asked = [call.name for call in world.calls].count("objects.patch")
 
     def time_goes_by() -> None:
         until(lambda: [call.name for call in world.calls].count("objects.patch") >= asked + 3)
-        world.skew = lease.LASTS + 1
+        world.skew = lease.LEASE_SECONDS + 1
 
     passing = threading.Thread(target=time_goes_by)
     passing.start()
@@ -107,15 +107,15 @@ def test_who_is_patient_waits_for_a_holder_that_was_killed(
 
 
 def test_patience_has_an_end(store: GcsStore, killed: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(lease.PATIENCE, "0.1")
-    monkeypatch.setattr(lease, "ASKED", 0.02)
+    monkeypatch.setenv(lease.CLAIM_PATIENCE, "0.1")
+    monkeypatch.setattr(lease, "POLL_SECONDS", 0.02)
     with pytest.raises(UserError, match="the study is held by pid "), store.claim("s/lock"):
         pass
 
 
 def test_local_clocks_do_not_matter(store: GcsStore, killed: None, monkeypatch: pytest.MonkeyPatch):
     real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 10 * lease.LASTS)  # the fake's too: both then agree
+    monkeypatch.setattr(time, "time", lambda: real() + 10 * lease.LEASE_SECONDS)  # the fake's too: both then agree
     with store.claim("s/lock"):
         pass
 
@@ -153,10 +153,10 @@ def test_every_claim_of_a_killed_process_is_free_at_once(gs_root: str, store: Gc
 
 
 def test_renewals_keep_it(store: GcsStore, world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lease, "RENEWED", 0.02)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.02)
     with store.claim("s/lock"):
         first = world.table("storage.objects")[LOCK].generation
-        world.skew = lease.LASTS + 5  # as if so much time had passed
+        world.skew = lease.LEASE_SECONDS + 5  # as if so much time had passed
         until(lambda: world.table("storage.objects")[LOCK].generation > first)
         with pytest.raises(UserError, match="last heard of 0 s ago"), GcsStore(store.root).claim("s/lock"):
             pass
@@ -171,7 +171,7 @@ def test_a_grant_whose_answer_was_lost_is_a_grant(store: GcsStore, world: World)
 
 
 def test_a_takeover_whose_answer_was_lost_is_one(store: GcsStore, killed: None, world: World):
-    world.skew = lease.LASTS + 1
+    world.skew = lease.LEASE_SECONDS + 1
     world.faults.append(Fault("objects.insert", None, moment="after", skip=0))
     world.faults.append(Fault("objects.insert", None, moment="after", skip=1))
     with store.claim("s/lock"):
@@ -196,11 +196,11 @@ def test_a_holder_that_was_cut_off_writes_nothing_once_another_holds_it(
     monkeypatch.setattr(lease, "_now", lambda: clock[0])
     with store.claim("s/lock"):
         store.write("s/a", b"1")
-        world.skew = lease.LASTS + 1
+        world.skew = lease.LEASE_SECONDS + 1
         from_elsewhere(world, token="other")
         made(store, "another-vm")._take()
-        clock[0] = lease.LASTS + 1
-        for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.keep("s/c")):
+        clock[0] = lease.LEASE_SECONDS + 1
+        for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.save_folder("s/c")):
             with pytest.raises(UserError, match=r"has lost its claim: .* pid 1 on another-vm .* has taken it over"):
                 change()
         store.write("t/b", b"2")  # another study's
@@ -212,7 +212,7 @@ def test_a_holder_that_was_cut_off_goes_on_where_nobody_came(store: GcsStore, mo
     clock = [0.0]
     monkeypatch.setattr(lease, "_now", lambda: clock[0])
     with store.claim("s/lock"):
-        clock[0] = 10 * lease.LASTS
+        clock[0] = 10 * lease.LEASE_SECONDS
         store.write("s/b", b"2")
     assert store.list("s") == ["s/b"]
 
@@ -223,9 +223,9 @@ def test_a_holder_without_a_connection_does_not_go_on_blindly(
     clock = [0.0]
     monkeypatch.setattr(lease, "_now", lambda: clock[0])
     with store.claim("s/lock"):
-        clock[0] = lease.DOUBTED + 1
+        clock[0] = lease.CHECK_SECONDS + 1
         world.faults.append(Fault("*", Refused(14, "gone"), times=10**6))
-        with pytest.raises(Unanswered, match="cannot renew the claim gs://studies/root/s/lock"):
+        with pytest.raises(StorageUnavailable, match="cannot renew the claim gs://studies/root/s/lock"):
             store.write("s/b", b"2")
         world.faults.clear()
         store.write("s/b", b"2")
@@ -240,7 +240,7 @@ def test_a_lock_that_was_deleted_by_hand_is_lost(held: lease.Lease, store: GcsSt
 
 
 def test_of_many_at_once_one_gets_it(store: GcsStore, killed: None, world: World):
-    world.skew = lease.LASTS + 1
+    world.skew = lease.LEASE_SECONDS + 1
     got, refused, together = [], [], threading.Barrier(6)
 
     def claim() -> None:
@@ -286,7 +286,7 @@ def test_an_end_without_a_connection_leaves_a_lease_that_ends_by_itself(store: G
         world.faults.append(Fault("*", Refused(14, "gone"), times=10**6))
     world.faults.clear()
     from_elsewhere(world)
-    world.skew = lease.LASTS + 1
+    world.skew = lease.LEASE_SECONDS + 1
     with GcsStore(store.root).claim("s/lock"):
         pass
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from taetpu.core.errors import UserError
-from taetpu.store.metrics import bounds, from_segment, joined, segment_name, to_segment
+from taetpu.store.metrics import decode_segment, encode_segment, join_segments, segment_bounds, segment_name
 
 STEPS = [1, 5, 7, 10]
 ODD = [np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1 / 3]
@@ -21,7 +21,7 @@ ODD = [np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1 / 3]
 )
 def test_float32_values_come_back_exactly(columns: dict[str, list[float]]):
     series = {name: (np.arange(len(v)), np.array(v, dtype=np.float32)) for name, v in columns.items()}
-    read = from_segment(to_segment(0, 10, series), "x.json")
+    read = decode_segment(encode_segment(0, 10, series), "x.json")
     assert set(read) == set(series)
     for name, (step, value) in series.items():
         assert_array_equal(read[name].step, step)
@@ -32,19 +32,19 @@ def test_float32_values_come_back_exactly(columns: dict[str, list[float]]):
 
 @given(st.lists(st.floats(), max_size=6))
 def test_float64_values_come_back_exactly(values: list[float]):
-    read = from_segment(to_segment(0, 9, {"x": (np.arange(len(values)), values)}), "x.json")["x"]
+    read = decode_segment(encode_segment(0, 9, {"x": (np.arange(len(values)), values)}), "x.json")["x"]
     assert_array_equal(read.value, values)
 
 
 def test_a_segment_is_plain_json():
-    data = to_segment(0, 10, {"b": (STEPS, [1, 2.5, np.nan, -np.inf]), "a": ([], [])})
+    data = encode_segment(0, 10, {"b": (STEPS, [1, 2.5, np.nan, -np.inf]), "a": ([], [])})
     assert json.loads(data)["series"] == {
         "a": {"step": [], "value": []},
         "b": {"step": STEPS, "value": [1.0, 2.5, "NaN", "-Infinity"]},
     }
 
 
-SEGMENT = to_segment(0, 10, {"train/loss": (STEPS, [1.5, 2.25, np.nan, 0.1])})
+SEGMENT = encode_segment(0, 10, {"train/loss": (STEPS, [1.5, 2.25, np.nan, 0.1])})
 
 
 @given(st.integers(0, len(SEGMENT) - 1), st.integers(1, 255))
@@ -52,13 +52,13 @@ def test_no_changed_byte_goes_unnoticed(place: int, change: int):
     damaged = bytearray(SEGMENT)
     damaged[place] ^= change
     with pytest.raises(UserError, match="damaged"):
-        from_segment(bytes(damaged), "x.json")
+        decode_segment(bytes(damaged), "x.json")
 
 
 def test_no_cut_goes_unnoticed():
     for length in range(len(SEGMENT)):
         with pytest.raises(UserError, match="damaged") as caught:
-            from_segment(SEGMENT[:length], "runs/a/metrics/0-10.json")
+            decode_segment(SEGMENT[:length], "runs/a/metrics/0-10.json")
         assert "where:  runs/a/metrics/0-10.json" in str(caught.value)
         assert "--retrain-damaged" in str(caught.value)
 
@@ -73,11 +73,11 @@ def test_joined_segments_are_the_whole(cuts: set[int], values: list[float]):
     for start, end in pairwise(edges):
         inside = {name: (step > start) & (step <= end) for name, (step, _) in whole.items()}
         part = {name: (step[inside[name]], value[inside[name]]) for name, (step, value) in whole.items()}
-        segments.append(from_segment(to_segment(start, end, {k: v for k, v in part.items() if len(v[0])}), "x"))
-    for name, series in joined(segments).items():
+        segments.append(decode_segment(encode_segment(start, end, {k: v for k, v in part.items() if len(v[0])}), "x"))
+    for name, series in join_segments(segments).items():
         assert_array_equal(series.step, whole[name][0])
         assert_array_equal(series.value, whole[name][1])
-    assert set(joined(segments)) == set(whole)
+    assert set(join_segments(segments)) == set(whole)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_joined_segments_are_the_whole(cuts: set[int], values: list[float]):
 )
 def test_points_that_fit_no_segment(step: list[int], value: list[float], problem: str):
     with pytest.raises(ValueError, match=problem):
-        to_segment(0, 10, {"x": (step, value)})
+        encode_segment(0, 10, {"x": (step, value)})
 
 
 def test_names_of_segments():
-    assert bounds(f"s/runs/a/metrics/{segment_name(90, 1000)}") == (90, 1000)
+    assert segment_bounds(f"s/runs/a/metrics/{segment_name(90, 1000)}") == (90, 1000)
     with pytest.raises(UserError, match="no segment of metrics"):
-        bounds("s/runs/a/metrics/notes.txt")
+        segment_bounds("s/runs/a/metrics/notes.txt")

@@ -24,7 +24,7 @@ seeds: [4]
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     import taetpu
-    from taetpu.store.index import one_study
+    from taetpu.store.index import find_study
 
     folder = tmp_path_factory.mktemp("kept")
     words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat"], 500)
@@ -33,7 +33,7 @@ def kept(tmp_path_factory):
     outcome = taetpu.run(folder / "kept.yaml", root=str(folder / "root"))
     study = load_study(folder / "kept.yaml")
     source = study.sources.prepare(study.arms[0].config)
-    return outcome, one_study(folder / "root"), source
+    return outcome, find_study(folder / "root"), source
 
 
 def val_loss(model, source) -> float:

@@ -10,7 +10,7 @@ import pytest
 from tests.fake_google.fixtures import BUCKET
 from tests.fake_google.world import World
 
-from taetpu.store.index import one_study, studies
+from taetpu.store.index import find_study, list_studies
 from taetpu.train.model_io import open_run
 
 STUDY = """
@@ -64,14 +64,14 @@ def test_killed_and_resumed_on_a_bucket_it_ends_as_on_a_disk(tmp_path: Path, wor
     assert "going on from step" in said
     assert f"report: {gs_root}/killed/report/index.html" in said
 
-    local, bucket = one_study(tmp_path / "local"), one_study(gs_root)
+    local, bucket = find_study(tmp_path / "local"), find_study(gs_root)
     kinds = ("results.json", "/result.json", "/config.json", "evaluation.json", ".safetensors")
     for key in local.store.list("killed"):
         if key.endswith(kinds) or "/metrics/" in key:
             assert bucket.store.read(key) == local.store.read(key), key
     assert bucket.store.list("killed/packs") == []
     assert "killed/lock" not in names(world)
-    (entry,) = studies(gs_root)
+    (entry,) = list_studies(gs_root)
     assert (entry.done, entry.total, entry.problem) == (4, 4, None)
     every_command_takes_an_address(tmp_path, f"{gs_root}/killed")
 
@@ -93,7 +93,7 @@ def every_command_takes_an_address(folder: Path, study: str) -> None:
         assert done.returncode in (0, 3), done.stderr
         assert said in done.stdout, (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
-    (run,) = [run for run in one_study(study).runs() if (run.arm, run.seed) == ("baseline", 0)]
+    (run,) = [run for run in find_study(study).runs() if (run.arm, run.seed) == ("baseline", 0)]
     opened = open_run(run.where)
     assert opened.config.dim == 16
     assert f"seed 0: finished, {run.where}" in opened._repr_html_()

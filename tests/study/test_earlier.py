@@ -15,7 +15,7 @@ from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_config
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
-from taetpu.store.index import studies
+from taetpu.store.index import list_studies
 from taetpu.store.study import StudyFolder
 from taetpu.study.preview import prepared
 from taetpu.study.run import run
@@ -36,7 +36,7 @@ def files(root: Path) -> dict[Path, bytes]:
 
 
 def test_it_opens_and_reports_and_every_run_is_what_its_identity_says(folder, tmp_path) -> None:
-    (entry,) = studies(tmp_path / "root")
+    (entry,) = list_studies(tmp_path / "root")
     assert (entry.problem, entry.done, entry.total) == (None, 4, 4)
     before = folder.read_results()
     after = json.loads(json.dumps(analyse(folder)))
@@ -92,7 +92,7 @@ def test_nor_where_a_study_of_this_schema_lies_beside_it(folder, tmp_path) -> No
     beside.write_study({**folder.read_study(), "study": "beside", "schema": SCHEMA})
     for wanted in study.runs():
         old = next(run for run in folder.runs() if (run.arm, run.seed) == (wanted.arm, wanted.seed))
-        folder.run(wanted.arm, wanted.seed, wanted.id).take_over(old, {**read_config(old), "id": wanted.id})
+        folder.run(wanted.arm, wanted.seed, wanted.id).copy_from(old, {**read_config(old), "id": wanted.id})
     outcome = run(tmp_path / "study.yaml", root=str(tmp_path / "new"), reuse=[str(tmp_path / "root")])
     assert outcome.results["reused"]["runs"] == 0
     assert outcome.results["complete"]

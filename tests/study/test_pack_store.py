@@ -164,7 +164,7 @@ assert not outcome.failed, outcome.failed
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much address space is taken")
 def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
-    from taetpu.store.index import one_study
+    from taetpu.store.index import find_study
 
     (tmp_path / "study.yaml").write_text(LARGE)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "XLA_FLAGS"))}
@@ -174,7 +174,7 @@ def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
         run = [sys.executable, "-c", "from taetpu.core.runtime import prepare_jax; prepare_jax()" + LIMITED, *args]
         done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-        return one_study(tmp_path / args[0]), done.stderr
+        return find_study(tmp_path / args[0]), done.stderr
 
     (whole, _), (planned, _) = start("whole", "4"), start("planned", "2")
     assert [p["width"] for p in plans(whole)] == [4]

@@ -81,7 +81,7 @@ def test_the_same_runs_are_taken_over_whole_and_nothing_is_trained(begin, first)
     assert (theirs["reused"], outcome.refuted) == ({"runs": 0, "audited": 0}, [])
     for ours in folder.runs():
         other = StudyFolder(open_store(first), "small").run(ours.arm, ours.seed, ours.id)
-        assert ours.source() == other.where
+        assert ours.origin() == other.where
         there = {file.relative_to(other.where): file.read_bytes() for file in Path(other.where).rglob("*.*")}
         here = {file.relative_to(ours.where): file.read_bytes() for file in Path(ours.where).rglob("*.*")}
         assert {name: data for name, data in here.items() if name.name != "reused.json"} == there
@@ -95,7 +95,7 @@ def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
     outcome, trained, folder = begin(text)
     assert sorted(trained) == [("slower", 0), ("slower", 1)]
     assert outcome.results["reused"]["runs"] == 4
-    assert {run.arm for run in folder.runs() if run.source()} == {"baseline", "slow"}
+    assert {run.arm for run in folder.runs() if run.origin()} == {"baseline", "slow"}
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_sample_is_trained_again_once_and_agrees(begin):
     assert folder.read_audit()["proved"] == [list(run) for run in sorted(trained)]
     assert not (Path(folder.where) / "audit").exists()
     assert begin(audit=0.5)[1] == []
-    assert all(run.source() for run in folder.runs())
+    assert all(run.origin() for run in folder.runs())
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
     (wrong,) = outcome.refuted
     there, here = (f"{value:.6g}" for value in (honest[arm, seed] - 0.01, honest[arm, seed]))
     assert wrong == f"{arm} on seed {seed} has val/loss {there} there, and {here} here"
-    assert [(run.arm, run.seed, run.source()) for run in folder.runs()] == [(arm, seed, None)]
+    assert [(run.arm, run.seed, run.origin()) for run in folder.runs()] == [(arm, seed, None)]
     assert (outcome.results["complete"], outcome.results["reused"]["runs"]) == (False, 0)
     outcome, trained, _ = begin(reuse=())
     assert len(trained) == 3

@@ -38,7 +38,7 @@ LOOKS = STUDY.replace("seeds: 4", "seeds: 2") + "measure: {looks: [2, 4]}\n"
 CLAIMS = """
 import sys, time
 from taetpu.store.backend import open_store
-from taetpu.store.names import Held
+from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
 folder = StudyFolder(open_store(sys.argv[1]), "s")
 for pack in map(str, range(12)):
@@ -48,7 +48,7 @@ for pack in map(str, range(12)):
                 print(pack, flush=True)
                 time.sleep(0.02)
                 folder.store.write(f"s/done/{pack}", b"")
-    except Held:
+    except ClaimHeld:
         pass
 """
 

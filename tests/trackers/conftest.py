@@ -120,7 +120,7 @@ def own(monkeypatch):
 
     @register("tracker", "keeps")
     class Keeps(Tracker):
-        at_once = 1
+        max_open = 1
 
         def open(self, run):
             return Kept(run)

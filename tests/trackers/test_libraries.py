@@ -7,7 +7,7 @@ import pytest
 from tests.small import STUDY
 from tests.trackers import reading
 
-from taetpu.store.settings import settings
+from taetpu.store.settings import flatten_config
 from taetpu.train.callbacks import Callback
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_every_library_has_what_is_stored(tracked):
     folder, database = tracked
     of_trackio = reading.trackio(database)
     for run in folder.runs():
-        flat = settings(run.config()["config"])
+        flat = flatten_config(run.config()["config"])
 
         (file,) = Path(folder.where, "trackers/tensorboard", run.arm).glob(f"{run.seed}-*/*")
         found = reading.tensorboard(file)

@@ -8,7 +8,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
-from taetpu.data.tokenizers import from_json
+from taetpu.data.tokenizers import load_tokenizer
 from taetpu.nn.lm import named_parameters
 from taetpu.train.model_io import from_files, open_run, to_files
 
@@ -31,7 +31,7 @@ def test_what_is_read_computes_what_was_written(draw, make, text, tmp_path):
     np.testing.assert_array_equal(forward(model, tokens), forward(opened.model, tokens))
     assert opened.tokenizer is not None
     assert opened.tokenizer.decode(opened.tokenizer.encode("the cat")) == "the cat"
-    assert from_json(stored["tokenizer.json"].decode()).vocab_size == text[1].vocab_size
+    assert load_tokenizer(stored["tokenizer.json"].decode()).vocab_size == text[1].vocab_size
 
 
 def test_names_are_logical_and_layers_apart(draw, make, text):

@@ -30,10 +30,10 @@ def create(
     from taetpu.cloud.gcloud import change
     from taetpu.cloud.labels import OWNER, label_value
     from taetpu.cloud.provision import default_account
-    from taetpu.store.address import check_bucket
+    from taetpu.store.gcs_client import check_bucket_name
 
     settings = read_settings()
-    wanted, place = check_bucket(name or settings.bucket), region or settings.default_region
+    wanted, place = check_bucket_name(name or settings.bucket), region or settings.default_region
     account = settings.service_account or default_account(settings.project)
     lines = [bucket.create_command(wanted, place), bucket.label_command(wanted, label_value(settings.owner))]
     if found := bucket.describe(wanted):

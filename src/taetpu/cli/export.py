@@ -184,11 +184,11 @@ def _shared(root: str | None) -> str:
         UserError: it is a folder that is local to each node.
     """
     from taetpu.core.errors import UserError
-    from taetpu.store.address import address
     from taetpu.store.backend import default_root
+    from taetpu.store.gcs_client import parse_address
 
     named = default_root(root)
-    if found := address(named):
+    if found := parse_address(named):
         return str(found)
     path = Path(named).resolve()
     if any(path.is_relative_to(folder) for folder in LOCAL):
@@ -204,11 +204,11 @@ def _bucket(root: str | None) -> str:
         UserError: it is not in a bucket.
     """
     from taetpu.core.errors import UserError
-    from taetpu.store.address import address
     from taetpu.store.backend import default_root
+    from taetpu.store.gcs_client import parse_address
 
     named = default_root(root)
-    if found := address(named):
+    if found := parse_address(named):
         return str(found)
     remedy = "Use gs://BUCKET/FOLDER; `taetpu bucket create` makes a bucket."
     raise UserError(f"machines in the cloud do not see the folder {named!r}", path=("--root",), remedy=remedy)

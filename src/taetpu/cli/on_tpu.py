@@ -121,7 +121,7 @@ class StudyJob:
 
     def start(self, machine: "Machine") -> None:
         from taetpu.cloud import jobs, startup, transfer
-        from taetpu.store.lease import PATIENCE
+        from taetpu.store.lease import CLAIM_PATIENCE
 
         with _as_lost():
             hosts = self.hosts = startup.prepare(machine, self.settings, tell)
@@ -138,7 +138,7 @@ class StudyJob:
                 return
             # The machine before may have been taken away while it held the study's claim.
             environment = {
-                PATIENCE: "120",
+                CLAIM_PATIENCE: "120",
                 "GOOGLE_CLOUD_PROJECT": self.settings.project,
                 **_coordinator(hosts),
             }

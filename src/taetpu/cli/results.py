@@ -20,10 +20,10 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
     Example: taetpu list --root runs
     """
     from taetpu.store.backend import default_root
-    from taetpu.store.index import studies
+    from taetpu.store.index import list_studies
 
     place = default_root(root)
-    found = studies(place)
+    found = list_studies(place)
     if as_json:
         show_json([_entry(e) for e in found])
     elif not found:
@@ -119,13 +119,13 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
     from taetpu.report.summary import mean_places, standing
     from taetpu.stats.analyse import results
     from taetpu.stats.load import read_study
-    from taetpu.store.metrics import shown_series
+    from taetpu.store.metrics import progress_metric
 
     frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
     found = results(study)
     judged = {arm["name"]: arm for arm in found["arms"]}
-    shown = shown_series(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
+    shown = progress_metric(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
     rows = []
     for arm in frozen["arms"]:
         own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
@@ -209,9 +209,9 @@ def report(
     """
     from taetpu.report.build import build
     from taetpu.stats.analyse import analyse
-    from taetpu.store.index import one_study
+    from taetpu.store.index import find_study
 
-    study = one_study(folder)
+    study = find_study(folder)
     _warn_of_plan(study)
     if verify:
         from taetpu.cli.check import verify_study

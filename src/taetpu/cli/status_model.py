@@ -10,7 +10,7 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.index import find_studies
-from taetpu.store.metrics import shown_series
+from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import Feed, RunState
@@ -130,8 +130,8 @@ def _view(feed: Feed) -> StudyView:
     rows = {row["arm"]: row for row in feed.effects.get("rows", ())}
     own = [run for run in feed.runs.values() if run.arm in feed.study["arms"] and run.seed in feed.study["seeds"]]
     recorded = [run.series for run in own]
-    metrics = ("train/loss", shown_series(feed.study["primary"], recorded))
-    curve = shown_series(feed.study["primary"], recorded, curve=True)
+    metrics = ("train/loss", progress_metric(feed.study["primary"], recorded))
+    curve = progress_metric(feed.study["primary"], recorded, curve=True)
     seeds = len(feed.study["seeds"])
     arms = [_arm(name, own, seeds, rows.get(name, {}), metrics, curve) for name in feed.study["arms"]]
     all_done = all(arm.done >= arm.seeds for arm in arms)
@@ -216,7 +216,7 @@ def _packs(feed: Feed) -> list[PackView]:
         if not left:
             continue
         step = min(_step(state) for _, state in left)
-        if step or feed.folder.pack_mark(plan["id"]) is not None:
+        if step or feed.folder.read_pack_mark(plan["id"]) is not None:
             first, state = left[0]
             found.append(PackView(number, len(plans), len(folders), step, _steps(first), _rate(first), state.use))
     return found
@@ -232,8 +232,8 @@ def _steps(run: RunFolder) -> int | None:
 
 def _rate(run: RunFolder) -> float | None:
     """Steps a second between the last two times that were noted, evaluating and storing among them."""
-    keys = sorted(run.store.list(f"{run.key}/times"), key=metrics.bounds)[-2:]
-    noted = metrics.joined(metrics.from_segment(run.store.read(key), run.store.where(key)) for key in keys)
+    keys = sorted(run.store.list(f"{run.key}/times"), key=metrics.segment_bounds)[-2:]
+    noted = metrics.join_segments(metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in keys)
     if "seconds" not in noted or len(noted["seconds"].step) < 2:
         return None
     (before, now), (began, ended) = noted["seconds"].step[-2:].tolist(), noted["seconds"].value[-2:].tolist()

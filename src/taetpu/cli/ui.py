@@ -24,8 +24,8 @@ def ui(
     import socket
 
     from taetpu.core.errors import UserError
-    from taetpu.store.address import address
     from taetpu.store.backend import default_root
+    from taetpu.store.gcs_client import parse_address
 
     try:
         import uvicorn
@@ -36,7 +36,7 @@ def ui(
         remedy = "pip install 'taetpu[ui]'"
         raise UserError(f"the live page needs {error.name}, which is not installed", remedy=remedy) from None
     place = folder or default_root(root)
-    if folder and address(folder) is None and not Path(folder).expanduser().is_dir():
+    if folder and parse_address(folder) is None and not Path(folder).expanduser().is_dir():
         raise UserError("there is no such folder", file=place, remedy="`taetpu list --root DIR` shows what is there")
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -76,7 +76,7 @@ class Dumps:
     def keep(self) -> None:
         """Store what was dumped; a folder without anything in it goes."""
         if any(self.folder.iterdir()):
-            self.store.keep(self.key)
+            self.store.save_folder(self.key)
         else:
             self.folder.rmdir()
 

@@ -23,7 +23,7 @@ class Successive(NamedTuple):
     last: np.ndarray  # P(y_n), (answers,)
 
 
-def best(joint: Joint) -> tuple[float, float]:
+def score_best_policy(joint: Joint) -> tuple[float, float]:
     """Loss in nats per target and accuracy of the best policy: the conditional entropy, and the share of the mode."""
     seen = joint.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -31,7 +31,7 @@ def best(joint: Joint) -> tuple[float, float]:
     return float(loss / joint.sum()), float(joint.max(axis=-1).sum() / joint.sum())
 
 
-def causal(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
+def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """`<bos> x <sep> y <eos>`: after <sep> comes y_1, after y_j comes y_{j+1}, after y_n <eos>.
 
     `lengths` gives n and its distribution, `answers` is the number of different ones. <sep> stands at n + 1 and y_j
@@ -45,7 +45,7 @@ def causal(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int
     return joint
 
 
-def encoder(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbols: int, answers: int) -> Joint:
+def encoder_joint(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbols: int, answers: int) -> Joint:
     """`<bos> x`: the target at x_i, which stands at i, is y_i. `lengths` gives n and P(x_i, y_i), `(n, x, y)`."""
     joint = np.zeros((seq_len, symbols, answers))
     for n, given in lengths:
@@ -53,27 +53,27 @@ def encoder(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbols: in
     return joint
 
 
-def independent(n: int, symbols: int) -> Successive:
+def independent_answers(n: int, symbols: int) -> Successive:
     """Answers that are independent and uniform: those of copy and reverse."""
     one = np.full(symbols, 1 / symbols)
     return Successive(one, np.full((n - 1, symbols, symbols), symbols**-2.0), one)
 
 
-def count(n: int, symbols: int, most: int) -> np.ndarray:
+def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
     """P(a given one of n uniform symbols occurs c times), `(most,)`; index 0 is c = 1. That is 1 + Bin(n - 1, 1/V)."""
     chance = np.zeros(most)
     chance[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
     return chance
 
 
-def counts(n: int, symbols: int, most: int) -> Successive:
+def histogram_answers(n: int, symbols: int, most: int) -> Successive:
     """Histogram's answers: how often x_j and x_{j+1} occur among n uniform symbols (index 0 is a count of 1).
 
     With probability 1/V the two are the same symbol, and share a count 2 + Bin(n - 2, 1/V). Else the counts are
     1 + a and 1 + b, where (a, b, rest) is multinomial over the other n - 2 with chances (1/V, 1/V, 1 - 2/V). The same
     for every j, because the symbols are exchangeable.
     """
-    one, step = count(n, symbols, most), np.zeros((most, most))
+    one, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:
         a = np.arange(n - 1)
         step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
@@ -85,7 +85,7 @@ def counts(n: int, symbols: int, most: int) -> Successive:
     return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
 
 
-def ascending(n: int, symbols: int) -> Successive:
+def sorted_answers(n: int, symbols: int) -> Successive:
     """Sort's answers: neighbouring order statistics of n uniform symbols 1 .. V.
 
     For v < w the event {y_j <= v, y_{j+1} >= w} says that exactly j symbols are <= v and the others >= w, so its
@@ -103,7 +103,7 @@ def ascending(n: int, symbols: int) -> Successive:
     return Successive(single[0], steps + rest[:, :, None] * np.eye(symbols), single[-1])
 
 
-def rank_and_file(n: int, symbols: int) -> np.ndarray:
+def sort_joint(n: int, symbols: int) -> np.ndarray:
     """P(x_i = v, y_i = w), `(n, V, V)`, where y is x sorted.
 
     Given x_i = v, y_i <= w says that at least i of the n symbols are <= w, x_i among them if v <= w.

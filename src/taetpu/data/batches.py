@@ -202,7 +202,9 @@ def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     return stream[starts[:, None] + np.arange(seq_len + 1)]
 
 
-def whole_split(stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None) -> Split:
+def evaluation_split(
+    stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None
+) -> Split:
     """Return all targets of a stream in windows as in training; the last one is padded with weight 0.
 
     Only the first token is no target. It is charged as a uniform draw from the vocabulary.

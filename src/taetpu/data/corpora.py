@@ -22,7 +22,7 @@ class Document:
     text: str
 
 
-def read(source: str, folder: Path) -> list[Document]:
+def read_documents(source: str, folder: Path) -> list[Document]:
     """Return the documents of `python-docs`, of a text file (one), or of a folder (a file each, by relative path).
 
     Raises:
@@ -35,13 +35,13 @@ def read(source: str, folder: Path) -> list[Document]:
     return documents
 
 
-def joined(documents: Sequence[Document]) -> str:
+def join_documents(documents: Sequence[Document]) -> str:
     return BETWEEN.join(document.text for document in documents)
 
 
-def sha256(documents: Sequence[Document]) -> str:
+def hash_documents(documents: Sequence[Document]) -> str:
     """Of the joined text in UTF-8; for a single file that is what `sha256sum` prints."""
-    return hashlib.sha256(joined(documents).encode()).hexdigest()
+    return hashlib.sha256(join_documents(documents).encode()).hexdigest()
 
 
 def python_docs() -> list[Document]:
@@ -172,7 +172,7 @@ def _special(mode: int) -> str:
 Group = list[Document]  # documents of one text
 
 
-def grouped(documents: Sequence[Document]) -> list[Group]:
+def group_duplicates(documents: Sequence[Document]) -> list[Group]:
     """Group documents that repeat one another, by the place of the first of each group.
 
     A group goes to one split as a whole: a repeated document would leak from training into evaluation. Documents are
@@ -184,20 +184,20 @@ def grouped(documents: Sequence[Document]) -> list[Group]:
     return list(groups.values())
 
 
-def in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
+def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
     """Divide into training text first, then validation, then test, cut at characters by share.
 
     Repeated documents follow the first of them, and a cut that would fall within such a group moves to the nearer end
     of the group.
     """
-    groups = grouped(documents)
-    text = joined([*chain.from_iterable(groups)])
+    groups = group_duplicates(documents)
+    text = join_documents([*chain.from_iterable(groups)])
     first, second = int(len(text) * (1 - val - test)), int(len(text) * (1 - test))
     if not val:  # the two products may round to different integers
         first = second
     start = 0
     for group in groups:
-        end = start + len(joined(group))
+        end = start + len(join_documents(group))
         if len(group) > 1:
             first, second = (_outside(cut, start, end) for cut in (first, second))
         start = end + len(BETWEEN)
@@ -208,7 +208,7 @@ def _outside(cut: int, start: int, end: int) -> int:
     return min((start, end), key=lambda place: abs(place - cut)) if start < cut < end else cut
 
 
-def by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
+def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
     """Divide into whole documents, so that no split holds the beginning of what another continues.
 
     Groups of repeated documents (see `grouped`) are assigned in the order of the hashes of their first names: to
@@ -216,7 +216,7 @@ def by_document(documents: Sequence[Document], val: float, test: float) -> dict[
     Where no group fits a share that is asked for, the smallest group goes there. Within a split the documents keep
     their order.
     """
-    groups = {group[0].name: group for group in grouped(documents)}
+    groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}
     total = sum(sizes.values())
     room = {"val": val * total, "test": test * total}
@@ -231,4 +231,4 @@ def by_document(documents: Sequence[Document], val: float, test: float) -> dict[
             chosen[trained[0]] = split
     split_of = {document.name: chosen[name] for name, group in groups.items() for document in group}
     splits = ("train", "val", "test")
-    return {split: joined([d for d in documents if split_of[d.name] == split]) for split in splits}
+    return {split: join_documents([d for d in documents if split_of[d.name] == split]) for split in splits}

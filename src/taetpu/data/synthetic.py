@@ -168,7 +168,7 @@ class SyntheticSource:
     @cached_property
     def facts(self) -> dict[str, Any]:
         known = self.seq_len * self.vocab_size**2 <= DECOY_CELLS
-        loss, accuracy = attention_free_bound.best(self._task.decoy()) if known else (None, None)
+        loss, accuracy = attention_free_bound.score_best_policy(self._task.decoy()) if known else (None, None)
         policy = "the best function of the current token and its position, from their exact joint distribution"
         return {
             "vocab_size": self.vocab_size,
@@ -271,10 +271,10 @@ class AnswerTask(SyntheticTask):
     def decoy(self) -> attention_free_bound.Joint:
         lengths = range(self.min_length, self.longest + 1)
         if self.causal:
-            return attention_free_bound.causal(
+            return attention_free_bound.causal_joint(
                 ((n, self.successive(n)) for n in lengths), self.seq_len, self.num_answers
             )
-        return attention_free_bound.encoder(
+        return attention_free_bound.encoder_joint(
             ((n, self.aligned(n)) for n in lengths), self.seq_len, self.symbols, self.num_answers
         )
 
@@ -287,7 +287,7 @@ class Copy(AnswerTask):
         return x
 
     def successive(self, n: int) -> attention_free_bound.Successive:
-        return attention_free_bound.independent(n, self.symbols)
+        return attention_free_bound.independent_answers(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
         return np.broadcast_to(np.eye(self.symbols) / self.symbols, (n, self.symbols, self.symbols))
@@ -301,7 +301,7 @@ class Reverse(AnswerTask):
         return x[jnp.clip(n - 1 - jnp.arange(self.longest), 0, self.longest - 1)]
 
     def successive(self, n: int) -> attention_free_bound.Successive:
-        return attention_free_bound.independent(n, self.symbols)
+        return attention_free_bound.independent_answers(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
         joint = np.full((n, self.symbols, self.symbols), self.symbols**-2.0)
@@ -318,10 +318,10 @@ class Sort(AnswerTask):
         return jnp.sort(jnp.where(jnp.arange(self.longest) < n, x, self.symbols))
 
     def successive(self, n: int) -> attention_free_bound.Successive:
-        return attention_free_bound.ascending(n, self.symbols)
+        return attention_free_bound.sorted_answers(n, self.symbols)
 
     def aligned(self, n: int) -> np.ndarray:
-        return attention_free_bound.rank_and_file(n, self.symbols)
+        return attention_free_bound.sort_joint(n, self.symbols)
 
 
 @register("task", "histogram")
@@ -341,10 +341,10 @@ class Histogram(AnswerTask):
         return self.symbols - 1 + same.sum(axis=1)
 
     def successive(self, n: int) -> attention_free_bound.Successive:
-        return attention_free_bound.counts(n, self.symbols, self.longest)
+        return attention_free_bound.histogram_answers(n, self.symbols, self.longest)
 
     def aligned(self, n: int) -> np.ndarray:
-        chance = attention_free_bound.count(n, self.symbols, self.longest)
+        chance = attention_free_bound.count_distribution(n, self.symbols, self.longest)
         return np.broadcast_to(chance / self.symbols, (n, self.symbols, self.longest))
 
 

@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
-from taetpu.data.batches import Batch, Split, Task, epoch_rows, train_windows, whole_split
+from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
 from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
@@ -58,7 +58,7 @@ class TextTask(Task):
                 path=("val",),
                 remedy="val + test must be below 1",
             )
-        documents = corpora.read(self.source, folder)
+        documents = corpora.read_documents(self.source, folder)
         split = self.split or ("document" if len(documents) > 1 else "order")
         if split == "document" and len(documents) == 1:
             raise UserError(
@@ -66,13 +66,13 @@ class TextTask(Task):
                 path=("split",),
                 remedy="split: order",
             )
-        if split == "document" and len(corpora.grouped(documents)) == 1:
+        if split == "document" and len(corpora.group_duplicates(documents)) == 1:
             raise UserError(
                 f"the {len(documents)} documents of {self.source!r} hold the same text, which cannot be split",
                 path=("source",),
                 remedy="name a folder of different documents, or one file",
             )
-        divide = corpora.by_document if split == "document" else corpora.in_order
+        divide = corpora.split_by_document if split == "document" else corpora.split_in_order
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
@@ -88,7 +88,7 @@ class TextTask(Task):
                 raise _too_short(name, len(streams[name]), self.seq_len)
         described = {
             "source": self.source,
-            "sha256": corpora.sha256(documents),
+            "sha256": corpora.hash_documents(documents),
             "documents": len(documents),
             "characters": {name: len(text) for name, text in texts.items()},
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
@@ -152,7 +152,7 @@ class TextSource:
 
     def _split(self, name: str) -> Split:
         num_bytes, escape_bits = (self._described[of][name] for of in ("bytes", "escape_bits"))
-        return whole_split(self._streams[name], self.seq_len, self.vocab_size, num_bytes, escape_bits)
+        return evaluation_split(self._streams[name], self.seq_len, self.vocab_size, num_bytes, escape_bits)
 
     def prompt(self) -> np.ndarray:
         stream = self._streams["val"] if len(self._streams["val"]) else self._streams["train"]

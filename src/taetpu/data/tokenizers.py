@@ -108,7 +108,7 @@ class MergedTokenizer(Tokenizer):
         return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
 
 
-def from_json(text: str) -> Tokenizer:
+def load_tokenizer(text: str) -> Tokenizer:
     """The tokenizer of a `tokenizer.json`."""
     inner = hf.Tokenizer.from_str(text)
     if inner.to_str() == _bytes().to_str():

@@ -50,7 +50,7 @@ class Family:
     zero_biases: bool = field(default=False)
 
 
-def chosen(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:
+def translate_choice(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:
     """Our word for the value of one of their settings, or a UserError."""
     value = config.get(name, default)
     if value not in known:
@@ -99,7 +99,7 @@ def read_gpt2(config: Settings) -> dict[str, Any]:
         "position": "learned",
         "norm": {"kind": "layer", "eps": config.get("layer_norm_epsilon", 1e-5)},
         "ffn": {
-            "kind": chosen(config, "activation_function", GPT2_ACTIVATIONS, "gelu_new"),
+            "kind": translate_choice(config, "activation_function", GPT2_ACTIVATIONS, "gelu_new"),
             "hidden": config.get("n_inner") or 4 * config["n_embd"],
         },
         "embedding": "tied" if config.get("tie_word_embeddings", True) else "untied",
@@ -203,7 +203,7 @@ def read_llama(config: Settings) -> dict[str, Any]:
         "position": {"kind": "rope", "base": rope_base(config)},
         "norm": {"kind": "rms", "eps": config.get("rms_norm_eps", 1e-6)},
         "ffn": {
-            "kind": chosen(config, "hidden_act", LLAMA_ACTIVATIONS, "silu"),
+            "kind": translate_choice(config, "hidden_act", LLAMA_ACTIVATIONS, "silu"),
             "hidden": config["intermediate_size"],
             "bias": config.get("mlp_bias", False),
         },

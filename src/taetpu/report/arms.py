@@ -9,7 +9,7 @@ from taetpu.report.comparison import Results, baseline_of
 from taetpu.report.sections import Table
 from taetpu.stats import numbers
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings_of, text
+from taetpu.store.settings import differing_paths, format_value, read_settings
 from taetpu.store.study import StudyFolder
 
 SAMPLE_CHARACTERS = 600
@@ -57,14 +57,14 @@ def details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
         arm["name"]: [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
         for arm in results["arms"]
     }
-    configs = {name: settings_of(runs[0]) for name, runs in folders.items() if runs}
+    configs = {name: read_settings(runs[0]) for name, runs in folders.items() if runs}
     return [_details(arm, results, folders, configs) for arm in results["arms"]]
 
 
 def first_settings(folder: StudyFolder, arm: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings of an arm's first run; none where none has begun."""
     begun = (folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"])
-    return next((settings_of(run) for run in begun), {})
+    return next((read_settings(run) for run in begun), {})
 
 
 def _details(
@@ -89,13 +89,13 @@ def _details(
 def _change(ours: Mapping[str, Any], theirs: Mapping[str, Any], alone: bool) -> Table:
     if alone:
         return Table(("setting", "value"), [(path, _value(value)) for path, value in ours.items()], left=2)
-    paths = differing([theirs, ours]) if ours and theirs else []
+    paths = differing_paths([theirs, ours]) if ours and theirs else []
     lines = [(path, _value(theirs.get(path)), _value(ours.get(path))) for path in paths]
     return Table(("setting", "baseline", "this arm"), lines, left=3)
 
 
 def _value(value: Any) -> str:
-    whole = text(value)
+    whole = format_value(value)
     return whole if len(whole) <= MOST_VALUE else f"{whole[: MOST_VALUE - 3]}..."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taetpu.store.metrics import Series, curve_name
+from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.study import StudyFolder
 
 POINTS = 300
@@ -60,7 +60,7 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
             if run["id"] is None:
                 continue
             series = folder.run(arm["name"], run["seed"], run["id"]).metrics()
-            for metric in (curve_name(name, series) for name in wanted):
+            for metric in (curve_metric(name, series) for name in wanted):
                 if metric in series:
                     found.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}

@@ -13,9 +13,9 @@ from taetpu.report import summary
 from taetpu.report.charts import SHORT, THEMES, chart, shortened
 from taetpu.report.curves import thinned
 from taetpu.report.files import WIDTH
-from taetpu.store.metrics import Series, curve_name
+from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings_of, text
+from taetpu.store.settings import differing_paths, format_value, read_settings
 from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
@@ -42,7 +42,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        return settings_of(self.folder)
+        return read_settings(self.folder)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
@@ -76,7 +76,7 @@ def plot(
     if unknown := [arm for arm in arms if arm not in {run.folder.arm for run in runs}]:
         known = sorted({run.arm for study in studies for run in study.runs()})
         raise UserError(f"no run is of arm {unknown[0]!r}", path=("arm",), remedy=suggest(unknown[0], known))
-    measured = [run for run in runs if (curve_name(metric, run.series) if x in AXES else metric) in run.series]
+    measured = [run for run in runs if (curve_metric(metric, run.series) if x in AXES else metric) in run.series]
     if not measured:
         names = sorted({name for run in runs for name in run.series})
         raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
@@ -90,14 +90,14 @@ def plot(
         named = [run for run in measured if run.named] or measured
         return _dressed(_curves(named, metric, x, by, _naming(named, by, len(studies) > 1)))
     if x == VARIED:
-        paths = differing([run.settings for run in measured])
+        paths = differing_paths([run.settings for run in measured])
         if not paths:
             raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
         panels = (_marginal(measured, metric, path).properties(width=PANEL) for path in paths)
         return _dressed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
     named = [run for run in measured if run.named]  # what tuning tried counts only where nothing else differs
-    return _dressed(_marginal(named if x in differing([run.settings for run in named]) else measured, metric, x))
+    return _dressed(_marginal(named if x in differing_paths([run.settings for run in named]) else measured, metric, x))
 
 
 # --- what is a line ------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     legend_title = None if by in ("arm", "study", "run") else by
     legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **shortened(list(lines), LEGEND))
     colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
-    drawn = dict.fromkeys(curve_name(metric, run.series) for run in runs)
+    drawn = dict.fromkeys(curve_metric(metric, run.series) for run in runs)
     title = [part for name in drawn for part in (summary.metric(name), summary.evaluated_on(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
@@ -154,7 +154,7 @@ def _over_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float
     """Mean, lowest and highest over runs at each step; where each lies on the axis is the mean over runs, too."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
-        series = run.series[curve_name(metric, run.series)]
+        series = run.series[curve_metric(metric, run.series)]
         places = _along(run, series.step, x)
         for step, place, value in zip(series.step.tolist(), places.tolist(), series.value.tolist(), strict=True):
             if np.isfinite(value) and np.isfinite(place):
@@ -198,7 +198,7 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
         if np.isfinite(value := run.series[metric].value[-1])
     ]
     numeric = all(type(row["setting"]) in (int, float) for row in rows)
-    rows = rows if numeric else [{**row, "setting": text(row["setting"])} for row in rows]
+    rows = rows if numeric else [{**row, "setting": format_value(row["setting"])} for row in rows]
     values = list(dict.fromkeys(row["setting"] for row in rows))
     plain = "format(datum.value, '~g')"  # as it is: a logarithmic axis would round its labels to one digit
     axis = (

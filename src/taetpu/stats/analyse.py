@@ -247,7 +247,7 @@ def _packs(table: Table) -> list[dict[str, Any]]:
 
 def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
     """How many runs were trained elsewhere, and how many of those were trained again to prove them."""
-    taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.source()}
+    taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.origin()}
     proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
     return {"runs": len(taken), "audited": len(taken & proved)}
 

@@ -17,7 +17,7 @@ from scipy import stats
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Cell
-from taetpu.store.metrics import curve_name
+from taetpu.store.metrics import curve_metric
 
 
 def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
@@ -49,7 +49,7 @@ def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
     assert arm.result is not None  # both finished
     assert baseline.result is not None
-    name = curve_name(plan.primary, arm.curves)
+    name = curve_metric(plan.primary, arm.curves)
     curve, theirs = arm.curves.get(name), baseline.curves.get(name)
     target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
     if curve is None or target is None or len(curve.step) < 2:

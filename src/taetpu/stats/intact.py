@@ -17,7 +17,7 @@ def damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[RunFo
     Args:
         contents: read every file; see `RunFolder.damage`.
     """
-    found = [(run, run.damage(contents) or _labels(run)) for run in runs]
+    found = [(run, run.find_damage(contents) or _labels(run)) for run in runs]
     return [(run, problems) for run, problems in found if problems]
 
 

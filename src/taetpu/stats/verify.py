@@ -49,7 +49,7 @@ def examined(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
-    refuse([(run, problems) for run in runs if run.status() == "done" and (problems := run.damage())])
+    refuse([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
     found = [f"{folder.where}/study.yaml: {problem}" for problem in departures(study, plan)]
     found += [*strays(study, plan, runs), *unbound(study, runs)]
     found += [f"{run.where}: {problem}" for run in runs for problem in contradictions(run)]

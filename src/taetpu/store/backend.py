@@ -9,13 +9,16 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from taetpu.core import disk
 from taetpu.core.errors import UserError
-from taetpu.store.address import address
-from taetpu.store.names import Held, NotStored, check_name, this_process
+from taetpu.store.gcs_client import parse_address
+from taetpu.store.names import ClaimHeld, NotStored, check_name, describe_process
+
+DAMAGED_FOLDER = "damaged"
 
 
 class Store(Protocol):
@@ -51,7 +54,7 @@ class Store(Protocol):
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Hold `key` against every other process until the block is left or this process dies.
 
-        What killed writers left unfinished in the key's folder is cleared. Raises `Held`, which says who holds it.
+        What killed writers left unfinished in the key's folder is cleared. Raises `ClaimHeld`, which says who holds it.
         """
         ...
 
@@ -59,11 +62,11 @@ class Store(Protocol):
         """A local folder, created, for what must be a folder (an Orbax checkpoint). `keep` stores what is put there."""
         ...
 
-    def keep(self, key: str) -> None:
+    def save_folder(self, key: str) -> None:
         """Store what lies in `folder(key)` by now: it counts whole or not at all."""
         ...
 
-    def fetch(self, key: str) -> bool:
+    def fetch_folder(self, key: str) -> bool:
         """Have in `folder(key)` what was kept of it; False, and nothing done, where nothing was kept.
 
         Raises `Damaged` where what was kept is no longer whole.
@@ -93,7 +96,7 @@ def open_store(root: str | Path) -> "Store":
     Raises:
         UserError: an address of a kind that is not supported.
     """
-    place = address(root)
+    place = parse_address(root)
     if place is None:
         return LocalStore(Path(root))
     from taetpu.store.gcs import open_bucket
@@ -101,16 +104,28 @@ def open_store(root: str | Path) -> "Store":
     return open_bucket(place)
 
 
-def at_once(store: Store, changes: Iterable[Callable[[], None]]) -> None:
+def run_concurrently(store: Store, changes: Iterable[Callable[[], None]]) -> None:
     """Make changes that do not depend on each other: side by side where the store can, as a bucket can, whose every
     answer takes a while; else one after the other. They are asked for as they are made.
     """
-    side_by_side = getattr(store, "at_once", None)
+    side_by_side = getattr(store, "run_concurrently", None)
     if side_by_side is not None:
         side_by_side(changes)
         return
     for change in changes:
         change()
+
+
+def move_to_damaged(store: Store, study: str, key: str) -> str:
+    """Move a key, or every key below it, to the study's folder `damaged`, and return where it can be opened.
+
+    Damaged files are never deleted, and nothing that reads a study looks into that folder.
+    """
+    name = key.removeprefix(f"{study}/")
+    places = (f"{study}/{DAMAGED_FOLDER}/{number}/{name}" for number in count(1))
+    place = next(place for place in places if not store.exists(place) and not store.list(place))
+    store.move(key, place)
+    return store.where(place)
 
 
 def default_root(option: str | None = None) -> str:
@@ -178,7 +193,7 @@ class LocalStore:
                 except BlockingIOError:
                     raise _held(path) from None
                 file.truncate(0)
-                json.dump(this_process(), file)
+                json.dump(describe_process(), file)
                 file.flush()
                 disk.sweep(path.parent)
             yield
@@ -189,10 +204,10 @@ class LocalStore:
             disk.make_folder(path)
         return path.resolve()
 
-    def keep(self, key: str) -> None:
+    def save_folder(self, key: str) -> None:
         pass  # it lies where it is to be
 
-    def fetch(self, key: str) -> bool:
+    def fetch_folder(self, key: str) -> bool:
         return self._path(key).is_dir()
 
     def where(self, key: str) -> str:
@@ -237,14 +252,14 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 yield below
 
 
-def _held(path: Path) -> Held:
+def _held(path: Path) -> ClaimHeld:
     try:
         by = json.loads(path.read_text(encoding="utf-8"))
         holder = f"pid {by['pid']} on {by['host']} (user {by['user']}) since {by['since']}"
     except (ValueError, LookupError, TypeError):  # locked a moment ago and not signed yet
         holder = "a process that has just started"
     remedy = "wait for it or stop it, then run the same command again; or use another --root"
-    return Held(f"the study is held by {holder}", file=path, remedy=remedy)
+    return ClaimHeld(f"the study is held by {holder}", file=path, remedy=remedy)
 
 
 def _not_stored(path: Path) -> NotStored:

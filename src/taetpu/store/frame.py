@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from taetpu.store.index import one_study
+from taetpu.store.index import find_study
 
 COLUMNS = ("arm", "seed", "step", "metric", "value")
 
@@ -19,7 +19,7 @@ def read_metrics(place: str | Path) -> pd.DataFrame:
         UserError: no study, or more than one, is stored there; a file of metrics is damaged.
     """
     parts = []
-    for run in one_study(place).runs():
+    for run in find_study(place).runs():
         for metric, series in run.metrics().items():
             columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
             parts.append(pd.DataFrame(columns))

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import scratch
-from taetpu.store.address import READER, Address, client, explained, imported, patience
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
 from taetpu.store.gcs_cache import SMALL, Contents, Entry, Listings
+from taetpu.store.gcs_client import READER, Address, import_google, retry_policy, storage_client, translate_errors
 from taetpu.store.lease import Lease
-from taetpu.store.names import NotStored, check_name, this_process
+from taetpu.store.names import NotStored, check_name, describe_process
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
@@ -52,23 +52,23 @@ class GcsStore:
 
     @cached_property
     def bucket(self) -> "Bucket":
-        return client().bucket(self.root.bucket)
+        return storage_client().bucket(self.root.bucket)
 
     @cached_property
     def retry(self) -> Any:
-        return patience()
+        return retry_policy()
 
     # Keys.
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
         self._check_claim(key)
         place = self._address(key)
-        with explained("write", place):
+        with translate_errors("write", place):
             blob, kind = self._blob(key), mimetypes.guess_type(key)[0] or "application/octet-stream"
             condition = None if replace else 0
             try:
                 blob.upload_from_string(data, kind, retry=self.retry, if_generation_match=condition)
-            except imported("google.api_core.exceptions").PreconditionFailed:
+            except import_google("google.api_core.exceptions").PreconditionFailed:
                 if self._downloaded(key) == data:  # by somebody else, or by us, and the answer was lost
                     return
             else:
@@ -86,7 +86,7 @@ class GcsStore:
             self._read_ahead(key, known)
             if (data := self.contents.get(key, known[key].generation)) is not None:
                 return data
-        with explained("read", self._address(key), READER):
+        with translate_errors("read", self._address(key), READER):
             return self._downloaded(key)
 
     def exists(self, key: str) -> bool:
@@ -113,7 +113,7 @@ class GcsStore:
         """Results go first: what is deleted in part never counts as done, nor does a folder that was kept."""
         self._check_claim(prefix)
         place = self._address(prefix)
-        with explained("delete", place):
+        with translate_errors("delete", place):
             names = [blob.name for blob in self._blobs(f"{place.name}/")]
             first = [name for name in names if name.endswith(("/result.json", f"/{FILES}"))]
             rest = [name for name in names if name not in set(first)]
@@ -128,7 +128,7 @@ class GcsStore:
         """Copied first: whoever is killed in between leaves both."""
         self._check_claim(old)
         source, target = self._address(old), self._address(new)
-        with explained("move", source):
+        with translate_errors("move", source):
             single = self._blob(old)
             blobs = [*self._blobs(f"{source.name}/"), *([single] if single.exists(retry=self.retry) else [])]
             for blob in blobs:
@@ -139,7 +139,7 @@ class GcsStore:
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
-        with Lease(lambda: self._blob(key), self._address(key), self.retry, this_process()).held() as lease:
+        with Lease(lambda: self._blob(key), self._address(key), self.retry, describe_process()).hold() as lease:
             self.listings.forget()  # it may be older than the claim
             self.leases[key] = lease
             try:
@@ -154,7 +154,7 @@ class GcsStore:
         """A bucket has no size: the largest number there is."""
         return sys.maxsize
 
-    def at_once(self, changes: Iterable[Callable[[], None]]) -> None:
+    def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
         """Make changes side by side, and wait for all: an interrupted process, too, writes nothing once it has left.
 
         At most so many are there at a time as there are threads, so that what they write need not be in memory at once.
@@ -178,15 +178,15 @@ class GcsStore:
             disk.make_folder(path)
         return path
 
-    def keep(self, key: str) -> None:
+    def save_folder(self, key: str) -> None:
         self._check_claim(key)
         place, folder = self._address(key), self.folder(key)
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         if not files:
             return
         blobs = [self.bucket.blob(f"{place.name}/{path.relative_to(folder).as_posix()}") for path in files]
-        with explained("write", place):
-            manager = imported("google.cloud.storage.transfer_manager")
+        with translate_errors("write", place):
+            manager = import_google("google.cloud.storage.transfer_manager")
             pairs = list(zip(map(str, files), blobs, strict=True))
             how = {"retry": self.retry}
             manager.upload_many(
@@ -199,12 +199,12 @@ class GcsStore:
         self.listings.forget()
         self.keeping.add(key)
 
-    def fetch(self, key: str) -> bool:
+    def fetch_folder(self, key: str) -> bool:
         place, path = self._address(key), self._local(key)
         if key in self.keeping and path.is_dir():
             return True
-        errors = imported("google.cloud.storage.exceptions")
-        with explained("read", place, READER):
+        errors = import_google("google.cloud.storage.exceptions")
+        with translate_errors("read", place, READER):
             there = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
             if f"{place.name}/{FILES}" not in there:  # the upload never ended
                 return False
@@ -215,7 +215,7 @@ class GcsStore:
                     disk.make_folder((coming / name).parent)
                 try:
                     self._download({coming / name: blob for name, blob in listed.items()})
-                except (errors.DataCorruption, imported("google.api_core.exceptions").NotFound):
+                except (errors.DataCorruption, import_google("google.api_core.exceptions").NotFound):
                     raise _damaged(place) from None
                 disk.remove(path)
                 coming.rename(path)
@@ -241,7 +241,7 @@ class GcsStore:
         return {name: blob for name, (blob, _) in files.items() if blob is not None}
 
     def _download(self, files: "Mapping[Path, Blob]") -> None:
-        manager = imported("google.cloud.storage.transfer_manager")
+        manager = import_google("google.cloud.storage.transfer_manager")
         pairs = [(blob, str(path)) for path, blob in files.items()]
         how = {"retry": self.retry}
         manager.download_many(
@@ -267,7 +267,7 @@ class GcsStore:
         return self.bucket.list_blobs(prefix=start, delimiter=delimiter, retry=self.retry)
 
     def _below(self, name: str) -> Mapping[str, Entry]:
-        with explained("list", self._address(name), READER):
+        with translate_errors("list", self._address(name), READER):
             return self.listings.below(name)
 
     def _listed(self, name: str) -> dict[str, Entry]:
@@ -281,7 +281,7 @@ class GcsStore:
         if depth < 1:
             return
         top = f"{self.root.name}/" if self.root.name else ""
-        with explained("list", self.root / folder, READER):
+        with translate_errors("list", self.root / folder, READER):
             found = self._blobs(f"{top}{folder}", "/" if depth < sys.maxsize else None)
             keys = [str(blob.name).removeprefix(top) for blob in found]
         yield from filter(_shown, keys)
@@ -292,7 +292,7 @@ class GcsStore:
         if "/" in key:
             self._address(key)
             return self._below(key.partition("/")[0]).get(key)
-        with explained("read", self._address(key), READER):
+        with translate_errors("read", self._address(key), READER):
             blob = self.bucket.get_blob(self._address(key).name, retry=self.retry)
             if blob is None:
                 self._require_bucket()
@@ -302,7 +302,7 @@ class GcsStore:
         blob = self._blob(key)
         try:
             data = blob.download_as_bytes(retry=self.retry)
-        except imported("google.api_core.exceptions").NotFound:
+        except import_google("google.api_core.exceptions").NotFound:
             self._require_bucket()
             raise self._not_stored(key) from None
         self.contents.put(key, int(blob.generation or 0), data)
@@ -314,7 +314,7 @@ class GcsStore:
         near = [other for other in known if other.rpartition("/")[0] == folder and known[other].size <= SMALL]
         new = [other for other in near if self.contents.get(other, known[other].generation) is None]
         if key in new and len(new) > 1:
-            with explained("read", self._address(folder), READER):
+            with translate_errors("read", self._address(folder), READER):
                 self._each(self._tried, new)
 
     def _tried(self, key: str) -> None:
@@ -323,14 +323,14 @@ class GcsStore:
 
     def _each(self, do: Callable[[str], None], names: Sequence[str]) -> None:
         """Do something for each, side by side."""
-        self.at_once(partial(do, name) for name in names)
+        self.run_concurrently(partial(do, name) for name in names)
 
     def _require_bucket(self) -> None:
         """Raise the library's error where not even the bucket is there, which single objects do not tell apart."""
         next(iter(self.bucket.list_blobs(max_results=1, retry=self.retry)), None)
 
     def _remove(self, name: str) -> None:
-        with suppress(imported("google.api_core.exceptions").NotFound):
+        with suppress(import_google("google.api_core.exceptions").NotFound):
             self.bucket.delete_blob(name, retry=self.retry)
 
     def _remember(self, key: str, blob: "Blob", data: bytes) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.runtime import cache_folder
-from taetpu.store.address import address
 from taetpu.store.backend import default_root, open_store
+from taetpu.store.gcs_client import parse_address
 from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
@@ -48,7 +48,7 @@ def find_studies(place: str | Path) -> list[StudyFolder]:
     Raises:
         UserError: the place cannot be read, or is of a kind that is not supported.
     """
-    at = address(place)
+    at = parse_address(place)
     if at is None and Path(place).is_file():
         remedy = f"the folder is where the study was run, e.g. {default_root()}/{Path(place).stem}"
         raise UserError("this is a file, not a study's folder", file=place, remedy=remedy)
@@ -62,7 +62,7 @@ def find_studies(place: str | Path) -> list[StudyFolder]:
     return [StudyFolder(store, key.partition("/")[0]) for key in keys]
 
 
-def one_study(place: str | Path) -> StudyFolder:
+def find_study(place: str | Path) -> StudyFolder:
     """The one study at `place`, a study's folder or a root with a single study in it.
 
     Raises:
@@ -77,7 +77,7 @@ def one_study(place: str | Path) -> StudyFolder:
     raise UserError(f"{len(found)} studies are stored here", file=place, remedy=f"name the folder of one of: {names}")
 
 
-def studies(place: str | Path) -> list[StudyEntry]:
+def list_studies(place: str | Path) -> list[StudyEntry]:
     """Every study at `place` (see `find_studies`) with its counts. A damaged one is listed with its problem.
 
     Parsing `study.yaml` takes most of the time, so its arms and seeds are remembered in the user's cache folder for as
@@ -97,7 +97,7 @@ class Index:
     """
 
     def __init__(self, place: str):
-        known = place if address(place) else str(Path(place).expanduser().absolute())
+        known = place if parse_address(place) else str(Path(place).expanduser().absolute())
         self.file = cache_folder() / "studies" / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
         try:
             self.stored = dict(json.loads(self.file.read_bytes()))

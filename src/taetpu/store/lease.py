@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import dead, lock_file, sweep
-from taetpu.store.address import LASTS, Address, explained, imported
-from taetpu.store.names import Held
+from taetpu.store.gcs_client import LEASE_SECONDS, Address, import_google, translate_errors
+from taetpu.store.names import ClaimHeld
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-RENEWED = 15
+RENEW_SECONDS = 15
 """Seconds between two renewals."""
-ASKED = 5
+POLL_SECONDS = 5
 """Seconds between two questions of who waits for a claim."""
-DOUBTED = 45
+CHECK_SECONDS = 45
 """Seconds without a renewal, by its own clock, after which a holder writes nothing before it has asked."""
-PATIENCE = "TAETPU_CLAIM_PATIENCE"
+CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
 """In the environment: seconds to wait for who holds a claim, where that is likely to be a machine that is gone."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -48,13 +48,13 @@ class Lease:
         self.over = threading.Event()
 
     @contextmanager
-    def held(self) -> Iterator["Lease"]:
+    def hold(self) -> Iterator["Lease"]:
         """Hold it until the block is left or this process dies.
 
         Raises:
             UserError: another process holds it; the message says which.
         """
-        with explained("claim", self.place):
+        with translate_errors("claim", self.place):
             self._take()
         sweep()
         renewal = threading.Thread(target=self._keep, name="taetpu-lease", daemon=True)
@@ -73,33 +73,33 @@ class Lease:
         Raises:
             UserError: it is not: this process was cut off for so long that another one may be at work.
         """
-        if _now() - self.asked > DOUBTED:
-            with explained("renew the claim", self.place):
+        if _now() - self.asked > CHECK_SECONDS:
+            with translate_errors("renew the claim", self.place):
                 self._renew(self.retry)
         if self.lost:
             remedy = "nothing was written since; wait for who holds it now, then give the same command again"
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
     def _take(self) -> None:
-        until, told = time.monotonic() + float(os.environ.get(PATIENCE) or 0), False
+        until, told = time.monotonic() + float(os.environ.get(CLAIM_PATIENCE) or 0), False
         while True:
             try:
                 return self._try()
-            except Held as held:
+            except ClaimHeld as held:
                 if time.monotonic() >= until:
                     raise
                 if not told:
                     sys.stderr.write(f"waiting for a claim: {held.problem}\n")
                     told = True
-                time.sleep(ASKED)
+                time.sleep(POLL_SECONDS)
 
     def _try(self) -> None:
         """Take it now, or not.
 
         Raises:
-            Held: another process holds it.
+            ClaimHeld: another process holds it.
         """
-        refused = imported("google.api_core.exceptions")
+        refused = import_google("google.api_core.exceptions")
         for _ in range(3):  # it may be let go while it is looked at
             if self._wrote(0, self.retry):
                 return
@@ -110,7 +110,7 @@ class Lease:
                     return
                 age = self._age(blob)
                 gone = holder.get("boot") == _boot() != "" and dead(Path(holder.get("lock", "/")))
-                if not gone and (age is None or age < LASTS):
+                if not gone and (age is None or age < LEASE_SECONDS):
                     raise self._held_by(holder, age)
                 if self._wrote(int(blob.generation or 0), self.retry):
                     return
@@ -121,9 +121,9 @@ class Lease:
         blob, began = self.made(), _now()
         try:
             blob.upload_from_string(
-                self.content, "application/json", if_generation_match=generation, retry=retry, timeout=RENEWED
+                self.content, "application/json", if_generation_match=generation, retry=retry, timeout=RENEW_SECONDS
             )
-        except imported("google.api_core.exceptions").PreconditionFailed:
+        except import_google("google.api_core.exceptions").PreconditionFailed:
             return False
         self.generation, self.asked = int(blob.generation or 0), began
         return True
@@ -142,7 +142,7 @@ class Lease:
         blob.metadata = {"asked": self.token}
         try:
             blob.patch(if_generation_match=blob.generation, retry=self.retry)
-        except imported("google.api_core.exceptions").PreconditionFailed:
+        except import_google("google.api_core.exceptions").PreconditionFailed:
             return None
         assert blob.updated is not None
         assert blob.time_created is not None
@@ -150,7 +150,7 @@ class Lease:
 
     def _keep(self) -> None:
         """Renew it from time to time. Failures are met again by the next renewal, or by `check`."""
-        while not self.over.wait(RENEWED) and not self.lost:
+        while not self.over.wait(RENEW_SECONDS) and not self.lost:
             with suppress(Exception):
                 self._renew(None)
 
@@ -160,25 +160,25 @@ class Lease:
                 return
             try:
                 blob, holder = self._holder()
-            except imported("google.api_core.exceptions").NotFound:
+            except import_google("google.api_core.exceptions").NotFound:
                 self.lost = "the lock was deleted from outside"
                 return
             if holder.get("token") == self.token:  # it was renewed, and the answer was lost
                 self.generation, self.asked = int(blob.generation or 0), _now()
             else:
-                self.lost = f"it could not renew it for {LASTS} s, and {signature(holder)} has taken it over"
+                self.lost = f"it was not renewed for {LEASE_SECONDS} s, and {format_holder(holder)} has taken it over"
 
-    def _held_by(self, holder: dict[str, Any], age: float | None) -> "Held":
+    def _held_by(self, holder: dict[str, Any], age: float | None) -> ClaimHeld:
         seen = "" if age is None else f", last heard of {max(age, 0):.0f} s ago"
-        left = LASTS if age is None else max(LASTS - age, 1)
+        left = LEASE_SECONDS if age is None else max(LEASE_SECONDS - age, 1)
         remedy = (
             f"wait for it or stop it, then run the same command again (if it was killed, in {left:.0f} s); "
             "or use another --root"
         )
-        return Held(f"the study is held by {signature(holder)}{seen}", file=str(self.place), remedy=remedy)
+        return ClaimHeld(f"the study is held by {format_holder(holder)}{seen}", file=str(self.place), remedy=remedy)
 
 
-def signature(holder: dict[str, Any]) -> str:
+def format_holder(holder: dict[str, Any]) -> str:
     """Who holds a claim, by what it wrote there."""
     try:
         return f"pid {holder['pid']} on {holder['host']} (user {holder['user']}) since {holder['since']}"

@@ -35,12 +35,12 @@ SAMPLED = "val_sample"
 """The split of metrics that are measured on a sample of the validation split while a run trains."""
 
 
-def counterpart(metric: str, split: str) -> str:
+def metric_on_split(metric: str, split: str) -> str:
     """The same metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
     return f"{split}/{metric.rpartition('/')[2]}"
 
 
-def shown_series(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
+def progress_metric(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
     """Name the series that shows how a study's primary metric develops.
 
     A primary metric may be measured only at the end of a run: on the test split, or on the whole validation split where
@@ -54,14 +54,14 @@ def shown_series(primary: str, recorded: Iterable[Collection[str]], curve: bool 
         the first of the primary metric, `val_sample/<what>`, `val/<what>` and `val/loss` that all runs with any of them
         have; of a `curve`, `val_sample/<what>` comes first. The primary metric where no run has any.
     """
-    sampled, whole = counterpart(primary, SAMPLED), counterpart(primary, "val")
+    sampled, whole = metric_on_split(primary, SAMPLED), metric_on_split(primary, "val")
     wanted = [sampled, primary, whole] if curve else [primary, sampled, whole]
-    wanted = list(dict.fromkeys([*wanted, counterpart("loss", SAMPLED), "val/loss"]))
+    wanted = list(dict.fromkeys([*wanted, metric_on_split("loss", SAMPLED), "val/loss"]))
     runs = [known for known in map(set, recorded) if known.intersection(wanted)]
     return next((name for name in wanted if runs and all(name in known for known in runs)), primary)
 
 
-def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:
+def encode_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:
     """The bytes of one segment.
 
     Args:
@@ -83,7 +83,7 @@ def to_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, Array
     return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
 
 
-def from_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
+def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
     """Read one segment.
 
     Raises:
@@ -106,7 +106,7 @@ def content_digest(series: Mapping[str, Series]) -> str:
     return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
-def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
+def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
     """Segments in step order as one series a metric. A metric may be absent from some of them."""
     parts: dict[str, list[Series]] = {}
     for segment in segments:
@@ -118,7 +118,7 @@ def joined(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
     }
 
 
-def curve_name(metric: str, known: Container[str]) -> str:
+def curve_metric(metric: str, known: Container[str]) -> str:
     """The series that shows a metric over training: that of the sample of the validation split for `val/...`.
 
     Args:
@@ -134,7 +134,7 @@ def segment_name(start: int, end: int) -> str:
     return f"{start}-{end}.json"
 
 
-def bounds(key: str) -> tuple[int, int]:
+def segment_bounds(key: str) -> tuple[int, int]:
     """Start and end of a segment, from its key.
 
     Raises:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from taetpu.core.errors import UserError, Where
 
 
-class Held(UserError):
+class ClaimHeld(UserError):
     """Another process holds a claim, or did until a moment ago."""
 
 
@@ -38,7 +38,7 @@ def check_name(name: str, what: str = "name", path: Where = ()) -> str:
     raise UserError(f"{what} {name!r} {problem}", path=path, remedy=remedy)
 
 
-def this_process() -> dict[str, str | int]:
+def describe_process() -> dict[str, str | int]:
     """What a claim says of its holder."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     try:

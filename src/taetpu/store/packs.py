@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taetpu.store.backend import NotStored, Store
-from taetpu.store.damaged import set_aside
+from taetpu.store.backend import Store, move_to_damaged
 from taetpu.store.digests import seal, unseal
+from taetpu.store.names import NotStored
 
 COMPLETE = "complete"
 KEPT = 2
@@ -52,11 +52,11 @@ class PackFolder:
         Raises:
             Damaged: it was stored and is no longer whole.
         """
-        return self.folder() / str(step) if self.store.fetch(f"{self.key}/{step}") else None
+        return self.folder() / str(step) if self.store.fetch_folder(f"{self.key}/{step}") else None
 
-    def keep(self, step: int) -> None:
+    def save(self, step: int) -> None:
         """Store the checkpoint that was written to `folder`, and delete all older ones but the last."""
-        self.store.keep(f"{self.key}/{step}")
+        self.store.save_folder(f"{self.key}/{step}")
         self._delete_older(step)
 
     def _delete_older(self, step: int) -> None:
@@ -67,9 +67,9 @@ class PackFolder:
         """A local folder, created, for what one of several processes writes of a checkpoint."""
         return self.store.folder(f"{self.key}/{step}/process-{process}")
 
-    def keep_part(self, step: int, process: int) -> None:
+    def save_part(self, step: int, process: int) -> None:
         """Store what was written to `part`."""
-        self.store.keep(f"{self.key}/{step}/process-{process}")
+        self.store.save_folder(f"{self.key}/{step}/process-{process}")
 
     def fetch_part(self, step: int, process: int) -> Path | None:
         """The local folder of one process's part; None where it was never stored.
@@ -77,7 +77,7 @@ class PackFolder:
         Raises:
             Damaged: it was stored and is no longer whole.
         """
-        return self.part(step, process) if self.store.fetch(f"{self.key}/{step}/process-{process}") else None
+        return self.part(step, process) if self.store.fetch_folder(f"{self.key}/{step}/process-{process}") else None
 
     def complete(self, step: int, processes: int, about: Mapping[str, Any]) -> None:
         """Commit the checkpoint that several processes wrote, and delete all older ones but the last."""
@@ -117,6 +117,6 @@ class PackFolder:
         """Delete a checkpoint."""
         self.store.delete(f"{self.key}/{step}")
 
-    def set_aside(self, step: int) -> str:
+    def move_to_damaged(self, step: int) -> str:
         """Move a damaged checkpoint to the study's folder `damaged`; where it can be opened there."""
-        return set_aside(self.store, self.study, f"{self.key}/{step}")
+        return move_to_damaged(self.store, self.study, f"{self.key}/{step}")

@@ -82,7 +82,7 @@ class RunFolder:
         """
         files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
         keys = self._segments("metrics")
-        end = metrics.bounds(keys[-1])[1] if keys else 0
+        end = metrics.segment_bounds(keys[-1])[1] if keys else 0
         # Of what they say, since how they are cut into segments depends on when a run was stopped.
         files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
         self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
@@ -114,7 +114,7 @@ class RunFolder:
         for name, about in stated.items():
             self._verify(name, about, contents=True)
 
-    def damage(self, contents: bool = True) -> list[str]:
+    def find_damage(self, contents: bool = True) -> list[str]:
         """What of a finished run is not as it was written, a line for each file; of what has no digests, nothing.
 
         Args:
@@ -157,7 +157,7 @@ class RunFolder:
     def _verify_metrics(self, about: Mapping[str, Any], contents: bool) -> None:
         """The names of segments say which steps they hold, without reading them."""
         keys, folder = self._segments("metrics"), self.store.where(f"{self.key}/metrics")
-        end = metrics.bounds(keys[-1])[1] if keys else 0
+        end = metrics.segment_bounds(keys[-1])[1] if keys else 0
         if end != about["end"]:
             problem = f"the metrics end at step {end}, and the result was written at step {about['end']}"
             raise Damaged(problem, file=folder, remedy=RETRAIN)
@@ -173,7 +173,7 @@ class RunFolder:
         self.store.write(f"{self.key}/{name}", data, replace=replace)
         self.known[name] = {"bytes": len(data), "digest": digest(data)}
 
-    def take_over(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
+    def copy_from(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
         """Copy a finished run, its result last. What was begun here is given up.
 
         Args:
@@ -190,7 +190,7 @@ class RunFolder:
         for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
-    def source(self) -> str | None:
+    def origin(self) -> str | None:
         """Where the run was trained, if it was taken over from another study."""
         return self._document(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
 
@@ -216,8 +216,8 @@ class RunFolder:
         """
         name = metrics.segment_name(start, end)
         if times:
-            self.store.write(f"{self.key}/times/{name}", metrics.to_segment(start, end, times), replace=True)
-        self._put(f"metrics/{name}", metrics.to_segment(start, end, series))
+            self.store.write(f"{self.key}/times/{name}", metrics.encode_segment(start, end, times), replace=True)
+        self._put(f"metrics/{name}", metrics.encode_segment(start, end, series))
 
     def metrics(self) -> dict[str, Series]:
         """Everything measured so far, by metric, in step order.
@@ -227,7 +227,7 @@ class RunFolder:
         """
         return self._series("metrics")
 
-    def measured(self) -> bool:
+    def has_metrics(self) -> bool:
         """Is any segment of metrics stored?"""
         return bool(self.store.list(f"{self.key}/metrics"))
 
@@ -238,7 +238,7 @@ class RunFolder:
     def truncate(self, step: int) -> None:
         """Forget what lies behind `step`, to go on from a checkpoint taken there."""
         for kind in ("metrics", "times"):
-            self._delete_behind(step, kind, lambda key: metrics.bounds(key)[1])
+            self._delete_behind(step, kind, lambda key: metrics.segment_bounds(key)[1])
         self._delete_behind(step, "samples", _step)
         for later in [found for found in self.checkpoints() if found > step]:
             self.store.delete(f"{self.key}/checkpoints/{later}")
@@ -247,9 +247,9 @@ class RunFolder:
         """Store sums over the blocks of evaluation sets, `(blocks,)` by `split/what`, as the trained model has them."""
         series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
-        self._put("evaluation.json", metrics.to_segment(0, last, series), replace=True)
+        self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
 
-    def evaluated(self) -> bool:
+    def has_evaluation(self) -> bool:
         """Whether the trained model was evaluated, which is done right before its result is written."""
         return self.store.exists(f"{self.key}/evaluation.json")
 
@@ -262,7 +262,8 @@ class RunFolder:
         key = f"{self.key}/evaluation.json"
         if not self.store.exists(key):
             return {}
-        return {name: s.value for name, s in metrics.from_segment(self.store.read(key), self.store.where(key)).items()}
+        series = metrics.decode_segment(self.store.read(key), self.store.where(key))
+        return {name: one.value for name, one in series.items()}
 
     # Samples, checkpoints, the model.
 
@@ -301,8 +302,10 @@ class RunFolder:
         return unseal(self.store.read(key), self.store.where(key), RETRAIN)
 
     def _series(self, kind: str) -> dict[str, Series]:
-        keys, remedy = self._segments(kind), REMEDIES[kind]
-        return metrics.joined(metrics.from_segment(self.store.read(key), self.store.where(key), remedy) for key in keys)
+        return metrics.join_segments(
+            metrics.decode_segment(self.store.read(key), self.store.where(key), REMEDIES[kind])
+            for key in self._segments(kind)
+        )
 
     def _segments(self, kind: str) -> list[str]:
         """The keys of segments in the order of their steps.
@@ -310,10 +313,10 @@ class RunFolder:
         Raises:
             Damaged: one overlaps another, or is missing.
         """
-        keys = sorted(self.store.list(f"{self.key}/{kind}"), key=metrics.bounds)
+        keys = sorted(self.store.list(f"{self.key}/{kind}"), key=metrics.segment_bounds)
         reached = 0
         for key in keys:
-            start, end = metrics.bounds(key)
+            start, end = metrics.segment_bounds(key)
             if start < reached:
                 raise Damaged("this segment overlaps the one before", file=self.store.where(key), remedy=REMEDIES[kind])
             if start > reached and kind == "metrics":  # a process may end before it has times to store

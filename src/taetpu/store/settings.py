@@ -11,7 +11,7 @@ Settings = Mapping[str, Any]
 """By dotted path; what all layers share stands without their numbers, as a study file would write it."""
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A run's config (`RunFolder.config()["config"]`) as one flat table: `{"model.dim": 64, "model.norm.kind": "rms"}`.
 
     A setting that layers do not share stands under each layer's number: `model.layers.1.ffn.kind`.
@@ -28,22 +28,22 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def settings_of(run: RunFolder) -> dict[str, Any]:
+def read_settings(run: RunFolder) -> dict[str, Any]:
     """The settings of a run, as `settings` has them. Raises `UserError` where its config is damaged."""
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
         raise UserError("this is not the config of a run", file=f"{run.where}/config.json", remedy=DAMAGED)
-    return settings(about["config"])
+    return flatten_config(about["config"])
 
 
-def text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A setting's value as a study file would write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
 
 
-def differing(tables: Sequence[Settings]) -> list[str]:
+def differing_paths(tables: Sequence[Settings]) -> list[str]:
     """The paths whose values are not the same in all tables, in the order in which they first stand there.
 
     A field of a component is compared where the component's kind is the same: others come and go with the kind.

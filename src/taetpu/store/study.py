@@ -51,7 +51,7 @@ class StudyFolder:
         """Hold one pack while it is trained, against other processes that train packs of the same study.
 
         Raises:
-            Held: another process holds it.
+            ClaimHeld: another process holds it.
         """
         return self.store.claim(f"{self.name}/claims/{pack_id}")
 
@@ -143,24 +143,24 @@ class StudyFolder:
         """Forget a pack's state, once its runs are done."""
         self.store.delete(f"{self.name}/packs/{pack_id}")
 
-    def mark_pack(self, pack_id: str, data: dict[str, Any]) -> None:
+    def write_pack_mark(self, pack_id: str, data: dict[str, Any]) -> None:
         """Note something of a pack that is being trained, in place of an earlier mark."""
         self._write(f"packs/{pack_id}/begun.json", data)
 
-    def pack_mark(self, pack_id: str) -> dict[str, Any] | None:
-        """What `mark_pack` noted last, or None."""
+    def read_pack_mark(self, pack_id: str) -> dict[str, Any] | None:
+        """What `write_pack_mark` noted last, or None."""
         return self._read(f"packs/{pack_id}/begun.json")
 
     def write_pack_flags(self, pack_id: str, flags: dict[str, Any]) -> None:
         """Note the flags of XLA that a pack is begun with, in place of an earlier note."""
         self._write(f"packs/{pack_id}/flags.json", flags)
 
-    def pack_flags(self, pack_id: str) -> dict[str, Any] | None:
+    def read_pack_flags(self, pack_id: str) -> dict[str, Any] | None:
         """What `write_pack_flags` noted, or None."""
         return self._read(f"packs/{pack_id}/flags.json")
 
-    def unmark_pack(self, pack_id: str) -> None:
-        """Forget what `mark_pack` noted."""
+    def delete_pack_mark(self, pack_id: str) -> None:
+        """Forget what `write_pack_mark` noted."""
         self.store.delete(f"{self.name}/packs/{pack_id}/begun.json")
 
     # Where the time of a pack went.
@@ -177,9 +177,9 @@ class StudyFolder:
         """The same folder as a person would open it, once it was kept."""
         return self.store.where(f"{self.name}/profile/{pack_id}/{name}")
 
-    def keep_profile(self, pack_id: str, name: str) -> None:
+    def save_profile(self, pack_id: str, name: str) -> None:
         """Keep the trace that lies in `profile_folder`."""
-        self.store.keep(f"{self.name}/profile/{pack_id}/{name}")
+        self.store.save_folder(f"{self.name}/profile/{pack_id}/{name}")
 
     def write_profile(self, pack_id: str, name: str, summary: dict[str, Any], text: str) -> None:
         """Store what a trace came to, beside it. Raises `UserError` where another summary is stored."""

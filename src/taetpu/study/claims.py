@@ -11,8 +11,8 @@ from taetpu.core.loading import load
 from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, check, parse
 from taetpu.stats.verify import examined
-from taetpu.store.address import address
-from taetpu.store.index import one_study
+from taetpu.store.gcs_client import parse_address
+from taetpu.store.index import find_study
 from taetpu.store.study import StudyFolder
 
 FORM = Form(
@@ -41,8 +41,8 @@ def check_claims(file: Path) -> list[Finding]:
     try:
         asked = load(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        place = asked.study if address(asked.study) else document.file.resolve().parent / asked.study
-        results = _results(one_study(place))
+        place = asked.study if parse_address(asked.study) else document.file.resolve().parent / asked.study
+        results = _results(find_study(place))
         return [check(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
         raise document.locate(error) from None

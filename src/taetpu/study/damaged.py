@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from taetpu.core.errors import UserError
 from taetpu.stats.bound import mislabelled
 from taetpu.stats.intact import damage, refuse
-from taetpu.store.damaged import set_aside
+from taetpu.store.backend import move_to_damaged
 from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -38,18 +38,20 @@ def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
     found = damage(done) + [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost(run, folder)]
     if not retrain:
         refuse(found)
-    moved = [(run.where, _first(problems), set_aside(folder.store, folder.name, run.key)) for run, problems in found]
+    moved = [
+        (run.where, _first(problems), move_to_damaged(folder.store, folder.name, run.key)) for run, problems in found
+    ]
     for run in (run for run in runs if run not in done and run not in [bad for bad, _ in found]):
         problem = _of_record(run)
         if problem:
             key = f"{run.key}/config.json"
-            moved.append((folder.store.where(key), problem, set_aside(folder.store, folder.name, key)))
+            moved.append((folder.store.where(key), problem, move_to_damaged(folder.store, folder.name, key)))
     return moved + [(f"{run.where}/config.json", UNRECORDED, "") for run in _unrecorded(folder, runs)]
 
 
 def _lost(run: RunFolder, folder: StudyFolder) -> bool:
     """Whether a run had ended and its result was removed: it was evaluated, and the state of its pack is deleted."""
-    if not run.evaluated():
+    if not run.has_evaluation():
         return False
     packs = [plan.id for plan in stored_plans(folder) if run.key in (folder.run(*names).key for names in plan.runs)]
     if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):

@@ -22,7 +22,7 @@ import jax
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.runtime import call_prepared
 from taetpu.spec.resolved_study import RunSpec, Study
-from taetpu.store.address import address as bucket_address
+from taetpu.store.gcs_client import parse_address as bucket_address
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import halve, members, unplanned
 from taetpu.study.ray_tasks import (

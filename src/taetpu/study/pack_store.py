@@ -81,11 +81,11 @@ def begun(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
     """Leave a mark while a pack is trained, which outlives a process that is killed in the middle of it."""
     now = oom_kills()
     if now is not None:
-        folder.mark_pack(plan.id, {"boot": now[0], "oom_kills": now[1]})
+        folder.write_pack_mark(plan.id, {"boot": now[0], "oom_kills": now[1]})
     try:
         yield
     finally:
-        folder.unmark_pack(plan.id)
+        folder.delete_pack_mark(plan.id)
 
 
 def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
@@ -94,7 +94,7 @@ def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
     Whom the system killed is not ours to see. But it counts how often it did so, and a mark that is still there says
     that the process did not end by itself.
     """
-    mark, now = folder.pack_mark(plan.id), oom_kills()
+    mark, now = folder.read_pack_mark(plan.id), oom_kills()
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
         return False
-    return not any(folder.run(*names).measured() for names in plan.runs)
+    return not any(folder.run(*names).has_metrics() for names in plan.runs)

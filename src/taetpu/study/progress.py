@@ -19,7 +19,7 @@ from taetpu.core.plugins import explained
 from taetpu.report.names import fitted
 from taetpu.report.usage import used
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.store.metrics import shown_series
+from taetpu.store.metrics import progress_metric
 from taetpu.train.callbacks import Callback
 from taetpu.train.forecast import Forecast, Span
 from taetpu.train.layout import Layout
@@ -137,7 +137,7 @@ class StudyProgress(Callback):
 
     def measured(self, arms: Sequence[str]) -> str:
         """The metric of these arms' last evaluations that shows the primary one."""
-        return shown_series(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
+        return progress_metric(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
 
     def values(self, arm: str, metric: str) -> dict[int, float]:
         """A metric of an arm's last evaluations, by seed."""

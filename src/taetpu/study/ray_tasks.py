@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.backend import open_store
-from taetpu.store.names import Held
+from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, matched
 from taetpu.study.pack_store import plan_new, recorded, stored_plans, unfinished
@@ -110,7 +110,7 @@ def _claimed(folder: StudyFolder, plan: PackPlan) -> Iterator[PackPlan]:
             try:
                 claim.enter_context(folder.claim_pack(plan.id))
                 break
-            except Held:
+            except ClaimHeld:
                 if time.monotonic() > until:
                     raise
                 time.sleep(POLL_SECONDS)

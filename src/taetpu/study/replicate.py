@@ -84,7 +84,7 @@ class Audit:
         for run in reused:
             self.folder.store.delete(self.own(run).key)
         for run in trained:
-            self.own(run).take_over(at(again, run), described(run))
+            self.own(run).copy_from(at(again, run), described(run))
 
 
 def at(folder: StudyFolder, run: RunSpec) -> RunFolder:

@@ -42,11 +42,11 @@ def adopt(study: Study, folder: StudyFolder, roots: Sequence[str] = (), planned:
     for run in missing:
         target, own, other = folder.run(run.arm, run.seed, run.id), here.get(run.id), elsewhere.get(run.id)
         if own is not None:
-            target.take_over(own, described(run))
+            target.copy_from(own, described(run))
         elif other is not None:
             _check_same(run, other)
-            target.take_over(other, described(run), source=other.where)
-    return [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).source()]
+            target.copy_from(other, described(run), source=other.where)
+    return [run for run in study.runs() if folder.run(run.arm, run.seed, run.id).origin()]
 
 
 def studies_at(root: str) -> list[StudyFolder]:
@@ -80,7 +80,7 @@ def _schema(study: StudyFolder) -> Any:
 def _check_same(run: RunSpec, other: RunFolder) -> None:
     """Was this run trained as its identity says, and did it come to what its own metrics say?"""
     remedy = "it was changed afterwards: move it away, or leave --reuse"
-    for problem in other.damage():
+    for problem in other.find_damage():
         raise UserError(problem, file=other.where, remedy=remedy)
     recorded, wanted = read_config(other), described(run)
     changed = [part for part in ("seed", "plugins") if recorded.get(part) != wanted[part]]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import Study
-from taetpu.store.names import Held
+from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans, unfinished
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
@@ -104,7 +104,7 @@ class ShardWorker:
             try:
                 self.claim.enter_context(self.folder.claim())
                 break
-            except Held as other:
+            except ClaimHeld as other:
                 if not reason:
                     reason = other.problem
                     self.callback.on_wait(reason)

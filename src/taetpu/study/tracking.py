@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.trackers.observer import Trackers
+from taetpu.trackers.feed import Trackers
 from taetpu.train.callbacks import Callback, CallbackList
 
 
@@ -24,7 +24,7 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
     try:
         yield CallbackList(callback, Tracking(trackers, folder)) if live else callback
         if not live:
-            trackers.caught_up()
+            trackers.catch_up()
     finally:
         trackers.close()
 
@@ -37,14 +37,14 @@ class Tracking(Callback):
         self.runs: list[RunFolder] = []
 
     def on_train_begin(self, run_steps: int) -> None:
-        self.trackers.caught_up()
+        self.trackers.catch_up()
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
         self.trackers.close()  # runs of a pack that failed, or was halved and is trained from its start
         self.runs = [self.folder.run(run.arm, run.seed, run.id) for run in runs]
 
     def on_save(self, step: int) -> None:
-        self.trackers.flushed(self.runs)
+        self.trackers.forward(self.runs)
 
     def on_pack_end(self, runs: Sequence[RunSpec]) -> None:
-        self.trackers.finished(self.runs)
+        self.trackers.finish(self.runs)

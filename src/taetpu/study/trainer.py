@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.flags import flags
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources, Study
-from taetpu.store.names import Held
+from taetpu.store.names import ClaimHeld
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
@@ -69,7 +69,7 @@ class Alone:
         """Hold the study's claim.
 
         Raises:
-            Held: other processes train packs of the study.
+            ClaimHeld: other processes train packs of the study.
         """
         with self.folder.claim():
             refuse_workers(self.folder)
@@ -117,7 +117,7 @@ def train_packs(
         held: receives the IDs of packs that other processes train, which are skipped.
 
     Raises:
-        Held: another process trains a pack, and `held` is None.
+        ClaimHeld: another process trains a pack, and `held` is None.
     """
     wanted = {run.id: run for run in study.runs()}
     queue = list(queue)
@@ -134,10 +134,10 @@ def train_packs(
                     continue
                 callback.on_pack_begin(number, number + len(queue), runs)
                 error = trainer.train(plan)
-        except Held as other:
+        except ClaimHeld as other:
             if held is None:
                 problem = f"pack {plan.id} is trained by another process: {other.problem}"
-                raise Held(problem, file=other.file, remedy=other.remedy) from None
+                raise ClaimHeld(problem, file=other.file, remedy=other.remedy) from None
             held.add(plan.id)
             continue
         if error is not None and out_of_memory(error) and plan.width > 1:
@@ -157,15 +157,15 @@ def train_packs(
 
 
 def refuse_workers(folder: StudyFolder) -> None:
-    """Raise `Held` where shards of a study are trained by other processes."""
+    """Raise `ClaimHeld` where shards of a study are trained by other processes."""
     for pack in folder.claimed_packs():
         try:
             with folder.claim_pack(pack):
                 pass
-        except Held as other:
+        except ClaimHeld as other:
             problem = f"another process trains pack {pack}: {other.problem}"
             remedy = "Wait for it or stop it; or train beside it with --shard I/N."
-            raise Held(problem, file=other.file, remedy=remedy) from None
+            raise ClaimHeld(problem, file=other.file, remedy=remedy) from None
 
 
 def is_free(folder: StudyFolder, plan: PackPlan) -> bool:
@@ -173,7 +173,7 @@ def is_free(folder: StudyFolder, plan: PackPlan) -> bool:
     try:
         with folder.claim_pack(plan.id):
             return True
-    except Held:
+    except ClaimHeld:
         return False
 
 
@@ -231,7 +231,7 @@ class Packs:
 
     def note_flags(self, plan: PackPlan) -> None:
         """Note what flags a pack is begun with; tell of one that was begun with others."""
-        before, now = self.folder.pack_flags(plan.id), flags()
+        before, now = self.folder.read_pack_flags(plan.id), flags()
         if not self.folder.pack(plan.id).steps():
             self.folder.write_pack_flags(plan.id, now)
         elif before is not None and before != now:

@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.batches import Batch
-from taetpu.data.tokenizers import from_json
+from taetpu.data.tokenizers import load_tokenizer
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, same, told
 
@@ -181,7 +181,7 @@ def stored(tokenizer: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "tokenizer.json")
         file.write_text(tokenizer.to_json())
-        opened = from_json(file.read_text())
+        opened = load_tokenizer(file.read_text())
     if not np.array_equal(opened.encode(TEXT), tokenizer.encode(TEXT)):
         raise Unmet("what is read from tokenizer.json encodes otherwise", at=(tokenizer, "to_json"))
     if opened.decode(tokenizer.encode(TEXT)) != tokenizer.decode(tokenizer.encode(TEXT)):

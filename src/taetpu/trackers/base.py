@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """A run as a tracker knows it.
 
     Attributes:
@@ -61,17 +61,17 @@ class Tracker(Component):
     """Base of all trackers, whose fields are the settings. A library is imported in `open`, not before.
 
     Attributes:
-        at_once: runs that may be open at a time; those beyond are handed over whole when they are done.
+        max_open: runs that may be open at a time; those beyond are handed over whole when they are done.
     """
 
-    at_once: ClassVar[int] = NO_LIMIT
+    max_open: ClassVar[int] = NO_LIMIT
 
-    def open(self, run: Tracked) -> Sink:
+    def open(self, run: TrackedRun) -> Sink:
         """Begin a run. All its rows are given, from the first: what an earlier process left of the run must be
         replaced, or not be written again."""
         raise NotImplementedError
 
 
-def final(result: Mapping[str, Any]) -> dict[str, float]:
+def final_metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """The final metrics of a result by the name under which they are shown; those that are no number left out."""
     return {f"final/{name}": value for name, value in result["metrics"].items() if value is not None}

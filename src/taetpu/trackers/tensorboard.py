@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.registry import register
-from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
+from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 FILE = "events.out.tfevents.taetpu"  # TensorBoard knows event files by `tfevents`
 
@@ -21,7 +21,7 @@ FILE = "events.out.tfevents.taetpu"  # TensorBoard knows event files by `tfevent
 class TensorBoard(Tracker):
     """Event files in the study's folder: `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
 
-    def open(self, run: Tracked) -> Sink:
+    def open(self, run: TrackedRun) -> Sink:
         """What an earlier process wrote of the run is replaced."""
         return Events(run.folder / run.arm / f"{run.seed}-{run.id}", run.settings)
 
@@ -53,7 +53,7 @@ class Events(Sink):
         """Final metrics as scalars beside the settings, which is what TensorBoard's table of runs shows."""
         from tensorboardX.summary import hparams, scalar, text
 
-        values = final(result)
+        values = final_metrics(result)
         shown = {name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in self.settings.items()}
         found = [text("outcome", result["outcome"]), *hparams(shown, values)]
         self._add(self._summaries(self.last, [*found, *(scalar(name, value) for name, value in values.items())]))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taetpu.core.registry import register
-from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
+from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 
 @register("tracker", "trackio")
@@ -22,7 +22,7 @@ class Trackio(Tracker):
     project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
     """Project to log to."""
 
-    def open(self, run: Tracked) -> Sink:
+    def open(self, run: TrackedRun) -> Sink:
         """Rows of the run that are there stay."""
         import trackio.sqlite_storage  # noqa: F401 (a missing library is told at once)
 
@@ -32,7 +32,7 @@ class Trackio(Tracker):
 class Rows(Sink):
     """The rows of a run."""
 
-    def __init__(self, project: str, run: Tracked):
+    def __init__(self, project: str, run: TrackedRun):
         self.project, self.run, self.last = project, run, 0
         self.config: dict[str, Any] | None = {
             **run.settings,
@@ -47,7 +47,7 @@ class Rows(Sink):
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """A row of its own at the last step: trackio has no other place for what came of a run."""
-        self._write({"end": (self.last, {"outcome": result["outcome"], **final(result)})})
+        self._write({"end": (self.last, {"outcome": result["outcome"], **final_metrics(result)})})
 
     def _write(self, rows: Mapping[str, tuple[int, dict[str, Any]]]) -> None:
         from trackio.sqlite_storage import SQLiteStorage

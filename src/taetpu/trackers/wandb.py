@@ -10,7 +10,7 @@ from pydantic import Field
 
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
-from taetpu.trackers.base import Row, Sink, Tracked, Tracker, final
+from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 PATIENCE = 60.0
 """Seconds that training waits for a server, at the beginning of a run and at its end."""
@@ -32,9 +32,9 @@ class WandB(Tracker):
     tags: tuple[str, ...] = ()
     """Tags of every run."""
 
-    at_once: ClassVar[int] = 32  # each takes a tenth of a second to begin, or a second online
+    max_open: ClassVar[int] = 32  # each takes a tenth of a second to begin, or a second online
 
-    def open(self, run: Tracked) -> Sink:
+    def open(self, run: TrackedRun) -> Sink:
         """A run that was begun offline is written anew; one that was begun online goes on after its last step."""
         # Their reports on their own faults go out in any mode, offline too, unless this is set before the import.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -85,7 +85,7 @@ class Run(Sink):
                 self.run.log({**row.values, **text}, step=row.step)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        self.run.summary.update({"outcome": result["outcome"], **final(result)})
+        self.run.summary.update({"outcome": result["outcome"], **final_metrics(result)})
         self.run.finish()
 
     def close(self) -> None:

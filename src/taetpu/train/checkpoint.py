@@ -137,14 +137,14 @@ class Checkpoints:
                 self.pack.delete(step)
             self.manager.save(step, args=ocp.args.StandardSave(dict(arrays)))
             seal_folder(self.folder / str(step), **about)
-        self.pack.keep(step)
+        self.pack.save(step)
 
     def _save_part(self, step: int, arrays: Mapping[str, jax.Array]) -> None:
         part = self.pack.part(step, jax.process_index())
         with self._writing(local_bytes(arrays)):
             write_shards(part / SHARDS, arrays)
             seal_folder(part)
-        self.pack.keep_part(step, jax.process_index())
+        self.pack.save_part(step, jax.process_index())
 
     @contextmanager
     def _writing(self, nbytes: int) -> Iterator[None]:
@@ -186,7 +186,7 @@ class Checkpoints:
         return like, 0
 
     def _discard(self, step: int, reason: Unusable) -> None:
-        moved = self.pack.set_aside(step) if reason.keep else ""
+        moved = self.pack.move_to_damaged(step) if reason.keep else ""
         if not reason.keep:
             self.pack.delete(step)
         if reason.error is not None:

@@ -20,11 +20,11 @@ from taetpu.core.keys import root_key
 from taetpu.core.loading import load
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN, kinds
-from taetpu.data.tokenizers import Tokenizer, from_json
+from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.lm import LM, LMConfig, build, named_constants, named_parameters, with_constants, with_parameters
-from taetpu.store.address import address
 from taetpu.store.backend import open_store
-from taetpu.store.settings import settings
+from taetpu.store.gcs_client import parse_address
+from taetpu.store.settings import flatten_config
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 CONSTANT = "constant:"  # begins the names of stored arrays that are not trained, and may have been drawn from the seed
@@ -50,7 +50,7 @@ class SavedModel:
         about, result = (self._stored(name) for name in ("config.json", "result.json"))
         came = result.get("outcome", "not done")
         run = f"seed {about['seed']}: {came}, {self.folder}" if about else "a model of no run"
-        table_of = settings(about["config"] if about else {"model": to_data(self.config)})
+        table_of = flatten_config(about["config"] if about else {"model": to_data(self.config)})
         metrics = sorted(result.get("metrics", {}).items())
         return "".join(
             [
@@ -114,7 +114,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
         config=config,
         vocab_size=about["vocab_size"],
         seq_len=about["seq_len"],
-        tokenizer=from_json(files[TOKENIZER].decode()) if TOKENIZER in files else None,
+        tokenizer=load_tokenizer(files[TOKENIZER].decode()) if TOKENIZER in files else None,
     )
 
 
@@ -146,12 +146,12 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
     run = open_store(folder)
     stored = {key.removeprefix("model/"): run.read(key) for key in run.list("model")}
     saved = from_files(stored, run.where("model"), lambda: _copies(folder))
-    return replace(saved, folder=folder if address(folder) else Path(folder))
+    return replace(saved, folder=folder if parse_address(folder) else Path(folder))
 
 
 def _copies(run: str | Path) -> list[str]:
     """The copies of plug-ins that the study of a run keeps."""
-    at = address(run)
+    at = parse_address(run)
     names = at.name.split("/")[:-3] if at else []
     study = open_store(f"gs://{at.bucket}/{'/'.join(names)}" if at else Path(run).absolute().parent.parent.parent)
     return [study.where(key) for key in study.list("plugins")]

@@ -185,7 +185,7 @@ class Tracing(Profile):
             "trace": trace.relative_to(self.path).as_posix(),
         }
         self.folder.write_profile(self.pack, self.path.name, self.summary, as_text(self.summary))
-        self.folder.keep_profile(self.pack, self.path.name)
+        self.folder.save_profile(self.pack, self.path.name)
 
 
 def new_folder(folder: StudyFolder, pack: str) -> Path:

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from taetpu.core.distributed import multi_process
 from taetpu.core.flags import flags
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.store.backend import Store, at_once
+from taetpu.store.backend import Store, run_concurrently
 from taetpu.store.runs import RunFolder
 from taetpu.train.count import num_params
 from taetpu.train.evaluator import Evaluator
@@ -72,7 +72,7 @@ class ResultWriter:
     def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
         """Append the points measured from `start` to `end`, and wall times, to each run's metrics."""
         at_end = {name: ([end], [value]) for name, value in times.items()}
-        at_once(self.store, (partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
+        run_concurrently(self.store, (partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
         """Write the sampled texts of a step, by place in the pack."""
@@ -86,7 +86,7 @@ class ResultWriter:
 
     def write_models(self, models: Mapping[int, Files]) -> None:
         """Write the final models."""
-        at_once(self.store, (partial(self.open[place].write_model, files) for place, files in models.items()))
+        run_concurrently(self.store, (partial(self.open[place].write_model, files) for place, files in models.items()))
 
     def read_models(self) -> dict[int, Files]:
         """Read the final models back from the store."""
@@ -102,7 +102,7 @@ class ResultWriter:
             diverged: the step at which each place diverged; below 0 for those that did not.
         """
         finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
-        at_once(self.store, finish)
+        run_concurrently(self.store, finish)
 
     def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
         """Write one run's evaluation, then its result, which alone makes it done."""

@@ -19,7 +19,7 @@ from taetpu.report.usage import used
 from taetpu.stats.analyse import results
 from taetpu.store import metrics
 from taetpu.store.documents import finite
-from taetpu.store.metrics import shown_series
+from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -139,7 +139,7 @@ class Feed:
         """Tell which series shows the primary metric (`shown`), and which is drawn of it (`curve`)."""
         recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
         primary = self.study["primary"]
-        chosen = {"shown": shown_series(primary, recorded), "curve": shown_series(primary, recorded, curve=True)}
+        chosen = {"shown": progress_metric(primary, recorded), "curve": progress_metric(primary, recorded, curve=True)}
         if not chosen.items() <= self.study.items():
             self.study = {**self.study, **chosen}
             self._tell("study", self.study)
@@ -181,15 +181,15 @@ class Feed:
 
 def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read the segments of a run that are new. A run that went on from a checkpoint has lost some."""
-    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.bounds)
+    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     if known.segments - set(keys):
         known.segments &= set(keys)
-        step = max((metrics.bounds(key)[1] for key in known.segments), default=0)
+        step = max((metrics.segment_bounds(key)[1] for key in known.segments), default=0)
         known.cut(step)
         yield "cut", {"step": step}
     new_keys = [key for key in keys if key not in known.segments]
     for key in new_keys:
-        found = metrics.from_segment(run.store.read(key), run.store.where(key))
+        found = metrics.decode_segment(run.store.read(key), run.store.where(key))
         known.segments.add(key)
         new = {name: (s.step.tolist(), finite(s.value.tolist())) for name, s in found.items()}
         for name, (steps, values) in new.items():
@@ -207,7 +207,7 @@ def _use(run: RunFolder, segment: str) -> str:
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""
-    noted = metrics.from_segment(run.store.read(key), run.store.where(key))
+    noted = metrics.decode_segment(run.store.read(key), run.store.where(key))
     return used({name: float(series.value[-1]) for name, series in noted.items()})
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.stats.load import read_result
-from taetpu.store.index import find_studies, studies
+from taetpu.store.index import find_studies, list_studies
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing, settings_of
+from taetpu.store.settings import differing_paths, read_settings
 from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import thinned
 
@@ -30,7 +30,7 @@ class Root:
     def studies(self) -> list[dict[str, Any]]:
         """A row for each study: how far it has come, and what it found."""
         rows = []
-        for entry in studies(self.place):
+        for entry in list_studies(self.place):
             row = {"study": entry.name, "arms": entry.arms, "seeds": entry.seeds, "done": entry.done}
             rows.append({**row, "runs": entry.total, "changed": entry.changed.isoformat(), "problem": entry.problem})
         return rows
@@ -42,13 +42,13 @@ class Root:
         tables, rows, problems = [], [], []
         for run in [run for study in find_studies(self.place) for run in study.runs()]:
             try:
-                table, row = settings_of(run), _about(run.study, run)
+                table, row = read_settings(run), _about(run.study, run)
             except UserError as error:
                 problems.append(str(error))
             else:
                 tables.append(table)
                 rows.append(row)
-        columns = differing(tables)
+        columns = differing_paths(tables)
         for row, table in zip(rows, tables, strict=True):
             row["settings"] = {path: table.get(path) for path in columns}
         return {"columns": columns, "rows": rows, "problems": problems}
@@ -64,7 +64,7 @@ class Root:
         samples = found.samples()
         return {
             **_about(study, found),
-            "settings": settings_of(found),
+            "settings": read_settings(found),
             "samples": {str(step): samples[step] for step in sorted(samples)[-SAMPLES:]},
             "result": found.result(),
             "series": {name: thinned(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())},

@@ -12,9 +12,9 @@ from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.documents import from_json, to_json
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import settings_of
+from taetpu.store.settings import read_settings
 from taetpu.store.study import StudyFolder
-from taetpu.trackers.base import Row, Sink, Tracked, Tracker
+from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker
 
 FOLDER, WRITTEN = "trackers", "tracked"
 """In the study's folder: what trackers write, and which runs they have been given to the end."""
@@ -29,28 +29,28 @@ class Trackers:
 
     def __init__(self, folder: StudyFolder, trackers: Mapping[str, Tracker], off: Callable[[str, str], None]):
         self.folder, self.off = folder, off
-        self.following = {name: Following(folder, name, tracker) for name, tracker in trackers.items()}
+        self.following = {name: TrackerFeed(folder, name, tracker) for name, tracker in trackers.items()}
 
-    def caught_up(self) -> None:
+    def catch_up(self) -> None:
         """Hand over the runs that are done, and that a tracker has not had: it is new, or this process's forerunner
         was killed just before."""
         self._each(lambda one: one.finish(self.folder.runs()))
 
-    def flushed(self, runs: Iterable[RunFolder]) -> None:
+    def forward(self, runs: Iterable[RunFolder]) -> None:
         """Hand over what was stored of these runs."""
         runs = list(runs)
         self._each(lambda one: one.follow(runs))
 
-    def finished(self, runs: Iterable[RunFolder]) -> None:
+    def finish(self, runs: Iterable[RunFolder]) -> None:
         """These runs are done."""
         runs = list(runs)
         self._each(lambda one: one.finish(runs))
 
     def close(self) -> None:
         """Let go of runs that are not done."""
-        self._each(Following.close)
+        self._each(TrackerFeed.close)
 
-    def _each(self, act: "Callable[[Following], None]") -> None:
+    def _each(self, act: "Callable[[TrackerFeed], None]") -> None:
         for name, one in list(self.following.items()):
             try:
                 act(one)
@@ -58,10 +58,10 @@ class Trackers:
                 del self.following[name]
                 with suppress(Exception):
                     one.close()
-                self.off(name, reason(error))
+                self.off(name, format_failure(error))
 
 
-def reason(error: Exception) -> str:
+def format_failure(error: Exception) -> str:
     """Why a tracker failed, in a line."""
     if isinstance(error, ImportError):
         return f"{error.name or error} is not there: pip install 'taetpu[trackers]'"
@@ -71,19 +71,19 @@ def reason(error: Exception) -> str:
 
 
 @dataclass
-class Begun:
+class OpenRun:
     """A run that a tracker has in part: all up to a step."""
 
     sink: Sink
     step: int = 0
 
 
-class Following:
+class TrackerFeed:
     """One tracker of a study, and the runs that it has been given."""
 
     def __init__(self, folder: StudyFolder, name: str, tracker: Tracker):
         self.folder, self.name, self.tracker = folder, name, tracker
-        self.open: dict[str, Begun] = {}
+        self.open: dict[str, OpenRun] = {}
         # Given to another project, say, runs are new there.
         digest = hashlib.sha256(to_json(to_data(tracker))).hexdigest()[:8]
         self.mark = f"{folder.name}/{WRITTEN}/{name}-{digest}"
@@ -92,7 +92,7 @@ class Following:
     def follow(self, runs: Iterable[RunFolder]) -> None:
         """Hand over what is stored of runs by now."""
         for run in runs:
-            room = run.key in self.open or len(self.open) < self.tracker.at_once
+            room = run.key in self.open or len(self.open) < self.tracker.max_open
             if room and self._marked(run) not in self.written():
                 self._hand_over(run)
 
@@ -115,7 +115,7 @@ class Following:
 
     def _keep(self) -> None:
         """Store what the tracker has written, where it does not lie in the store."""
-        self.folder.store.keep(f"{self.folder.name}/{FOLDER}/{self.name}")
+        self.folder.store.save_folder(f"{self.folder.name}/{FOLDER}/{self.name}")
 
     def written(self) -> set[str]:
         """The marks of runs that the tracker has whole."""
@@ -128,21 +128,21 @@ class Following:
 
     def _hand_over(self, run: RunFolder) -> Sink:
         if run.key not in self.open:
-            self.open[run.key] = Begun(self.tracker.open(self._tracked(run)))
+            self.open[run.key] = OpenRun(self.tracker.open(self._tracked(run)))
         begun = self.open[run.key]
         found, begun.step = rows(run, begun.step)
         if found:
             begun.sink.log(found)
         return begun.sink
 
-    def _tracked(self, run: RunFolder) -> Tracked:
+    def _tracked(self, run: RunFolder) -> TrackedRun:
         whole = f"{self._folder_id()} {run.arm} {run.seed} {run.id}"
-        return Tracked(
+        return TrackedRun(
             study=run.study,
             arm=run.arm,
             seed=run.seed,
             id=hashlib.sha256(whole.encode()).hexdigest()[:16],
-            settings=settings_of(run),
+            settings=read_settings(run),
             folder=self.folder.store.folder(self.folder.name) / FOLDER / self.name,
         )
 
@@ -156,14 +156,14 @@ class Following:
 
 def rows(run: RunFolder, after: int) -> tuple[list[Row], int]:
     """What is stored of a run behind a step, a row for each step that has something, and the step that it reaches."""
-    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.bounds)
-    new = [key for key in keys if metrics.bounds(key)[0] >= after]
+    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
+    new = [key for key in keys if metrics.segment_bounds(key)[0] >= after]
     found: dict[int, dict[str, Any]] = {}
-    for name, series in metrics.joined(
-        metrics.from_segment(run.store.read(k), run.store.where(k)) for k in new
+    for name, series in metrics.join_segments(
+        metrics.decode_segment(run.store.read(k), run.store.where(k)) for k in new
     ).items():
         for step, value in zip(series.step.tolist(), series.value.tolist(), strict=True):
             found.setdefault(step, {})[name] = value
-    end = metrics.bounds(new[-1])[1] if new else after
+    end = metrics.segment_bounds(new[-1])[1] if new else after
     texts = {step: text for step, text in run.samples().items() if after < step <= end}
     return [Row(step, found.get(step, {}), texts.get(step)) for step in sorted({*found, *texts})], end

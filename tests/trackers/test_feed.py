@@ -10,7 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.trackers.observer import Trackers
+from taetpu.trackers.feed import Trackers
 
 
 def whole(folder, own):
@@ -62,13 +62,13 @@ def test_a_pack_that_begins_anew_leaves_nothing_of_its_first_time(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5, 10], [1.0, 2.0])})
     run.write_sample(10, "first")
-    trackers.flushed([run])
+    trackers.forward([run])
     assert events(run)["train/loss"] == {5: 1.0, 10: 2.0}
     run.truncate(0)
     trackers.close()
     run.append(0, 20, {"train/loss": ([20], [3.0])})
-    trackers.flushed([run])
-    trackers.flushed([run])
+    trackers.forward([run])
+    trackers.forward([run])
     found = events(run)
     assert (found["train/loss"], "sample" in found, off) == ({20: 3.0}, False, {})
 
@@ -77,7 +77,7 @@ def test_numbers_that_are_none_are_shown_as_they_are(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5, 10], [float("nan"), float("inf")])})
     run.finish({"outcome": "diverged", "metrics": {"train/loss": float("nan"), "lr": 1.0}})
-    trackers.finished([run])
+    trackers.finish([run])
     assert off == {}
     found = events(run)
     assert str(found["train/loss"]) == "{5: nan, 10: inf}"
@@ -89,9 +89,9 @@ def test_a_damaged_store_switches_trackers_off_and_nothing_else(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5], [1.0])})
     Path(run.where, "metrics/0-10.json").write_text("damaged")
-    trackers.flushed([run])
+    trackers.forward([run])
     assert off["tensorboard"].startswith("this segment of metrics is damaged")
-    trackers.flushed([run])
+    trackers.forward([run])
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ SIGN_IN = "gcloud auth application-default login"
 WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
 """The least roles that read and write objects, or read them:
 https://cloud.google.com/storage/docs/access-control/iam-roles."""
-PATIENCE = float(os.environ.get("TAETPU_STORAGE_PATIENCE", "120"))
+RETRY_SECONDS = float(os.environ.get("TAETPU_STORAGE_PATIENCE", "120"))
 """Seconds for which a request that fails with 429, 5xx or a broken connection is repeated."""
-LASTS = 60
+LEASE_SECONDS = 60
 """Seconds after which a study's claim (its object `lock`) that was not renewed is free, by the server's clock."""
 
 
@@ -25,7 +25,7 @@ class BucketError(UserError):
     """A request to Cloud Storage failed."""
 
 
-class Unanswered(BucketError):
+class StorageUnavailable(BucketError):
     """Cloud Storage did not answer well for as long as requests are repeated."""
 
     exit_code = 3
@@ -55,7 +55,7 @@ class Address:
         return self.name.rpartition("/")[2]
 
 
-def address(place: str | PathLike[str]) -> Address | None:
+def parse_address(place: str | PathLike[str]) -> Address | None:
     """The address that a place is, `gs://bucket/folder`; None of a local folder. pathlib makes one slash of two.
 
     Raises:
@@ -64,13 +64,13 @@ def address(place: str | PathLike[str]) -> Address | None:
     text = str(place)
     found = re.fullmatch(r"gs:/{1,2}([^/]*)/*(.*)", text)
     if found:
-        return Address(check_bucket(found[1]), re.sub("/+", "/", found[2]).strip("/"))
+        return Address(check_bucket_name(found[1]), re.sub("/+", "/", found[2]).strip("/"))
     if "://" in text:
         raise UserError(f"studies cannot be kept at {text!r}", remedy="a local folder, or gs://BUCKET/FOLDER")
     return None
 
 
-def check_bucket(name: str) -> str:
+def check_bucket_name(name: str) -> str:
     """A name that a bucket may have, by https://cloud.google.com/storage/docs/buckets#naming.
 
     Raises:
@@ -83,21 +83,21 @@ def check_bucket(name: str) -> str:
     raise UserError(f"{name!r} cannot be the name of a bucket", remedy=remedy)
 
 
-def client() -> Any:
+def storage_client() -> Any:
     """Google's client, with application-default credentials.
 
     Raises:
         UserError: the extra is not installed, or nobody is signed in.
     """
-    storage = imported("google.cloud.storage")
+    storage = import_google("google.cloud.storage")
     try:
         # A bucket belongs to its own project; the client only wants the name of one.
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT") or "none")
-    except imported("google.auth.exceptions").DefaultCredentialsError:
+    except import_google("google.auth.exceptions").DefaultCredentialsError:
         raise UserError("not signed in to Google Cloud", remedy=SIGN_IN) from None
 
 
-def imported(module: str) -> Any:
+def import_google(module: str) -> Any:
     """Import a module of Google's libraries.
 
     Raises:
@@ -111,15 +111,15 @@ def imported(module: str) -> Any:
         raise UserError(f"{error.name} is not installed", remedy="pip install 'taetpu[gcp]'") from None
 
 
-def patience() -> Any:
+def retry_policy() -> Any:
     """How the library repeats requests that fail with 429, 5xx or a broken connection."""
-    retry = imported("google.cloud.storage.retry").DEFAULT_RETRY
-    shortest = min(1.0, PATIENCE / 20)
-    return retry.with_delay(initial=shortest, maximum=10 * shortest, multiplier=2.0).with_timeout(PATIENCE)
+    retry = import_google("google.cloud.storage.retry").DEFAULT_RETRY
+    shortest = min(1.0, RETRY_SECONDS / 20)
+    return retry.with_delay(initial=shortest, maximum=10 * shortest, multiplier=2.0).with_timeout(RETRY_SECONDS)
 
 
 @contextmanager
-def explained(doing: str, place: Address, role: str = WRITER) -> Iterator[None]:
+def translate_errors(doing: str, place: Address, role: str = WRITER) -> Iterator[None]:
     """Turn errors of Google's client into a `BucketError` that names the address.
 
     Args:
@@ -127,7 +127,7 @@ def explained(doing: str, place: Address, role: str = WRITER) -> Iterator[None]:
         role: that allows it.
 
     Raises:
-        Unanswered: no good answer came within `PATIENCE`.
+        StorageUnavailable: no good answer came within `RETRY_SECONDS`.
         BucketError: the bucket does not exist, or the account lacks a role.
     """
     try:
@@ -141,8 +141,8 @@ def explained(doing: str, place: Address, role: str = WRITER) -> Iterator[None]:
 
 
 def _explanation(doing: str, place: Address, role: str, error: Exception) -> BucketError | None:
-    google, auth = imported("google.api_core.exceptions"), imported("google.auth.exceptions")
-    failed, said = f"cannot {doing} {place}", message(error)
+    google, auth = import_google("google.api_core.exceptions"), import_google("google.auth.exceptions")
+    failed, said = f"cannot {doing} {place}", error_message(error)
     if isinstance(error, google.NotFound):
         remedy = f"`taetpu bucket create {place.bucket} --region REGION` makes it, if the name is not misspelt"
         return BucketError(f"{failed}: there is no bucket {place.bucket!r}", remedy=remedy)
@@ -155,7 +155,7 @@ def _explanation(doing: str, place: Address, role: str, error: Exception) -> Buc
     unwell = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
     if isinstance(error, unwell):  # requests' own errors are OSErrors, too
         remedy = "nothing that was stored is lost: see to the connection, then give the same command again"
-        return Unanswered(f"{failed}: Cloud Storage does not answer ({said})", remedy=remedy)
+        return StorageUnavailable(f"{failed}: Cloud Storage does not answer ({said})", remedy=remedy)
     if isinstance(error, google.GoogleAPICallError):
         return BucketError(f"{failed}: {said}", remedy="what it says is Google's own word")
     return None
@@ -166,10 +166,10 @@ def _grant(place: Address, role: str) -> str:
     return f"its owner grants it: `{line}` (to a machine: `serviceAccount:ADDRESS`)"
 
 
-def message(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What a service said in a line, without the request that it was about."""
     if cause := getattr(error, "cause", None):  # of a RetryError
-        return message(cause)
+        return error_message(cause)
     response = getattr(error, "response", None)
     try:
         return " ".join(response.json()["error"]["message"].split())  # pyright: ignore[reportOptionalMemberAccess]

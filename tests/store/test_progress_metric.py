@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.store.metrics import shown_series
+from taetpu.store.metrics import progress_metric
 
 EVERY = {"train/loss", "val/loss", "val/accuracy"}  # at each evaluation
 SAMPLED = {"train/loss", "val_sample/loss", "val_sample/accuracy"}
@@ -23,5 +23,5 @@ ENDED = SAMPLED | EVERY
     ],
 )
 def test_the_series_that_is_shown(primary, recorded, shown, curve) -> None:
-    assert shown_series(primary, recorded) == shown
-    assert shown_series(primary, iter(recorded), curve=True) == curve
+    assert progress_metric(primary, recorded) == shown
+    assert progress_metric(primary, iter(recorded), curve=True) == curve
