@@ -28,17 +28,16 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from taetpu.core.errors import Failed
-    from taetpu.tpu.verifying.runner import as_data
-    from taetpu.tpu.verifying.runner import verify as verified
+    from taetpu.tpu.verifying import runner
 
     columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         bar = bars.add_task("starting", total=None)
-        found = verified(
-            checks or [], lambda name, done, of: bars.update(bar, description=name, completed=done, total=of)
+        found = runner.verify(
+            checks or [], lambda name, done, total: bars.update(bar, description=name, completed=done, total=total)
         )
-    show_json(as_data(found)) if as_json else _show(found)
+    show_json(runner.as_data(found)) if as_json else _show(found)
     if failed := [one for one in found if one.finding.status == "FAILED"]:
         names = ", ".join(one.check.name for one in failed)
         raise Failed(f"{len(failed)} of {len(found)} checks failed: {names}")

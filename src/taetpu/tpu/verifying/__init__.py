@@ -1,1 +1,1 @@
-"""Is this machine sane: checks of its devices, numbers, rates and training, each on its own."""
+"""Checks of a machine: its devices, numerics, rates and a short training run, each independent of the others."""

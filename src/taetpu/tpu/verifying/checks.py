@@ -1,4 +1,4 @@
-"""What a check is, and what comes of one."""
+"""The checks of `taetpu verify`, in the order in which they run."""
 
 import traceback
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ Group = Literal["machine", "jax", "torch"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check came to.
+    """The result of a check.
 
     Attributes:
-        status: `slow` is right, but far from what the device is published to reach.
+        status: `slow` means correct, but far below the device's published rate.
         figure: what was measured, or what is wrong, for people.
         values: the same as plain data, in base units.
-        remedy: what to do about it, where that is more than the check's own remedy.
+        remedy: overrides the check's own remedy.
     """
 
     status: Status
@@ -30,14 +30,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at.
+    """A named check and the function that runs it.
 
     Attributes:
         name: one word; its section in docs/verify.md.
-        about: what is looked at.
-        function: gives the finding, or raises; as `module.function` of this package, imported when it is called.
-        seconds: after so long without an answer it has failed.
-        remedy: the first thing to do where it failed.
+        about: what is checked.
+        function: `module.function` of this package, imported at the call; returns a `Finding` or raises.
+        seconds: time limit; without a result by then, the check fails.
+        remedy: the first thing to do if it fails.
     """
 
     name: str
@@ -48,96 +48,73 @@ class Check:
 
     @property
     def group(self) -> Group:
-        """Where it is made: in the command's own process, or in a child with jax or torch, which has the device and may
-        hang, or be ended by a driver.
-        """
+        """The process it runs in: this one, or a child with jax or torch, which may hang or be killed by a driver."""
         module = self.function.partition(".")[0]
         return "machine" if module == "machine" else "torch" if module == "pytorch" else "jax"
 
-    def make(self) -> Finding:
-        """What comes of it; an exception is a failure like any other."""
+    def run(self) -> Finding:
+        """Run the check; an exception is a failure."""
         module, _, name = self.function.partition(".")
         try:
             return getattr(import_module(f"taetpu.tpu.verifying.{module}"), name)()
         except Exception as error:
-            told = (str(error).strip() or "no message").splitlines()[0]
-            return Finding("FAILED", f"{type(error).__name__}: {told}", {"traceback": traceback.format_exc()})
+            message = (str(error).strip() or "no message").splitlines()[0]
+            return Finding("FAILED", f"{type(error).__name__}: {message}", {"traceback": traceback.format_exc()})
 
 
-START = "devices"
-"""The check that starts jax: where it fails, the others of its process have nothing to look at."""
-
-_ALONE = "see that nothing else uses the device, and run it again; the same twice: take another"
+DEVICES = "devices"
+"""The check that starts jax. If it fails, the other checks of its process are skipped."""
+_SLOW = "Make sure that nothing else uses the device and run it again; if it is slow twice, use another device."
 
 CHECKS = (
-    Check("versions", "what is installed", "machine.versions", seconds=10, remedy="install what the line names"),
-    Check("lock", "libtpu's lock file", "machine.lock", seconds=10, remedy="end the process that holds it"),
+    Check("versions", "installed versions", "machine.versions", 10, "Install the package that the line names."),
+    Check("lock", "libtpu's lock file", "machine.lock", 10, "End the process that holds it."),
     Check(
-        "busy",
-        "who has the accelerators open",
-        "machine.busy",
-        seconds=30,
-        remedy="wait for those processes, end them if they are yours, or take another with taetpu --device N",
+        "busy", "processes on the accelerators", "machine.busy", 30,
+        "Wait for those processes, end them if they are yours, or choose another device with `taetpu --device N`.",
     ),
     Check(
-        START,
-        "what jax finds",
-        "devices.devices",
-        seconds=180,
-        remedy="what versions, lock and busy say comes first; a slice of several machines needs this on all at once",
+        DEVICES, "devices that jax finds", "devices.devices", 180,
+        "Fix what versions, lock and busy report first. On a slice of several hosts, run it on all of them at once.",
     ),
     Check(
-        "matmul",
-        "products against numpy",
-        "numerics.matmul",
-        seconds=120,
-        remedy="run it again; the same twice is a broken chip or driver: take another",
+        "matmul", "matmul against numpy", "numerics.matmul", 120,
+        "Run it again. If it fails twice, the chip or its driver is broken: use another machine.",
     ),
-    Check("flops", "rate of products", "rates.flops", seconds=180, remedy=_ALONE),
-    Check("memory", "bandwidth of memory", "rates.memory", seconds=120, remedy=_ALONE),
+    Check("flops", "matmul throughput", "rates.flops", 180, _SLOW),
+    Check("memory", "memory bandwidth", "rates.memory", 120, _SLOW),
     Check(
-        "collectives",
-        "sums and gathers over devices",
-        "devices.collectives",
-        seconds=180,
-        remedy="use one device (taetpu --device 0), or take another machine",
+        "collectives", "psum and all-gather", "devices.collectives", 180,
+        "Use one device (`taetpu --device 0`) or another machine.",
     ),
     Check(
-        "transfer",
-        "host to device and back",
-        "rates.transfer",
-        seconds=120,
-        remedy="run it again; numbers that change on the way are a fault of the machine: take another",
+        "transfer", "host to device and back", "rates.transfer", 120,
+        "Run it again. Values that change on the way are a hardware fault: use another machine.",
     ),
     Check(
-        "training",
-        "50 steps against stored losses",
-        "training.training",
-        seconds=240,
-        remedy="where matmul is ok, the versions of jax and taetpu are the first suspects: install taetpu's own",
+        "training", "50 steps against stored losses", "training.training", 240,
+        "If matmul is ok, suspect the versions of jax and taetpu: install those of requirements.lock.",
     ),
     Check(
-        "pytorch",
-        "torch_xla or torch_tpu",
-        "pytorch.pytorch",
-        seconds=240,
-        remedy="install the torch that the backend was made for; jax is not concerned",
+        "pytorch", "torch_xla or torch_tpu", "pytorch.pytorch", 240,
+        "Install the torch version that the backend requires. taetpu itself does not use it.",
     ),
-)
+)  # fmt: skip
 
 
-def chosen(names: list[str]) -> list[Check]:
-    """These checks, in their order; all where none is named. `devices` is made before any other that needs it.
+def select_checks(names: list[str]) -> list[Check]:
+    """Return the named checks in order, or all if `names` is empty; `devices` is added where jax is needed.
 
     Raises:
         UserError: there is no such check.
     """
-    known = {check.name: check for check in CHECKS}
+    by_name = {check.name: check for check in CHECKS}
     for name in names:
-        if name not in known:
-            raise UserError(f"there is no check {name!r}", remedy=suggest(name, known))
+        if name not in by_name:
+            raise UserError(f"there is no check {name!r}", remedy=suggest(name, by_name))
     if not names:
         return list(CHECKS)
-    asked = {known[name] for name in names}
-    first = any(check.group == "jax" for check in asked)
-    return [check for check in CHECKS if check in asked or (first and check.name == START)]
+    selected = {by_name[name] for name in names}
+    if any(check.group == "jax" for check in selected):
+        selected.add(by_name[DEVICES])
+    return [check for check in CHECKS if check in selected]

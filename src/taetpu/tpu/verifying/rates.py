@@ -1,4 +1,4 @@
-"""How fast the devices multiply, move memory, and take data from the host; against what is published of them."""
+"""Rates of matmul, memory and host transfer, compared with the published peaks."""
 
 import time
 from collections.abc import Callable
@@ -11,124 +11,135 @@ import numpy as np
 from taetpu.core.chips import Peak, peak
 from taetpu.tpu.verifying.checks import Finding, Status
 
-SHARE = 0.5
-"""A device that reaches less than this share of what is published is called slow."""
-EVEN = 0.8
-"""So is one that is slower than this share of the fastest beside it."""
-LONG = 0.02
-"""Seconds that one product should take, so that starting it does not count."""
-LARGEST = 8192
+MIN_SHARE_OF_PEAK = 0.5
+"""A device below this share of its published peak is slow."""
+MIN_SHARE_OF_FASTEST = 0.8
+"""So is a device below this share of the machine's fastest one."""
+MIN_SECONDS = 0.02
+"""Duration of one matmul that makes its launch overhead negligible."""
+MAX_SIZE = 8192
 MEBI = 2**20
 WINDOW = 0.4
-"""Seconds that one measurement goes on for, once it is compiled."""
+"""Seconds over which a call is repeated, after it has compiled."""
 
 
-def accelerated() -> bool:
+def on_accelerator() -> bool:
+    """Return whether jax's default backend is an accelerator."""
     return jax.default_backend() != "cpu"
 
 
-def shortest(call: Callable[[], Any], window: float = WINDOW) -> float:
-    """Seconds of the fastest of several calls, each waited for; the first one, which compiles, is not counted.
+def fastest_seconds(call: Callable[[], Any], window: float = WINDOW) -> float:
+    """Return the shortest time of repeated calls, without the first, which compiles.
 
-    The fastest, since what disturbs a call only ever makes it longer.
+    The minimum, because disturbances only ever make a call slower.
     """
     jax.block_until_ready(call())
-    best, ends = float("inf"), time.perf_counter() + window
-    while time.perf_counter() < ends or best == float("inf"):
-        began = time.perf_counter()
+    best, end = float("inf"), time.perf_counter() + window
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
         jax.block_until_ready(call())
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.perf_counter() - start)
     return best
 
 
-def rate(value: float, unit: str) -> str:
-    """`12.3 TFLOP/s`: a rate in the largest unit that leaves something before the point."""
+def format_rate(value: float, unit: str) -> str:
+    """Format a rate with three digits and an SI prefix: `12.3 TFLOP/s`."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}/s"
     return f"{value:.3g} {unit}/s"
 
 
-def multiplying(device: Any, dtype: Any, precision: str) -> float:
-    """FLOP/s of square products on one device, of the size from which they take `LONG`."""
-    product = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
-    size, took = 256, 0.0
-    while took < LONG and size < LARGEST:
+def _matmul_rate(device: Any, dtype: Any, precision: str) -> float:
+    """Return the FLOP/s of square matmuls on a device, at the smallest size that takes `MIN_SECONDS`."""
+    matmul = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
+
+    def seconds(window: float) -> float:
+        with jax.default_device(device):
+            a = jax.random.normal(jax.random.key(0), (size, size), dtype)  # zeros and ones would draw less power
+        return fastest_seconds(lambda: matmul(a), window)
+
+    size, best = 256, 0.0
+    while best < MIN_SECONDS and size < MAX_SIZE:
         size *= 2
-        took = product_seconds(product, size, dtype, device, WINDOW / 4)
-    return 2 * size**3 / min(took, product_seconds(product, size, dtype, device, WINDOW))
+        best = seconds(WINDOW / 4)
+    return 2 * size**3 / min(best, seconds(WINDOW))
 
 
-def product_seconds(product: Any, size: int, dtype: Any, device: Any, window: float) -> float:
-    """Seconds that a product of that size takes at least."""
-    with jax.default_device(device):
-        a = jax.random.normal(jax.random.key(0), (size, size), dtype)  # zeros and ones would draw less power
-    return shortest(lambda: product(a), window)
-
-
-def moving(device: Any) -> float:
-    """Bytes/s read and written by one device, adding 1 to an array that no cache holds."""
-    count = (512 if accelerated() else 64) * MEBI // 4
+def _memory_rate(device: Any) -> float:
+    """Return the bytes/s that a device reads and writes when it adds 1 to an array larger than its caches."""
+    count = (512 if on_accelerator() else 64) * MEBI // 4
     array = jax.device_put(jnp.zeros(count, jnp.float32), device)
     add = jax.jit(lambda x: x + 1)
-    return 2 * array.nbytes / shortest(lambda: add(array))
+    return 2 * array.nbytes / fastest_seconds(lambda: add(array))
+
+
+def _timed_devices() -> list[Any]:
+    """Return all local devices, or one CPU: the CPU's devices share its cores."""
+    return jax.local_devices() if on_accelerator() else jax.local_devices()[:1]
 
 
 def flops(known: Peak | None = None) -> Finding:
-    """The rate of bfloat16 products of every device, and of float32 products of the first."""
-    devices = jax.local_devices() if accelerated() else jax.local_devices()[:1]
+    """Measure bfloat16 matmul on every device, and float32 matmul on the first.
+
+    Args:
+        known: published peak; default: that of the device.
+    """
+    devices = _timed_devices()
     known = known or peak(devices[0].device_kind)
-    halves = [multiplying(device, jnp.bfloat16, "default") for device in devices]
-    full = multiplying(devices[0], jnp.float32, "highest")
-    values = {"bfloat16": halves, "float32": full, "peak_bfloat16": known.bf16_flops if known else None}
-    text = f"bf16 {rate(min(halves), 'FLOP')}"
-    status, against = compared(halves, known.bf16_flops if known else None, known)
-    return Finding(status, f"{text}{against}; f32 {rate(full, 'FLOP')}", values)
+    bfloat16 = [_matmul_rate(device, jnp.bfloat16, "default") for device in devices]
+    float32 = _matmul_rate(devices[0], jnp.float32, "highest")
+    best = known.bf16_flops if known else None
+    status, comparison = compare_rates(bfloat16, best, known)
+    figure = f"bf16 {format_rate(min(bfloat16), 'FLOP')}{comparison}; f32 {format_rate(float32, 'FLOP')}"
+    return Finding(status, figure, {"bfloat16": bfloat16, "float32": float32, "peak_bfloat16": best})
 
 
 def memory(known: Peak | None = None) -> Finding:
-    """The bandwidth of every device's own memory."""
-    devices = jax.local_devices() if accelerated() else jax.local_devices()[:1]
+    """Measure the memory bandwidth of every device; see `flops`."""
+    devices = _timed_devices()
     known = known or peak(devices[0].device_kind)
-    found = [moving(device) for device in devices]
-    values = {"bandwidth": found, "peak_bandwidth": known.hbm_bandwidth if known else None}
-    status, against = compared(found, known.hbm_bandwidth if known else None, known)
-    return Finding(status, f"{rate(min(found), 'B')}{against}", values)
+    rates = [_memory_rate(device) for device in devices]
+    best = known.hbm_bandwidth if known else None
+    status, comparison = compare_rates(rates, best, known)
+    figure = f"{format_rate(min(rates), 'B')}{comparison}"
+    return Finding(status, figure, {"bandwidth": rates, "peak_bandwidth": best})
 
 
-def compared(found: list[float], best: float | None, known: Peak | None) -> tuple[Status, str]:
-    """Whether rates are what they should be, and in words, how they stand to what is published."""
+def compare_rates(rates: list[float], best: float | None, known: Peak | None) -> tuple[Status, str]:
+    """Return the status of the devices' rates, and their comparison with the published peak and each other."""
     status: Status = "ok"
+    slowest, fastest = min(rates), max(rates)
     if best is None or known is None:
-        against = " (no published peak to compare with)"
+        comparison = " (no published peak)"
     else:
-        share = min(found) / best
-        against = f", {share:.0%} of {known.name}'s peak"
-        status = "ok" if share >= SHARE else "slow"
-    if min(found) < EVEN * max(found):
-        slowest = found.index(min(found))
-        return "slow", f"{against}; device {slowest} has {min(found) / max(found):.0%} of the fastest's"
-    return status, against
+        comparison = f", {slowest / best:.0%} of {known.name}'s peak"
+        status = "ok" if slowest >= MIN_SHARE_OF_PEAK * best else "slow"
+    if slowest < MIN_SHARE_OF_FASTEST * fastest:
+        share = f"device {rates.index(slowest)} reaches {slowest / fastest:.0%} of the fastest"
+        return "slow", f"{comparison}; {share}"
+    return status, comparison
 
 
 def transfer() -> Finding:
-    """Bytes/s from the host to the first device and back, and whether they come back as they were sent."""
-    if not accelerated():
-        return Finding("skipped", "a CPU's memory is the host's own")
-    return transferred(jax.local_devices()[0], 128 * MEBI)
+    """Copy 128 MiB from the host to the first device and back; compare the values and measure both rates."""
+    if not on_accelerator():
+        return Finding("skipped", "a CPU device uses the host's memory")
+    return transfer_bytes(jax.local_devices()[0], 128 * MEBI)
 
 
-def transferred(device: Any, size: int, back: Callable[[Any], np.ndarray] = np.asarray) -> Finding:
-    """`size` random bytes to a device and, by `back`, to the host again."""
+def transfer_bytes(device: Any, size: int, to_host: Callable[[Any], np.ndarray] = np.asarray) -> Finding:
+    """Copy `size` random bytes to a device and back to the host."""
     sent = np.random.default_rng(0).integers(0, 2**31, size // 4, dtype=np.int32)
-    there = sent.nbytes / shortest(lambda: jax.device_put(sent, device))
-    returned, seconds = sent, float("inf")
+    upload = sent.nbytes / fastest_seconds(lambda: jax.device_put(sent, device))
+    received, seconds = sent, float("inf")
     for _ in range(3):
-        array = jax.block_until_ready(jax.device_put(sent, device) + 0)  # a new one: jax keeps what it was given
-        began = time.perf_counter()
-        returned = back(array)
-        seconds = min(seconds, time.perf_counter() - began)
-    values = {"to_device": there, "from_device": sent.nbytes / seconds}
-    if wrong := int(np.sum(returned != sent)):
-        return Finding("FAILED", f"{wrong} of {sent.size} numbers came back changed", values)
-    return Finding("ok", f"to the device {rate(there, 'B')}, back {rate(sent.nbytes / seconds, 'B')}", values)
+        array = jax.block_until_ready(jax.device_put(sent, device) + 0)  # jax caches the host copy of its inputs
+        start = time.perf_counter()
+        received = to_host(array)
+        seconds = min(seconds, time.perf_counter() - start)
+    download = sent.nbytes / seconds
+    values = {"to_device": upload, "from_device": download}
+    if wrong := int(np.sum(received != sent)):
+        return Finding("FAILED", f"{wrong} of {sent.size} values changed on the way", values)
+    return Finding("ok", f"to the device {format_rate(upload, 'B')}, back {format_rate(download, 'B')}", values)

@@ -1,4 +1,4 @@
-"""All checks of a machine, each on its own: what fails, hangs or takes its process with it leaves the others theirs."""
+"""Run checks in child processes, so that one that hangs, fails or kills its process does not stop the others."""
 
 import json
 import signal
@@ -13,16 +13,17 @@ from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from taetpu.tpu.verifying.checks import START, Check, Finding, chosen
+from taetpu.tpu.verifying.checks import DEVICES, Check, Finding, select_checks
 
 PAGE = "docs/verify.md"
-LAST_WORDS = 2000  # characters of what a process said before it ended
-Told = Callable[[str, int, int], None]
+STDERR_LIMIT = 2000
+"""Characters of a dead child's standard error that are kept."""
+OnStart = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check, what came of it, and the seconds that it took."""
+    """A check, its result, and the seconds it took."""
 
     check: Check
     finding: Finding
@@ -30,79 +31,69 @@ class Outcome:
 
     @property
     def remedy(self) -> str | None:
-        """What to do about it; None where all is well."""
+        """What to do about it; None if nothing is wrong."""
         if self.finding.status not in ("FAILED", "slow"):
             return None
         return self.finding.remedy or self.check.remedy
 
     @property
     def page(self) -> str:
-        """Where it is explained."""
+        """The address of its explanation in the docs."""
         return f"{PAGE}#{self.check.name}"
 
 
-def verify(names: Sequence[str] = (), told: Told = lambda name, done, of: None) -> list[Outcome]:
-    """Make these checks, or all of them.
+def verify(names: Sequence[str] = (), on_start: OnStart = lambda name, done, total: None) -> list[Outcome]:
+    """Run the named checks, or all of them.
 
     Args:
-        told: called with the name of the check that begins, how many are done, and of how many.
+        on_start: called as each check starts, with its name, the number of checks done, and their total.
 
     Raises:
-        UserError: a name is no check's.
+        UserError: there is no such check.
     """
-    checks, outcomes = chosen(list(names)), []
+    checks, outcomes = select_checks(list(names)), []
+    order = [check.name for check in checks]
+
+    def started(name: str) -> None:
+        on_start(name, order.index(name), len(order))
+
     for group, members in groupby(checks, key=lambda check: check.group):
-        begins = Progress(len(checks), len(outcomes), told)
         if group == "machine":
             for check in members:
-                begins(check.name)
-                began = time.monotonic()
-                outcomes.append(Outcome(check, check.make(), time.monotonic() - began))
+                started(check.name)
+                start = time.monotonic()
+                outcomes.append(Outcome(check, check.run(), time.monotonic() - start))
         else:
-            outcomes += in_children(list(members), begins)
+            outcomes += run_in_children(list(members), started)
     return outcomes
 
 
-class Progress:
-    """Counts checks as they begin."""
-
-    def __init__(self, of: int, done: int, told: Told):
-        self.of, self.done, self.told = of, done, told
-
-    def __call__(self, name: str) -> None:
-        self.told(name, self.done, self.of)
-        self.done += 1
-
-
-def in_children(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome]:
-    """Checks in a child process; in a new one from where it hung or was ended. Nothing is tried without devices."""
+def run_in_children(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
+    """Run checks in a child process, continuing in a new one after a hang or crash. Without devices, skip the rest."""
     outcomes: list[Outcome] = []
     while len(outcomes) < len(checks):
-        found = in_child(checks[len(outcomes) :], begins)
-        outcomes += found
-        last = found[-1]
-        if last.check.name == START and last.finding.status == "FAILED":
-            nothing = Finding("skipped", "jax has no device to try")
-            outcomes += [Outcome(check, nothing, 0.0) for check in checks[len(outcomes) :]]
+        outcomes += _run_in_child(checks[len(outcomes) :], on_start)
+        last = outcomes[-1]
+        if last.check.name == DEVICES and last.finding.status == "FAILED":
+            skipped = Finding("skipped", "jax has no device")
+            outcomes += [Outcome(check, skipped, 0.0) for check in checks[len(outcomes) :]]
     return outcomes
 
 
-def in_child(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome]:
-    """The outcomes of one child: of all checks, or up to the one at which it was lost, or jax did not start."""
+def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
+    """Run checks in one child; stop at the check that killed it, or if jax does not start."""
     command = [sys.executable, "-m", "taetpu.tpu.verifying.worker", *(check.name for check in checks)]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
         try:
             assert child.stdout is not None
-            lines = listened(child.stdout)
+            lines = _read_lines(child.stdout)
             for check in checks:
-                began = time.monotonic()
-                finding = answered(lines, check, lambda check=check: begins(check.name))
-                if finding is None:
-                    finding = lost(child, check, errors)
-                outcomes.append(Outcome(check, finding, time.monotonic() - began))
-                if finding.status == "FAILED" and (check.name == START or child.poll() is not None):
+                start = time.monotonic()
+                finding = _await_finding(lines, check, on_start) or _diagnose(child, check, errors)
+                outcomes.append(Outcome(check, finding, time.monotonic() - start))
+                if finding.status == "FAILED" and (check.name == DEVICES or child.poll() is not None):
                     break
         finally:
             child.kill()
@@ -110,52 +101,52 @@ def in_child(checks: list[Check], begins: Callable[[str], None]) -> list[Outcome
     return outcomes
 
 
-def listened(stream: IO[str]) -> SimpleQueue[str | None]:
-    """The lines of a stream as they come, and None at its end. Closes it."""
-    heard: SimpleQueue[str | None] = SimpleQueue()
+def _read_lines(stream: IO[str]) -> SimpleQueue[str | None]:
+    """Return a queue that a thread fills with the lines of a stream, then None. The thread closes the stream."""
+    lines: SimpleQueue[str | None] = SimpleQueue()
 
-    def listen() -> None:
+    def read() -> None:
         with stream:
             for line in stream:
-                heard.put(line)
-        heard.put(None)
+                lines.put(line)
+        lines.put(None)
 
-    threading.Thread(target=listen, daemon=True).start()
-    return heard
+    threading.Thread(target=read, daemon=True).start()
+    return lines
 
 
-def answered(lines: SimpleQueue[str | None], check: Check, begun: Callable[[], None]) -> Finding | None:
-    """What the child says of a check; None when it ends, or says nothing for as long as the check may take."""
+def _await_finding(lines: SimpleQueue[str | None], check: Check, on_start: Callable[[str], None]) -> Finding | None:
+    """Return the child's result of a check; None if the child ends or exceeds the time limit."""
     try:
         while (line := lines.get(timeout=check.seconds)) is not None:
-            said: dict[str, Any] = json.loads(line)
-            if "finding" in said:
-                return Finding(**said["finding"])
-            begun()
+            message: dict[str, Any] = json.loads(line)
+            if "finding" in message:
+                return Finding(**message["finding"])
+            on_start(check.name)
     except Empty:
         pass
     return None
 
 
-def lost(child: subprocess.Popen[str], check: Check, errors: IO[str]) -> Finding:
-    """Why a child gave no answer, with its last words. It is ended."""
+def _diagnose(child: subprocess.Popen[str], check: Check, errors: IO[str]) -> Finding:
+    """Return why a child gave no result, with the end of its standard error. Kills the child."""
     try:
-        ended = child.wait(timeout=1)  # its output closes a moment before it does
+        code = child.wait(timeout=1)  # its output closes a moment before it ends
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-        figure = f"no answer within {check.seconds:g} s"
+        figure = f"no result within {check.seconds:g} s"
     else:
-        how = signal.Signals(-ended).name if ended < 0 else f"exit code {ended}"
-        figure = f"the process was ended by {how}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        figure = f"the process {how}"
     errors.seek(0)
-    words = errors.read().strip()[-LAST_WORDS:]
-    reason = words.splitlines()[-1] if words else ""
-    return Finding("FAILED", f"{figure}: {reason}" if reason else figure, {"stderr": words})
+    text = errors.read().strip()[-STDERR_LIMIT:]
+    reason = text.splitlines()[-1] if text else ""
+    return Finding("FAILED", f"{figure}: {reason}" if reason else figure, {"stderr": text})
 
 
 def as_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Outcomes as plain data, as `taetpu verify --json` has them."""
+    """Return outcomes as plain data, for `taetpu verify --json`."""
     return {
         "checks": [
             {

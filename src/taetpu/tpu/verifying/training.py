@@ -1,6 +1,6 @@
-"""Fifty steps of a tiny model through taetpu's own train step, against losses that are stored with the package.
+"""Fifty train steps of a tiny model, against losses stored with the package.
 
-`python -m taetpu.tpu.verifying.training` trains them on a CPU and prints the file `losses.json` anew.
+`python -m taetpu.tpu.verifying.training` computes the stored losses on a CPU and prints `losses.json`.
 """
 
 import json
@@ -26,18 +26,18 @@ RUN: dict[str, Any] = {
     "train": {"steps": STEPS, "batch_size": 32, "optimizer": {"kind": "adamw", "lr": 3e-3}, "sample": None},
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.01}
-"""The largest difference of a loss that is no fault, by the precision of products. In float32 it is the order of sums
-that differs between processors; in bfloat16 also where a compiler rounds: between the two precisions themselves it is
-under 0.001 in these 50 steps, while the loss falls by 0.7."""
+"""Largest accepted difference of a loss, by matmul precision. Processors differ in the order of float32 sums, and for
+bfloat16 compilers also differ in where they round. The two precisions themselves differ by less than 0.001 over these
+50 steps, in which the loss falls by 0.7."""
 
 
-def stored() -> dict[str, list[float]]:
-    """The losses of each step, by precision, as a CPU computes them."""
+def load_expected() -> dict[str, list[float]]:
+    """Return a CPU's losses of each step, by precision."""
     return json.loads(files("taetpu.tpu.verifying").joinpath("losses.json").read_text())
 
 
-def trained(precision: str) -> np.ndarray:
-    """The training loss of each step, `(STEPS,)`, of one run on the first device."""
+def train(precision: str) -> np.ndarray:
+    """Train one run on the first device and return the loss of each step, `(STEPS,)`."""
     config = load(RunConfig, RUN).resolve()
     with tempfile.TemporaryDirectory() as folder:
         source = config.task.prepare(Path(folder))
@@ -51,13 +51,13 @@ def trained(precision: str) -> np.ndarray:
 
 
 def training() -> Finding:
-    """Train as a study would here, and compare every loss with the stored one."""
+    """Train at the machine's default precision and compare every loss with the stored one."""
     precision = auto_precision()
-    return judged(trained(precision), np.array(stored()[precision]), precision)
+    return compare_losses(train(precision), np.array(load_expected()[precision]), precision)
 
 
-def judged(losses: np.ndarray, expected: np.ndarray, precision: str) -> Finding:
-    """Losses of `(STEPS,)` against those expected; a loss that is no number is wrong."""
+def compare_losses(losses: np.ndarray, expected: np.ndarray, precision: str) -> Finding:
+    """Compare losses with those expected, both `(STEPS,)`; NaN is a failure."""
     difference = np.nan_to_num(np.abs(losses - expected), nan=np.inf)
     worst = int(np.argmax(difference))
     values = {
@@ -69,15 +69,15 @@ def judged(losses: np.ndarray, expected: np.ndarray, precision: str) -> Finding:
         "tolerance": TOLERANCE[precision],
     }
     if difference[worst] > TOLERANCE[precision]:
-        figure = f"step {worst + 1} has loss {losses[worst]:.4f}, not {expected[worst]:.4f} ({precision})"
+        figure = f"step {worst + 1} has loss {losses[worst]:.4f}, expected {expected[worst]:.4f} ({precision})"
         return Finding("FAILED", figure, values)
-    figure = f"loss {losses[0]:.3f} to {losses[-1]:.3f} in {STEPS} steps; off by {difference[worst]:.0e} at most"
+    figure = f"loss {losses[0]:.3f} to {losses[-1]:.3f} in {STEPS} steps, at most {difference[worst]:.0e} off"
     return Finding("ok", f"{figure} ({precision})", values)
 
 
 def main() -> None:
     """Print `losses.json`."""
-    losses = {precision: [round(float(x), 6) for x in trained(precision)] for precision in TOLERANCE}
+    losses = {precision: [round(float(x), 6) for x in train(precision)] for precision in TOLERANCE}
     print(json.dumps(losses, indent=1))
 
 

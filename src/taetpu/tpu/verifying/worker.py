@@ -1,6 +1,6 @@
-"""`python -m taetpu.tpu.verifying.worker CHECK ...`: makes checks one after another, for a parent that may end it.
+"""Run checks in a child process: `python -m taetpu.tpu.verifying.worker CHECK ...`.
 
-Says on stdout, a JSON line each, when a check begins (`{"check"}`) and what came of it (`{"check", "finding"}`).
+Prints a JSON line when a check starts (`{"check"}`) and one with its result (`{"check", "finding"}`).
 """
 
 import json
@@ -11,22 +11,22 @@ from typing import Any
 from taetpu.tpu.verifying.checks import CHECKS
 
 
-def plain(value: Any) -> Any:
-    """Numpy's numbers as Python's."""
+def _to_python(value: Any) -> Any:
+    """Convert a numpy scalar to a Python number."""
     return value.item()
 
 
 def main() -> None:
-    """Make the checks that are named in the arguments."""
+    """Run the checks named in the arguments."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print: keep that out of the answers
     by_name = {check.name: check for check in CHECKS}
     for name in sys.argv[1:]:
         print(json.dumps({"check": name}), file=answers, flush=True)
-        finding = asdict(by_name[name].make())
-        print(json.dumps({"check": name, "finding": finding}, default=plain), file=answers, flush=True)
+        finding = asdict(by_name[name].run())
+        print(json.dumps({"check": name, "finding": finding}, default=_to_python), file=answers, flush=True)
 
 
 if __name__ == "__main__":
