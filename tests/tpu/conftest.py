@@ -1,4 +1,4 @@
-"""Studies asked of the real TPU compiler, which needs no TPU."""
+"""Fixtures that compile studies with the real TPU compiler, which needs no TPU."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -25,18 +25,18 @@ seeds: 2
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
-    """Asks the compiler about a study's file, with a cache of this test alone."""
+def compile_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that compiles a study for slices, with an empty cache."""
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
 
-    def ask(
+    def run(
         *names: str, text: str = STUDY, sets: tuple[str, ...] = (), packing: Packing = AUTO
     ) -> list[dict[str, Any]]:
         file = tmp_path / "small.yaml"
         file.write_text(text)
         study = load_study(file, list(sets))
         plugins = tuple(plugin.file for plugin in study.plugins)
-        wanted = PreflightRequest(study.runs(), study.sources, packing, study.folder, plugins)
-        return preflight(wanted, [resolve(name) for name in names])
+        request = PreflightRequest(study.runs(), study.sources, packing, study.folder, plugins)
+        return preflight(request, [resolve(name) for name in names])
 
-    return ask
+    return run

@@ -1,10 +1,10 @@
-"""The largest buffers have names, read from a compiler's dump."""
+"""Names of the largest buffers, from a compiler's dump."""
 
 from pathlib import Path
 
 import pytest
 
-from taetpu.tpu.buffers import KEPT, called, largest
+from taetpu.tpu.buffers import KEPT, display_path, largest_buffers
 
 TEXT = """\
 HloModule jit_advance
@@ -55,13 +55,17 @@ ENTRY %main (a: f32[8,8]) -> f32[8,8] {
         ("unknown.1", ""),
     ],
 )
-def test_a_temporary_is_called_after_the_function_that_makes_it(tmp_path: Path, operation: str, what: str) -> None:
+def test_a_temporary_is_named_after_the_function_that_computes_it(tmp_path: Path, operation: str, what: str) -> None:
     (tmp_path / "m.after_optimizations.txt").write_text(TEXT)
     report = f"allocation 1: size 256, preallocated-temp:\n value: <7 {operation} @0> (size=256,offset=0): f32[8,8]\n"
     (tmp_path / "m.after_optimizations-buffer-assignment.txt").write_text(report)
-    (found,) = largest(tmp_path)
+    (found,) = largest_buffers(tmp_path)
     assert (found.bytes, found.shape, found.what) == (256, "f32[8,8]", what)
 
 
-def test_an_array_of_the_state_is_called_as_users_do() -> None:
-    assert called("model.stacks.0.block.ffn.up") == called("model.stacks[0].block.ffn.up") == "layers[0].block.ffn.up"
+def test_paths_of_the_state_are_shown_as_users_write_them() -> None:
+    assert (
+        display_path("model.stacks.0.block.ffn.up")
+        == display_path("model.stacks[0].block.ffn.up")
+        == "layers[0].block.ffn.up"
+    )

@@ -1,4 +1,4 @@
-"""Seconds and dollars from what the compiler says, by hand."""
+"""Estimates of time and cost, against numbers computed by hand."""
 
 import pytest
 
@@ -19,27 +19,27 @@ def test_a_step_lies_between_the_roofline_and_the_compilers_cycles() -> None:
     roofline, compiler = 2e12 / chip.bf16_flops, 30e6 / 1.5e9
     assert found["step_seconds"] == pytest.approx((roofline, compiler))
     assert found["seconds"] == pytest.approx((200 * roofline, 200 * compiler))
-    # 12 runs in two packs of 8: a quarter of the places repeats a run, and does not count.
+    # 12 runs in two packs of 8: a quarter is padding and does not count.
     assert found["tokens_per_second"] == pytest.approx((6000 / compiler, 6000 / roofline))
     assert found["utilisation"] == pytest.approx((6e12 / (8 * chip.bf16_flops * compiler), 6e12 / (8 * 2e12)))
-    assert found["hbm"]["available"] == 15.75 * 2**30  # of 16 GiB; libtpu keeps the rest
+    assert found["hbm"]["available"] == 15.75 * 2**30  # of 16 GiB; libtpu reserves the rest
     assert found["missing"] == []
 
 
-def test_memory_traffic_decides_where_products_do_not() -> None:
+def test_memory_traffic_bounds_the_roofline() -> None:
     found = estimate({**FACTS, "bytes": 10**11}, WORK, V5E)
     assert found["roofline_seconds"] == pytest.approx(1e11 / V5E.generation.hbm_bandwidth)
     assert found["intensity"] == 10 < found["balance"]
 
 
 def test_a_device_has_its_share_of_a_chip() -> None:
-    """Of a v3 chip jax sees two devices, each with half of the memory and of the rates."""
+    """jax shows a v3 chip as two devices, each with half of its memory and rates."""
     v3 = resolve("v3-8")
     assert estimate(FACTS, WORK, v3)["hbm"]["available"] < v3.generation.hbm_bytes / 2
     assert estimate(FACTS, WORK, v3)["roofline_seconds"] == pytest.approx(2e12 / (v3.generation.bf16_flops / 2))
 
 
-def test_what_is_not_known_has_no_upper_end_and_says_so() -> None:
+def test_unknown_cycles_leave_no_upper_end() -> None:
     facts = {name: value for name, value in FACTS.items() if name not in ("cycles", "bytes")}
     found = estimate({**facts, "missing": "no text"}, WORK, V5E)
     assert found["step_seconds"] == (pytest.approx(2e12 / V5E.generation.bf16_flops), None)
@@ -49,7 +49,7 @@ def test_what_is_not_known_has_no_upper_end_and_says_so() -> None:
     assert cost["hours"][1] is cost["usd_spot"][1] is None
 
 
-def test_kernels_without_cycles_are_in_the_upper_end_or_there_is_none() -> None:
+def test_splash_kernels_are_estimated_and_others_leave_no_upper_end() -> None:
     splash = {"splash_mha_fwd": 10**13, "splash_mha_dq_no_residuals": 10**13}
     step = 30e6 / 1.5e9 + SPLASH_SHARE * 2e13 / V5E.generation.bf16_flops
     found = estimate({**FACTS, "kernels": 2, "kernel_flops": splash}, WORK, V5E)
@@ -58,17 +58,17 @@ def test_kernels_without_cycles_are_in_the_upper_end_or_there_is_none() -> None:
     for kernels in ({"mine": 10**9, **splash}, {}):
         found = estimate({**FACTS, "kernels": 1, "kernel_flops": kernels}, WORK, V5E)
         assert found["step_seconds"][1] is None
-        assert found["missing"][0].endswith("there is no upper end")
+        assert found["missing"][0].endswith("no upper end")
 
 
-def test_no_more_is_used_than_there_is() -> None:
-    """The model's count has three products for each that may have no gradient, or that a kernel leaves out."""
+def test_utilisation_is_at_most_1() -> None:
+    """The model count includes gradients that the program may not compute."""
     full = {**FACTS, "padded_flops": 10**12, "bytes": 0}
     work = Work(packs=1, steps=1, runs=8, tokens=1000, flops=9e12, width=8, devices=8)
     assert estimate(full, work, V5E)["utilisation"][1] == pytest.approx(1.0)
 
 
-def test_dollars_of_steps_and_of_compiling_are_told_apart() -> None:
+def test_cost_of_steps_excludes_compiling() -> None:
     cost = bill([(3600.0, 7200.0), (0.0, 1800.0)], 1800.0, V5E)
     assert cost["hours"] == [1.0, 2.5]
     assert cost["usd_on_demand"] == pytest.approx([8 * 1.2, 2.5 * 8 * 1.2])

@@ -1,4 +1,4 @@
-"""Costs read from a program's text: loops counted as often as they run, memory as it is tiled."""
+"""Costs from a program's text: loops by their trip counts, memory with padded tiles."""
 
 import math
 
@@ -62,19 +62,19 @@ def program(inner: int | None, outer: int | None) -> str:
 
 
 @pytest.mark.parametrize("rounds", [1, 12, 64])
-def test_a_loop_counts_as_often_as_it_runs(rounds: int) -> None:
-    """The loop over steps has no constant: one round of it is the step, and what comes before it is not."""
+def test_loops_count_by_their_trips(rounds: int) -> None:
+    """The loop over steps has no constant: one iteration is the step; the code before it is not counted."""
     module = parse(program(rounds, None))
     assert module.loops == {"inner": rounds, "outer": None}
     assert module.step == Cost(cycles=rounds * 100 + 30, bytes=rounds * 2 * ARRAY)
 
 
-def test_a_program_without_a_loop_over_steps_counts_whole() -> None:
+def test_a_program_without_a_loop_over_steps_counts_in_full() -> None:
     assert parse(program(3, 2)).step.cycles == 5000 + 2 * (3 * 100 + 30)
 
 
-def test_what_is_fused_counts_once_and_other_memory_spaces_do_not() -> None:
-    """The cycles inside a fusion are in the fusion's own; an array in vector memory (`S(1)`) moves nothing to HBM."""
+def test_fused_operations_count_once_and_vector_memory_not_at_all() -> None:
+    """A fusion's cycles include those inside it; an array in vector memory (`S(1)`) causes no HBM traffic."""
     step = parse(program(1, None)).step
     assert (step.cycles, step.bytes) == (130, 2 * ARRAY)
 
@@ -106,8 +106,8 @@ ENTRY %main (s: f32[12,8,128], i: s32[]) -> f32[12,8,128] {
 """
 
 
-def test_of_a_slice_only_the_slice_moves() -> None:
-    """A layer's part of what holds all layers is read and written, not the whole, twelve times over."""
+def test_slicing_moves_only_the_slice() -> None:
+    """One layer of a stacked array is read and written, not the whole array at every layer."""
     scalar = 4
     assert parse(SLICED).step.bytes == 4 * ARRAY + 2 * scalar
 
@@ -117,25 +117,25 @@ def test_of_a_slice_only_the_slice_moves() -> None:
     [
         (("f32", "8,128", "1,0:T(8,128)"), 4096),
         (("f32", "3,40", "1,0:T(8,128)"), 4096),
-        (("f32", "40,3", "0,1:T(8,128)"), 4096),  # laid out the other way round
+        (("f32", "40,3", "0,1:T(8,128)"), 4096),  # transposed layout
         (("bf16", "2,9,168", "2,1,0:T(8,128)(2,1)"), 2 * 2 * 16 * 256),
         (("f32", "5", "0:T(128)"), 512),
         (("pred", "", ":T(512)"), 1),
         (("s32", "7,7", ""), 196),
     ],
 )
-def test_tiles_are_filled_up(array: tuple[str, str, str], size: int) -> None:
+def test_tiles_are_padded(array: tuple[str, str, str], size: int) -> None:
     assert padded_bytes(*array) == size
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4))
-def test_padding_never_shrinks_and_is_less_than_a_tile_an_axis(sizes: list[int]) -> None:
+def test_padding_is_less_than_a_tile_per_axis(sizes: list[int]) -> None:
     order = ",".join(str(axis) for axis in reversed(range(len(sizes))))
     padded = padded_bytes("f32", ",".join(map(str, sizes)), f"{order}:T(8,128)")
     assert 4 * math.prod(sizes) <= padded < 4 * math.prod(size + 127 if i == 0 else size + 7 if i == 1 else size
                                                           for i, size in enumerate(reversed(sizes)))  + 1  # fmt: skip
 
 
-def test_what_is_no_program_is_refused() -> None:
-    with pytest.raises(ValueError, match="not the text of a program"):
+def test_text_without_an_entry_computation_is_rejected() -> None:
+    with pytest.raises(ValueError, match="no ENTRY"):
         parse("HloModule empty\n")

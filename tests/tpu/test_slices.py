@@ -1,4 +1,4 @@
-"""A pack spread over slices of one host and of many compiles; runs share nothing, so no chip waits for another."""
+"""Packs spread over slices of one host and of many; runs share nothing, so there are no collectives."""
 
 import pytest
 from tests.tpu.conftest import NEEDS_LIBTPU, STUDY
@@ -9,9 +9,9 @@ pytestmark = [pytest.mark.nightly, NEEDS_LIBTPU]
 
 
 @pytest.mark.parametrize("name", ["v2-8", "v3-8", "v4-32", "v5e-16", "v5p-64", "v6e-256"])
-def test_a_run_on_every_device_compiles(asked, name: str) -> None:
+def test_a_run_on_every_device_compiles(compile_study, name: str) -> None:
     tpu = resolve(name)
-    (found,) = asked(name, text=STUDY.replace("seeds: 2", f"seeds: {tpu.devices}"))[0]["programs"]
+    (found,) = compile_study(name, text=STUDY.replace("seeds: 2", f"seeds: {tpu.devices}"))[0]["programs"]
     assert (found["width"], found["devices"]) == (tpu.devices, tpu.devices)
     assert found["hbm"]["needed"] < found["hbm"]["available"]
     assert found["collectives"] == 0

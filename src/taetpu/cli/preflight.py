@@ -276,6 +276,6 @@ def refuse_what_does_not_fit(found: list[dict[str, Any]]) -> None:
 
 
 def _refusals(found: dict[str, Any]) -> list[str]:
-    from taetpu.tpu.preflight import refusals
+    from taetpu.tpu.preflight import describe_failures
 
-    return refusals(found)
+    return describe_failures(found)

@@ -1,4 +1,4 @@
-"""What fills a TPU's memory: the largest buffers of a program, by what they hold, read from the compiler's dump."""
+"""The largest buffers of a compiled TPU program and what they hold, from the compiler's dump."""
 
 import re
 from collections.abc import Iterator
@@ -6,29 +6,30 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-OURS = re.compile(r"/taetpu/(nn|optim|data|train)/(\w+)\.py$")
+OWN_SOURCE = re.compile(r"/taetpu/(nn|optim|data|train)/(\w+)\.py$")
 VALUE = re.compile(r" value: <\d+ ([\w.\-]+)\{?[\d,]*\}? @\d+> \(size=(\d+),offset=(\d+)\): ([a-z0-9]+\[[\d,]*\])")
-MADE = re.compile(
+OPERATION = re.compile(
     r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((?:%([\w.\-]+))?[^\n]*?(?:, calls=%([\w.\-]+)[^\n]*)?$", re.M
 )
-FUSED = re.compile(r"^%([\w.\-]+) \([^\n]*\{\s*\n(.*?)^\}", re.M | re.S)  # a computation and its lines
-NAMED = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = ", re.M)
+COMPUTATION = re.compile(r"^%([\w.\-]+) \([^\n]*\{\s*\n(.*?)^\}", re.M | re.S)
+RESULT = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = ", re.M)
 COPIES = {"copy", "copy-start", "copy-done", "bitcast", "transpose", "reshape", "convert", "get-tuple-element"}
 ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
 
-MOST = 6  # buffers that are told
-KEPT = "kept of every layer for the backward pass"
+LIMIT = 6
+"""Buffers that are reported."""
+KEPT = "activations of all layers, kept for the backward pass"
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Buffers of one size that hold the same kind of thing.
+    """Buffers of one size with the same kind of content.
 
     Attributes:
-        bytes: of one.
+        bytes: size of each.
         shape: `bf16[8,1024,168]`.
-        what: a parameter's path, or the function whose result it is; empty where the compiler does not say.
-        count: how many there are.
+        what: path of the parameter, or function that computes it; empty if unknown.
+        count: number of buffers.
     """
 
     bytes: int
@@ -37,22 +38,22 @@ class Buffer:
     count: int
 
 
-def largest(folder: Path, count: int = MOST) -> list[Buffer]:
-    """The largest buffers of the program whose dump lies in `folder`, the largest first. Without a report, none."""
+def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
+    """Return the largest buffers of a program, largest first; none if its dump in `folder` has no buffer report."""
     report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
     text = next(folder.glob("*after_optimizations.txt"), None)
     if report is None or text is None:
         return []
-    names = _Names(text.read_text())
+    names = _SourceNames(text.read_text())
     groups: dict[tuple[int, str, str], int] = {}
     for size, shape, what in _buffers(report.read_text(), names):
         groups[size, shape, what] = groups.get((size, shape, what), 0) + 1
-    found = [Buffer(size, shape, what, number) for (size, shape, what), number in groups.items()]
-    return sorted(found, key=lambda buffer: -buffer.bytes * buffer.count)[:count]
+    buffers = [Buffer(size, shape, what, number) for (size, shape, what), number in groups.items()]
+    return sorted(buffers, key=lambda buffer: -buffer.bytes * buffer.count)[:count]
 
 
-def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
-    """Size, shape and content of every buffer: arguments, and places of the memory for temporaries."""
+def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str]]:
+    """Yield size, shape and content of every buffer: arguments, and regions of the memory for temporaries."""
     places: dict[tuple[int, int], list[tuple[int, str, str]]] = {}
     like, here = dict[str, str](), None
     for number, line in enumerate(report.splitlines()):
@@ -61,7 +62,7 @@ def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
             here = number if in_hbm and allocation[2] is None else None
             if allocation[2] is not None:
                 what = names.parameter(int(allocation[2]))
-                like.setdefault(allocation[3], f"shaped like {what}: a gradient, a moment or a copy")
+                like.setdefault(allocation[3], f"same shape as {what}: a gradient, moment or copy")
                 yield int(allocation[1]), allocation[3], what
         elif line.startswith("allocation"):
             here = None
@@ -70,25 +71,25 @@ def _buffers(report: str, names: "_Names") -> Iterator[tuple[int, str, str]]:
             place.append((int(value[2]), value[4], value[1]))
     for values in places.values():
         size = max(size for size, *_ in values)
-        same = [
+        full = [
             (shape, names.value(name, shape) or like.get(shape, "")) for held, shape, name in values if held == size
         ]
-        yield size, *next((one for one in same if one[1]), same[0])
+        yield size, *next((one for one in full if one[1]), full[0])
 
 
-def called(path: str) -> str:
-    """What users call an array of a state: `layers[0].block.ffn.up` of a model."""
+def display_path(path: str) -> str:
+    """Return the path of a state's array as users write it: `layers[0].block.ffn.up`."""
     return re.sub(r"\bstacks(?:\.(\d+)|\[(\d+)\])", r"layers[\1\2]", path).removeprefix("model.")
 
 
-def size(shape: str) -> int:
-    """Numbers of an array `bf16[8,128]{1,0}`; 0 of what is none."""
-    found = re.match(r"\w+\[([\d,]*)\]", shape)
-    return prod(int(n) for n in found[1].split(",") if n) if found else 0
+def _num_elements(shape: str) -> int:
+    """Return the number of elements of an array `bf16[8,128]{1,0}`; 0 for a tuple."""
+    match = re.match(r"\w+\[([\d,]*)\]", shape)
+    return prod(int(n) for n in match[1].split(",") if n) if match else 0
 
 
-class _Names:
-    """What the operations of a program's text are called in the source."""
+class _SourceNames:
+    """Source names of the operations in a program's text."""
 
     def __init__(self, text: str):
         tables = {
@@ -103,9 +104,9 @@ class _Names:
             {number: dict(re.findall(r"(\w+)=(\d+)", entry)) for number, entry in tables.get(name, {}).items()}
             for name in ("FileLocations", "StackFrames")
         )
-        # Of an operation: its result, what it is, its first operand, and the computation that it is the fusion of.
-        self.made = {name: rest for name, *rest in MADE.findall(text)}
-        self.fused = {name: NAMED.findall(body) for name, body in FUSED.findall(text)}
+        # By operation: its result, kind, first operand, and the computation of a fusion.
+        self.operations = {name: rest for name, *rest in OPERATION.findall(text)}
+        self.computations = {name: RESULT.findall(body) for name, body in COMPUTATION.findall(text)}
         self.frame_of = dict(re.findall(r"^\s+(?:ROOT )?%([\w.\-]+) = .*?stack_frame_id=(\d+)", text, re.M))
         entry = text[text.index("\nENTRY") :] if "\nENTRY" in text else ""
         self.parameters = {
@@ -114,42 +115,43 @@ class _Names:
         }
 
     def parameter(self, number: int) -> str:
-        """`model.embedding.weight`, for what is called `[0].model.embedding.weight` in the text."""
+        """Return a parameter's path: `model.embedding.weight` for `[0].model.embedding.weight` in the text."""
         name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
-        return called(re.sub(r"^\['(.*)'\]$", r"\1", name))
+        return display_path(re.sub(r"^\['(.*)'\]$", r"\1", name))
 
     def value(self, name: str, shape: str) -> str:
-        """`attention: Attention.attend`, the innermost function of ours that the operation comes from: by its own
-        frame, by those of as large arrays that it fuses, the last first, or of what it copies.
+        """Return taetpu's innermost function behind an operation, such as `attention: Attention.attend`.
+
+        Looks at the operation's own stack frame, then at equally large arrays that it fuses (last first) or copies.
         """
-        if told := self.function(name):
-            return told
-        left, seen, general = [name], set[str](), ""
-        while left:
-            name = left.pop()
+        if function := self.function(name):
+            return function
+        pending, seen, fallback = [name], set[str](), ""
+        while pending:
+            name = pending.pop()
             if name in seen:
                 continue
             seen.add(name)
-            told, (result, kind, operand, calls) = self.function(name), self.made.get(name, ("", "", "", ""))
-            if told and told != KEPT and size(result) == size(shape):
-                return told
-            general = general or (KEPT if told == KEPT else "")
-            left += [operand] if kind in COPIES else self.fused.get(calls, [])
-        return general
+            function, (result, kind, operand, calls) = self.function(name), self.operations.get(name, ("", "", "", ""))
+            if function and function != KEPT and _num_elements(result) == _num_elements(shape):
+                return function
+            fallback = fallback or (KEPT if function == KEPT else "")
+            pending += [operand] if kind in COPIES else self.computations.get(calls, [])
+        return fallback
 
     def function(self, name: str) -> str:
-        """The same by the operation's own frame."""
+        """Return taetpu's innermost function in an operation's own stack frame; "" if there is none."""
         frame = self.frame_of.get(name)
         seen = set()
         while frame and frame not in seen:
             seen.add(frame)
             entry = self.frames.get(frame, {})
             place = self.places.get(entry.get("file_location_id", ""), {})
-            ours = OURS.search(self.files.get(place.get("file_name_id", ""), ""))
-            if ours and ours[2] not in ("common", "matmul"):
-                if ours[2] == "stack":
+            own = OWN_SOURCE.search(self.files.get(place.get("file_name_id", ""), ""))
+            if own and own[2] not in ("common", "matmul"):
+                if own[2] == "stack":
                     return KEPT
                 function = self.functions.get(place.get("function_name_id", ""), "")
-                return f"{ours[2]}: {function.replace('.<locals>', '').replace('.__call__', '')}"
+                return f"{own[2]}: {function.replace('.<locals>', '').replace('.__call__', '')}"
             frame = entry.get("parent_frame_id")
         return ""

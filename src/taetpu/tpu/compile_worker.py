@@ -1,8 +1,8 @@
 """Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
-libtpu holds the compiler, and can be loaded once in a process, before jax meets another device; a program that it
-cannot compile may end the process. So a parent (`tpu.compiler`) asks, a line of JSON for each program, and hears a line
-for each: what the compiler said of it. It ends when its input does.
+libtpu contains the compiler. It can be loaded once per process, before jax uses another device, and a program that it
+cannot compile may kill the process. So `tpu.compiler` runs this module in a child: it reads requests and prints
+answers, a JSON line each, and ends with its input.
 """
 
 import json
@@ -38,108 +38,116 @@ from taetpu.train.pack import Program
 
 Json = dict[str, Any]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-TOO_MUCH = (
+OUT_OF_MEMORY = (
     r"total memory required for HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)",
     r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm",
 )
 
 
-@cache
-def devices(name: str) -> list[Any]:
-    """The devices of a slice, as the compiler describes them."""
-    tpu = resolve(name)
-    described = topologies.get_topology_desc(
-        platform="tpu", topology_name=tpu.topology_name, **tpu.topology_options
-    ).devices
-    return list(described)
+def compile_request(request: Json) -> Json:
+    """Compile a request's program and return what the compiler reports.
 
+    Args:
+        request: `tpu.compiler.CompileRequest` as data.
 
-@cache
-def source_of(task: str, folder: str) -> Source:
-    """A prepared task, by its config as JSON."""
-    return load(ResolvedConfig, json.loads(task)).task.prepare(Path(folder))
-
-
-def built(request: Json) -> tuple[Program, Any]:
-    """A request's program, and the shapes that a train step of it takes."""
-    load_plugins([Path(file) for file in request["plugins"]])
-    config = load(ResolvedConfig, request["config"])
-    source = source_of(json.dumps(request["config"]), request["folder"])
-    structure, numbers = split(config, frozenset(request["live"]))
-    program = Program(
-        structure, source, Layout(**request["layout"]), steps=config.train.total_steps(source.num_windows),
-        precision=request["precision"], execution=Execution(**request["execution"]), on=devices(request["tpu"]),
-    )  # fmt: skip
-    return program, program.shapes(numbers).advance
-
-
-def compiled(request: Json) -> Json:
-    """What the compiler says of a request (see `tpu.compiler.CompileRequest`)."""
-    began = time.process_time()  # of all threads: how busy this machine is does not matter
-    program, shapes = built(request)
+    Returns:
+        `program` (hash), `flops`, `padded_flops`, `kernel_flops` by kernel, `endless` loops, `scans` (loop lengths),
+        `recompiles` (reasons), `compile_seconds`; then `memory` and the costs (see `read_costs`), or an `error`, with
+        `too_large` where the program exceeds the device's memory.
+    """
+    start = time.process_time()  # of all threads: independent of other load on this machine
+    program, shapes = build(request)
     step: Any = program.advance
-    if too_much := state_too_large(shapes[0], resolve(request["tpu"])):
-        return {"error": "its state alone does not fit", "too_large": too_much, "compile_seconds": 0.0}
+    if too_large := check_state_fits(shapes[0], resolve(request["tpu"])):
+        return {"error": "the state exceeds the device's memory", "too_large": too_large, "compile_seconds": 0.0}
     traced = step.trace(*shapes)
     lowered = traced.lower()
-    parts = program.mesh.size if program.partitioned else 1  # what XLA divides is traced whole
+    parts = program.mesh.size if program.partitioned else 1  # XLA partitions what is traced as a whole
     facts: Json = {
-        "program": text_hash(lowered),
+        "program": hash_program(lowered),
         "flops": products(traced.jaxpr) // parts,
-        "padded_flops": sum(map(padded, sides(traced.jaxpr))) // parts,
-        "kernel_flops": {name: sum(map(filled, of)) // parts for name, of in kernels(traced.jaxpr).items()},
-        "endless": max(0, endless(traced.jaxpr) - 1),  # without the loop over steps, whose number is an input
-        "scans": sorted(rounds(traced.jaxpr.jaxpr)),
-        "recompiles": [*changing(step, shapes), *(rebuilt(request, lowered) if request["plugins"] else [])],
+        "padded_flops": sum(map(padded_flops, sides(traced.jaxpr))) // parts,
+        "kernel_flops": {name: sum(map(kernel_flops, of)) // parts for name, of in kernels(traced.jaxpr).items()},
+        "endless": max(0, endless(traced.jaxpr) - 1),  # without the loop over steps, whose length is an input
+        "scans": sorted(scan_lengths(traced.jaxpr.jaxpr)),
+        "recompiles": [*changed_types(step, shapes), *(check_rebuild(request, lowered) if request["plugins"] else [])],
     }
     with tempfile.TemporaryDirectory() as dump:
         options = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
         try:
-            ready = lowered.compile(compiler_options=options)
+            executable = lowered.compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
-            facts |= {"error": first_line(error), **too_large(str(error), Path(dump))}
+            facts |= {"error": first_line(error), **parse_out_of_memory(str(error), Path(dump))}
         else:
-            facts |= {"memory": memory(ready, Path(dump)), **costs(Path(dump))}
-    return {**facts, "compile_seconds": round(time.process_time() - began, 2)}
+            facts |= {"memory": read_memory(executable, Path(dump)), **read_costs(Path(dump))}
+    return {**facts, "compile_seconds": round(time.process_time() - start, 2)}
 
 
-def text_hash(lowered: Any) -> str:
+def build(request: Json) -> tuple[Program, Any]:
+    """Return a request's program and the shapes of its train step's arguments."""
+    load_plugins([Path(file) for file in request["plugins"]])
+    config = load(ResolvedConfig, request["config"])
+    source = _prepare_task(json.dumps(request["config"]), request["folder"])
+    structure, numbers = split(config, frozenset(request["live"]))
+    program = Program(
+        structure, source, Layout(**request["layout"]), steps=config.train.total_steps(source.num_windows),
+        precision=request["precision"], execution=Execution(**request["execution"]), on=_devices(request["tpu"]),
+    )  # fmt: skip
+    return program, program.shapes(numbers).advance
+
+
+@cache
+def _devices(name: str) -> list[Any]:
+    """Return the compiler's descriptions of a slice's devices."""
+    tpu = resolve(name)
+    topology = topologies.get_topology_desc(platform="tpu", topology_name=tpu.topology_name, **tpu.topology_options)
+    return list(topology.devices)
+
+
+@cache
+def _prepare_task(config: str, folder: str) -> Source:
+    return load(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
+
+
+def hash_program(lowered: Any) -> str:
+    """Return the SHA-256 of a lowered program's text."""
     return sha256(lowered.as_text().encode()).hexdigest()
 
 
-def rounds(jaxpr: Any) -> set[int]:
-    """The lengths of all loops that a jaxpr has."""
-    found = {eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"}
-    return found.union(*(rounds(part) for eqn in jaxpr.eqns for part in inner(eqn.params)))
+def scan_lengths(jaxpr: Any) -> set[int]:
+    """Return the lengths of all scans in a jaxpr."""
+    lengths = {eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"}
+    return lengths.union(*(scan_lengths(part) for eqn in jaxpr.eqns for part in inner(eqn.params)))
 
 
-def padded(one: Sides) -> int:
-    """Operations of a product with its sides filled up to what a matrix unit of 128 takes in at once: columns and
-    summed length to 128, rows to 8, whichever side the compiler takes for which. Where a side is 1, as in a convolution
-    of each channel alone, the vector unit may compute it, which fills nothing up.
+def padded_flops(one: Sides) -> int:
+    """Return the operations of a matmul with its sides padded to the matrix unit.
+
+    Columns and depth are padded to 128 and rows to 8, or rows and columns the other way round. A matmul with a side of
+    1, such as a depthwise convolution, is not padded: the vector unit may compute it.
     """
     if min(one.rows, one.columns, one.depth) <= 1:
         return one.operations
-    edges = min(
-        up(one.rows, 8) * up(one.columns, LANES),
-        up(one.rows, LANES) * up(one.columns, 8),
+    area = min(
+        _round_up(one.rows, 8) * _round_up(one.columns, LANES),
+        _round_up(one.rows, LANES) * _round_up(one.columns, 8),
     )
-    return 2 * one.times * one.many * edges * up(one.depth, LANES)
+    return 2 * one.times * one.many * area * _round_up(one.depth, LANES)
 
 
-def filled(one: Sides) -> int:
-    """The same with every side filled up to 128, as kernels work on blocks."""
-    return 2 * one.times * one.many * up(one.rows, LANES) * up(one.columns, LANES) * up(one.depth, LANES)
+def kernel_flops(one: Sides) -> int:
+    """Return the operations of a kernel's matmul with every side padded to 128, as kernels work on blocks."""
+    return 2 * one.times * one.many * prod(_round_up(side, LANES) for side in (one.rows, one.columns, one.depth))
 
 
-def up(size: int, edge: int) -> int:
-    return -(-size // edge) * edge
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
-def changing(step: Any, shapes: Any) -> list[str]:
-    """Arrays of the state that a dispatch gives back as another type than it takes: the next one is compiled anew."""
-    given, _ = jax.eval_shape(step, *shapes)
-    before, after = map(jax.tree_util.tree_leaves_with_path, (shapes[0], given))
+def changed_types(step: Any, shapes: Any) -> list[str]:
+    """Return the state's arrays whose type a dispatch changes, which makes the next dispatch recompile."""
+    new_state, _ = jax.eval_shape(step, *shapes)
+    before, after = map(jax.tree_util.tree_leaves_with_path, (shapes[0], new_state))
     return [
         f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {old.dtype} {old.shape} before a step and "
         f"{new.dtype} {new.shape} after it"
@@ -148,87 +156,88 @@ def changing(step: Any, shapes: Any) -> list[str]:
     ]
 
 
-def rebuilt(request: Json, first: Any) -> list[str]:
-    """Is the program another one when it is built again, as plug-ins may make it?"""
-    program, shapes = built(request)
+def check_rebuild(request: Json, first: Any) -> list[str]:
+    """Build the program again and report if it differs, as a plug-in may cause."""
+    program, shapes = build(request)
     step: Any = program.advance
-    if text_hash(step.lower(*shapes)) == text_hash(first):
+    if hash_program(step.lower(*shapes)) == hash_program(first):
         return []
-    return ["the program is another one each time it is built: a plug-in draws from time, chance or a counter"]
+    return ["the program differs each time it is built: a plug-in depends on time, randomness or a counter"]
 
 
-def memory(ready: Any, dump: Path) -> Json:
-    """Bytes of a device's memory that the program needs, and its largest buffers."""
-    said = ready.memory_analysis()
+def read_memory(executable: Any, dump: Path) -> Json:
+    """Return the bytes of device memory that a program needs, and its largest buffers."""
+    analysis = executable.memory_analysis()
     parts = {
-        "arguments": said.argument_size_in_bytes,
-        "results": said.output_size_in_bytes - said.alias_size_in_bytes,
-        "temporaries": said.temp_size_in_bytes,
-        "code": said.generated_code_size_in_bytes,
+        "arguments": analysis.argument_size_in_bytes,
+        "results": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        "temporaries": analysis.temp_size_in_bytes,
+        "code": analysis.generated_code_size_in_bytes,
     }
-    return {"needed": sum(parts.values()), **parts, "largest": [asdict(one) for one in buffers.largest(dump)]}
+    return {"needed": sum(parts.values()), **parts, "largest": _largest(dump)}
 
 
-def costs(dump: Path) -> Json:
-    """What a step costs by the compiler's own text; without what could not be read, and then why."""
+def _largest(dump: Path) -> list[Json]:
+    return [asdict(one) for one in buffers.largest_buffers(dump)]
+
+
+def read_costs(dump: Path) -> Json:
+    """Return a step's cycles, memory traffic and loops from the compiler's dump; without one, `missing` says why."""
     file = next(dump.glob("*after_codegen.txt"), None)
     if file is None:
-        return {"missing": "the compiler wrote no text of its program: no cycles, no memory traffic"}
+        return {"missing": "the compiler wrote no program text: cycles and memory traffic are unknown"}
     module = hlo.parse(file.read_text())
-    step = module.step
-    given = sum(plain for _, plain, _ in hlo.waste(module, module.step_loop or module.entry))
-    padded = sum(size for *_, size in hlo.waste(module, module.step_loop or module.entry))
+    plain, padded = hlo.tile_bytes(module, module.step_loop or module.entry)
     return {
-        "cycles": step.cycles,
-        "bytes": step.bytes,
+        "cycles": module.step.cycles,
+        "bytes": module.step.bytes,
         "collectives": module.collectives,
         "kernels": module.kernels,
         "loops": sorted(trips for trips in module.loops.values() if trips is not None),
-        "filled": round(given / padded, 4) if padded else 1.0,
+        "filled": round(plain / padded, 4) if padded else 1.0,
     }
 
 
-def state_too_large(state: Any, tpu: Slice) -> Json | None:
-    """Of a state that alone is more than a device has, as `too_large` says it, and what is the most of it.
+def check_state_fits(state: Any, tpu: Slice) -> Json | None:
+    """Return `too_large` for a state that alone exceeds a device's memory, else None.
 
     Args:
-        state: as shapes, each with its place.
+        state: shapes with shardings.
     """
     available, arrays = int(tpu.generation.program_gib * 2**30), leaves_by_path(state)
-    parts = {path: array.sharding.shard_shape(array.shape) for path, array in arrays.items()}
-    held = {path: prod(part) * arrays[path].dtype.itemsize for path, part in parts.items()}
-    if sum(held.values()) <= available:
+    shards = {path: array.sharding.shard_shape(array.shape) for path, array in arrays.items()}
+    sizes = {path: prod(shard) * arrays[path].dtype.itemsize for path, shard in shards.items()}
+    if sum(sizes.values()) <= available:
         return None
-    most = sorted(held, key=lambda path: -held[path])[: buffers.MOST]
     largest = [
-        buffers.Buffer(held[path], f"{arrays[path].dtype}{list(parts[path])}", buffers.called(path), 1) for path in most
+        asdict(buffers.Buffer(sizes[path], f"{arrays[path].dtype}{list(shards[path])}", buffers.display_path(path), 1))
+        for path in sorted(sizes, key=lambda path: -sizes[path])[: buffers.LIMIT]
     ]
-    return {
-        "needed": sum(held.values()), "available": available, "state": True, "largest": [asdict(one) for one in largest]
-    }  # fmt: skip
+    return {"needed": sum(sizes.values()), "available": available, "state": True, "largest": largest}
 
 
-def too_large(message: str, dump: Path) -> Json:
-    """Of a program that does not fit into HBM: what it needs, what there is, what takes most."""
-    found = next(filter(None, (re.search(pattern, message) for pattern in TOO_MUCH)), None)
-    if found is None:  # another kind of memory, such as a kernel's vector memory: packing cannot mend that
+def parse_out_of_memory(message: str, dump: Path) -> Json:
+    """Return `too_large` from the error of a program that exceeds HBM: bytes needed and available, largest buffers."""
+    match = next(filter(None, (re.search(pattern, message) for pattern in OUT_OF_MEMORY)), None)
+    if match is None:  # another memory, such as a kernel's vector memory, which narrower packs do not relieve
         return {}
-    needed, unit, there, of = found.groups()
-    sizes = {"needed": int(float(needed) * UNITS[unit]), "available": int(float(there) * UNITS[of])}
-    return {"too_large": {**sizes, "largest": [asdict(one) for one in buffers.largest(dump)]}}
+    needed, unit, available, available_unit = match.groups()
+    sizes = {"needed": float(needed) * UNITS[unit], "available": float(available) * UNITS[available_unit]}
+    return {"too_large": {**{name: int(size) for name, size in sizes.items()}, "largest": _largest(dump)}}
 
 
 def first_line(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def main() -> None:
-    """Answer the parent, a line for each that it says; `{"error", "trace"}` for what could not be tried at all."""
+    """Answer the parent's requests; a failure before compilation is `{"error", "trace"}`."""
     warnings.simplefilter("ignore")  # the parent has shown them
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a plug-in prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # plug-ins may print: keep that out of the answers
     for request in requests():
         try:
-            answer = compiled(request)
+            answer = compile_request(request)
         except Exception as error:
             answer = {"error": first_line(error), "trace": traceback.format_exc(limit=-4)}
         print(json.dumps(answer), file=answers, flush=True)

@@ -1,9 +1,9 @@
-"""Asking the TPU compiler: child processes that hold it, and what it has said before, kept in the cache folder."""
+"""The TPU compiler in child processes, with its answers cached on disk."""
 
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,20 +30,20 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.layout import Layout
 
 Facts = Mapping[str, Any]
-"""What the compiler said of a program; see `tpu.compile_worker.compiled`."""
-MOST_CHILDREN = 2
-"""A compile keeps about a core busy, and some hold gigabytes."""
+"""What the compiler reports on a program; see `tpu.compile_worker.compile_request`."""
+MAX_CHILDREN = 2
+"""A compilation uses about one core, and some need gigabytes of memory."""
 
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A pack's program, to be compiled for a slice.
+    """A pack's program and the slice to compile it for.
 
     Attributes:
-        config: one run's, which stands for all of the pack.
-        live, precision, execution: see `train.plan.PackPlan`.
-        folder: where the task's paths start.
-        plugins: the plug-ins of the study.
+        config: that of any run of the pack.
+        live: paths of the numbers that are inputs of the program; see `core.static_dynamic`.
+        folder: base of the task's relative paths.
+        plugins: files of the study's plug-ins.
     """
 
     config: ResolvedConfig
@@ -57,7 +57,7 @@ class CompileRequest:
     plugins: tuple[Path, ...]
 
     def data(self) -> dict[str, Any]:
-        """All that another process needs to compile it."""
+        """Return the request as plain data, for another process."""
         return {
             "config": to_data(self.config),
             "live": sorted(self.live),
@@ -71,9 +71,9 @@ class CompileRequest:
 
     @cached_property
     def key(self) -> str:
-        """Equal for requests that the compiler answers alike: the program's structure, the slice, and all versions."""
+        """Hash of everything the answer depends on: program structure, slice, flags, source code and versions."""
         arrays = {name: [list(array.shape), str(array.dtype)] for name, array in self.source.arrays.items()}
-        about = {
+        inputs = {
             "structure": to_data(split(self.config, self.live)[0]),
             "precision": self.precision,
             "execution": asdict(self.execution),
@@ -82,40 +82,40 @@ class CompileRequest:
             "task": [self.source.vocab_size, self.source.seq_len, arrays],
             "flags": for_tpus(),
             "plugins": plugin_sources(self.config),
-            "versions": [version("jax"), version("jaxlib"), _libtpu()],
-            "taetpu": _own_source(),
+            "versions": [version("jax"), version("jaxlib"), _libtpu_version()],
+            "taetpu": _source_hash(),
         }
-        return sha256(canonical(json.loads(json.dumps(about))).encode()).hexdigest()[:24]
+        return sha256(canonical(json.loads(json.dumps(inputs))).encode()).hexdigest()[:24]
 
 
-def _libtpu() -> str:
-    """The compiler's version.
+def _libtpu_version() -> str:
+    """Return the compiler's version.
 
     Raises:
-        UserError: it is not installed.
+        UserError: the compiler is not installed.
     """
     try:
         return version("libtpu")
     except PackageNotFoundError:
-        remedy = "pip install 'taetpu[preflight]', which brings libtpu (Linux on x86-64)"
-        raise UserError("the TPU compiler is not installed", remedy=remedy) from None
+        remedy = "Install libtpu with `pip install 'taetpu[preflight]'` (Linux on x86-64)."
+        raise UserError("the TPU compiler (libtpu) is not installed", remedy=remedy) from None
 
 
 @cache
-def _own_source() -> str:
-    """sha256 of the code that programs are made by."""
-    found = sha256()
+def _source_hash() -> str:
+    """Return the SHA-256 of the packages that determine a program."""
+    digest = sha256()
     for package in ("core", "nn", "optim", "data", "spec", "train", "tpu"):
         folder = Path(str(files("taetpu").joinpath(package)))
         for file in sorted(folder.glob("*.py")):
-            found.update(file.name.encode() + file.read_bytes())
-    return found.hexdigest()
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def environment(tpu: Slice) -> dict[str, str]:
-    """What a process needs so that libtpu compiles on a machine without a TPU, and says nothing of that.
+    """Return environment variables with which libtpu compiles, silently, on a machine without a TPU.
 
-    The flags for XLA and libtpu are those of training, as far as they concern TPUs.
+    XLA and libtpu get the flags that training on a TPU would use.
     """
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {
@@ -133,17 +133,17 @@ def environment(tpu: Slice) -> dict[str, str]:
 
 
 class Compiler:
-    """Answers requests, from what is known or by compiling. A context manager: its processes end with it.
+    """Answers requests from its cache or by compiling, in child processes that end with this context manager.
 
     Args:
-        told: called with how many requests are answered, and of how many.
+        on_progress: called with the number of answered requests and their total.
     """
 
-    def __init__(self, told: Callable[[int, int], None] = lambda done, of: None):
-        self.told, self.done, self.of = told, 0, 0
+    def __init__(self, on_progress: Callable[[int, int], None] = lambda done, total: None):
+        self.on_progress, self.done, self.total = on_progress, 0, 0
         self.lock = threading.Lock()
         self.children: dict[tuple[int, str], Child] = {}
-        self.pool = ThreadPoolExecutor(min(MOST_CHILDREN, cores()))
+        self.pool = ThreadPoolExecutor(min(MAX_CHILDREN, cores()))
 
     def __enter__(self) -> "Compiler":
         return self
@@ -154,72 +154,67 @@ class Compiler:
             child.close()
 
     def compile_all(self, requests: Sequence[CompileRequest]) -> list[Facts]:
-        """What the compiler says of each. A program that it fails on has an `error`, and `too_large` where memory does
-        not suffice.
+        """Return the facts of each request's program.
+
+        A program that does not compile has an `error`, and `too_large` if it exceeds the device's memory.
         """
-        self.of += len(requests)
-        once = {request.key: request for request in requests}
-        known = {key: kept for key in once if (kept := _recall(key)) is not None}
-        self._count(sum(request.key in known for request in requests))
-        asked = {key: self.pool.submit(self._ask, request) for key, request in once.items() if key not in known}
-        for key, answer in asked.items():
-            known[key] = answer.result()
+        self.total += len(requests)
+        unique = {request.key: request for request in requests}
+        facts = {key: cached for key in unique if (cached := _read_cache(key)) is not None}
+        self._count(sum(request.key in facts for request in requests))
+        pending = {key: self.pool.submit(self._ask, request) for key, request in unique.items() if key not in facts}
+        for key, answer in pending.items():
+            facts[key] = answer.result()
             self._count(sum(request.key == key for request in requests))
-        return [known[request.key] for request in requests]
+        return [facts[request.key] for request in requests]
 
     def compile(self, request: CompileRequest) -> Facts:
+        """Return the facts of one request's program; see `compile_all`."""
         return self.compile_all([request])[0]
 
     def _count(self, number: int) -> None:
         self.done += number
-        self.told(self.done, self.of)
+        self.on_progress(self.done, self.total)
 
     def _ask(self, request: CompileRequest) -> Facts:
-        who = threading.get_ident(), request.tpu.generation.name
+        owner = threading.get_ident(), request.tpu.generation.name
         try:
-            if who not in self.children:
-                self._retire(who[0])
-                self.children[who] = Child(child_command("taetpu.tpu.compile_worker"), environ=environment(request.tpu))
-            answer = self.children[who].ask(request.data())
-        except (ChildFailed, MemoryError) as error:  # the compiler took its process with it, or was killed
-            if child := self.children.pop(who, None):
+            if owner not in self.children:
+                self._close_child(owner[0])
+                self.children[owner] = Child(
+                    child_command("taetpu.tpu.compile_worker"), environ=environment(request.tpu)
+                )
+            answer = self.children[owner].ask(request.data())
+        except (ChildFailed, MemoryError) as error:  # the compiler crashed or was killed
+            if child := self.children.pop(owner, None):
                 child.close()
-            return {"error": _ended(str(error))}
+            return {"error": describe_crash(str(error))}
         if "trace" not in answer:
-            _keep(request.key, answer)
+            _write_cache(request.key, answer)
         return answer
 
-    def _retire(self, thread: int) -> None:
-        """End the child that this thread has for another generation: each holds a compiler."""
-        for who in [who for who in self.children if who[0] == thread]:
-            self.children.pop(who).close()
+    def _close_child(self, thread: int) -> None:
+        """Close this thread's child for another generation: each holds a compiler in memory."""
+        for owner in [owner for owner in self.children if owner[0] == thread]:
+            self.children.pop(owner).close()
 
 
-def _ended(why: str) -> str:
-    """How the compiler's process ended, its last words, and what may help; `why` as `core.child.Child` says it."""
-    how, _, words = why.strip().removeprefix("the process ended ").partition(":")
-    last = (words.strip().splitlines() or [""])[-1][:300]
-    remedy = "this machine's memory may be too small for it" if "SIGKILL" in how else "another slice may compile"
+def describe_crash(message: str) -> str:
+    """Return how the compiler's process ended, its last line, and a remedy, from a message of `core.child.Child`."""
+    how, _, output = message.strip().removeprefix("the process ended ").partition(":")
+    last = (output.strip().splitlines() or [""])[-1][:300]
+    remedy = "this machine may have too little memory" if "SIGKILL" in how else "try another slice"
     return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"
 
 
-def _where(key: str) -> str:
-    return f"preflight/{key}.json"
-
-
-def _recall(key: str) -> Facts | None:
-    store = open_store(cache_folder())
+def _read_cache(key: str) -> Facts | None:
+    store, file = open_store(cache_folder()), f"preflight/{key}.json"
     try:
-        return from_json(store.read(_where(key)), store.where(_where(key))) if store.exists(_where(key)) else None
-    except UserError:  # damaged: it will be written anew
+        return from_json(store.read(file), store.where(file)) if store.exists(file) else None
+    except UserError:  # damaged: it is replaced by the next answer
         return None
 
 
-def _keep(key: str, facts: Facts) -> None:
-    with suppress(UserError):  # a cache that cannot be written costs time alone
-        open_store(cache_folder()).write(_where(key), to_json(dict(facts)), replace=True)
-
-
-def failures(answers: Iterable[Facts]) -> list[str]:
-    """Why programs could not be compiled, memory apart."""
-    return list(dict.fromkeys(a["error"] for a in answers if "error" in a and "too_large" not in a))
+def _write_cache(key: str, facts: Facts) -> None:
+    with suppress(UserError):  # without a cache, programs are compiled again
+        open_store(cache_folder()).write(f"preflight/{key}.json", to_json(dict(facts)), replace=True)

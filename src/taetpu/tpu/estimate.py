@@ -1,10 +1,9 @@
-"""From what the compiler says of a program to what training with it takes: memory, seconds, utilisation, dollars.
+"""Estimate memory, time, utilisation and cost of training from what the compiler reports.
 
-Nothing here was measured on a TPU. The time of a step is given as a range between two estimates. One is the roofline:
-the larger of the step's products, their sides filled up to the matrix unit's, at the chip's peak rate and its memory
-traffic at the chip's bandwidth (Williams et al. 2009). The other is the compiler's own: the cycles that it expects of
-each operation, at the chip's clock. For kernels it expects none. For splash attention's an estimate stands in
-(`SPLASH_SHARE`); a program with others has no upper end.
+Nothing here was measured on a TPU. The time of a step is a range between two estimates. One is the roofline (Williams
+et al. 2009): the larger of its matmuls, padded to the matrix unit, at the chip's peak rate, and its memory traffic at
+the chip's bandwidth. The other is the compiler's: its estimated cycles at the chip's clock. Kernels have no estimated
+cycles: those of splash attention are estimated by `SPLASH_SHARE`, and with any other the range has no upper end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,25 +13,26 @@ from typing import Any
 from taetpu.core.chips import Slice
 from taetpu.train.matmul_count import SPLASH
 
-# Splash attention's time over that of its products, all sides filled up to 128, at the peak rate. The bundles that the
-# compiler scheduled for a v5e give 1.33 (heads of 128), 1.38 (64) and 1.50 (32); see `benchmarks.attention_cycles`.
 SPLASH_SHARE = 1.5
+"""Time of splash attention over that of its matmuls, padded to 128, at the peak rate. The compiler's instruction
+bundles for a v5e give 1.33 (heads of 128), 1.38 (64) and 1.50 (32); see `benchmarks.attention_cycles`."""
 
 Range = tuple[float, float | None]
-"""From at least to about; None where the larger estimate cannot be made."""
+"""The lower and upper estimate; None if there is no upper one."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained with one program.
+    """The training that one program does.
 
     Attributes:
-        packs: how many, one after another.
-        steps: of each.
-        runs: in all packs together.
-        tokens: of one run in one step.
-        flops: of one run in one step, the model's own: what is computed twice or for padding does not count.
-        devices: that a pack is spread over.
+        packs: number of packs, trained one after another.
+        steps: steps of each pack.
+        runs: runs in all packs, without padding.
+        tokens: tokens of one run in one step.
+        flops: model FLOPs of one run in one step, without rematerialisation and padding.
+        width: runs per pack, with padding.
+        devices: devices that a pack is spread over.
     """
 
     packs: int
@@ -45,29 +45,28 @@ class Work:
 
 
 def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]:
-    """What a program takes on a slice.
+    """Estimate what training with a program takes on a slice.
 
     Args:
-        facts: what the compiler said of it (`tpu.compile_worker.compiled`).
+        facts: what the compiler reports on the program (`tpu.compile_worker.compile_request`).
 
     Returns:
-        Per device: `hbm` bytes needed of those that the compiler lets a program have; `flops` and `bytes` of a step and
-        their ratio, `intensity` (above the chip's own ratio, `balance`, products decide); `step_seconds`, `seconds` of
-        all packs, `utilisation` (the model's FLOPs of real runs over what all devices of the slice could do) and
-        `tokens_per_second` as `[low, high]`, an end None where no estimate of it can be made; `missing`, in words, what
-        is not known.
+        Per device: `hbm` bytes, needed and available to a program; `flops` and `bytes` of a step and their ratio,
+        `intensity` (a step is compute-bound above the chip's own ratio, `balance`). Then `[low, high]` ranges, None
+        where unknown: `step_seconds`, `seconds` of all packs, `utilisation` (model FLOPs of real runs over the peak of
+        all devices of the slice) and `tokens_per_second`; and `missing`: what is unknown, as text.
     """
     chip, share = tpu.generation, tpu.generation.devices_per_chip
     peak, bandwidth = chip.bf16_flops / share, chip.hbm_bandwidth / share
-    memory, moved, cycles = facts.get("memory"), facts.get("bytes"), facts.get("cycles")
-    roofline = max(facts["padded_flops"] / peak, (moved or 0) / bandwidth)
+    memory, traffic, cycles = facts.get("memory"), facts.get("bytes"), facts.get("cycles")
+    roofline = max(facts["padded_flops"] / peak, (traffic or 0) / bandwidth)
     compiler = cycles / chip.clock_hz if cycles and chip.clock_hz and not _unknown_kernels(facts) else None
     if compiler:
         compiler += SPLASH_SHARE * sum(facts["kernel_flops"].values()) / peak
     step: Range = (min(roofline, compiler), max(roofline, compiler)) if compiler else (roofline, None)
-    filled = work.runs / (work.packs * work.width)
-    # A product that has no gradient is in the model's three times, and once in the program.
-    useful = min(work.flops * work.width, facts["flops"] * work.devices) * filled
+    real = work.runs / (work.packs * work.width)
+    # The model count has three matmuls for each one; the program has one for those without a gradient.
+    useful = min(work.flops * work.width, facts["flops"] * work.devices) * real
     return {
         "hbm": None if memory is None else {
             "needed": memory["needed"], "available": int(chip.program_gib * 2**30),
@@ -75,36 +74,34 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         },
         "flops": facts["flops"],
         "padded_flops": facts["padded_flops"],
-        "bytes": moved,
-        "intensity": facts["flops"] / moved if moved else None,
+        "bytes": traffic,
+        "intensity": facts["flops"] / traffic if traffic else None,
         "balance": peak / bandwidth,
         "roofline_seconds": roofline,
         "compiler_seconds": compiler,
         "step_seconds": step,
-        "seconds": _times(step, work.packs * work.steps),
-        "utilisation": _over(useful / (peak * tpu.devices), step),
-        "tokens_per_second": _over(work.tokens * work.width * filled, step),
+        "seconds": _multiply(step, work.packs * work.steps),
+        "utilisation": _divide(useful / (peak * tpu.devices), step),
+        "tokens_per_second": _divide(work.tokens * work.width * real, step),
         "missing": _missing(facts, tpu),
     }  # fmt: skip
 
 
 def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
     chip = tpu.generation
-    found = [facts["missing"]] if "missing" in facts else []
+    missing = [facts["missing"]] if "missing" in facts else []
     if unknown := _unknown_kernels(facts):
-        found.append(f"the compiler's text has no cycles for {unknown}: there is no upper end")
+        missing.append(f"the compiler has no cycle estimate for {unknown}: times have no upper end")
     elif facts["kernel_flops"]:
-        found.append(
-            f"splash attention's kernels have no cycles in the compiler's text: {SPLASH_SHARE} times their products at "
-            "the peak rate stand for them"
-        )
+        share = f"{SPLASH_SHARE} times their matmuls at the peak rate"
+        missing.append(f"the compiler has no cycle estimate for splash attention's kernels: counted as {share}")
     if chip.clock_hz is None:
-        found.append(f"the clock of {chip.name} is not published: its cycles are no seconds")
-    return found
+        missing.append(f"the clock of {chip.name} is not published: its cycles cannot be converted to seconds")
+    return missing
 
 
 def _unknown_kernels(facts: Mapping[str, Any]) -> str:
-    """Kernels of which nothing says what they cost, in words."""
+    """Return the kernels of unknown cost, as text; "" if there are none."""
     known = facts["kernel_flops"]
     if facts.get("kernels") and not known:
         return "kernels"
@@ -112,23 +109,22 @@ def _unknown_kernels(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"kernel {name!r}" for name in sorted(others))
 
 
-def _times(found: Range, factor: float) -> Range:
-    low, high = found
+def _multiply(seconds: Range, factor: float) -> Range:
+    low, high = seconds
     return low * factor, None if high is None else high * factor
 
 
-def _over(amount: float, seconds: Range) -> tuple[float | None, float]:
+def _divide(amount: float, seconds: Range) -> tuple[float | None, float]:
     low, high = seconds
     return None if high is None else amount / high, amount / low
 
 
 def bill(seconds: Sequence[Range | None], compiling: float, tpu: Slice) -> dict[str, Any]:
-    """What a study takes on a slice: `hours` of steps, and their dollars on demand and spot, each `[low, high]`.
+    """Return the `hours` of a study's steps on a slice and their USD on demand and spot, each `[low, high]`.
 
     Args:
-        seconds: of each program's packs.
-        compiling: seconds of this machine's processors that compiling took, handed on with what the slice costs for as
-            long.
+        seconds: those of each program's packs; None for a program that does not run.
+        compiling: CPU seconds of compiling here; also returned as USD of the slice for that time.
     """
     rates = tpu.usd_per_hour(False), tpu.usd_per_hour(True)
     compiled = {

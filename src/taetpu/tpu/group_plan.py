@@ -1,4 +1,4 @@
-"""How the runs of a study would be packed on a slice, as far as that is known without one."""
+"""Plan how runs of one structure are packed on a slice, without access to one."""
 
 from dataclasses import dataclass, replace
 
@@ -13,11 +13,7 @@ from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Runs of one structure, and how they would be packed.
-
-    Attributes:
-        group: the runs; `group.live` as in `train.plan.PackPlan`.
-    """
+    """Runs of one structure, and how they are packed and computed on a slice."""
 
     group: Group
     source: Source
@@ -27,14 +23,16 @@ class GroupPlan:
 
     @property
     def first(self) -> RunSpec:
+        """The first run, whose structure all share."""
         return self.group.runs[0]
 
     @property
     def packs(self) -> int:
+        """Number of packs."""
         return -(-len(self.group.runs) // self.layout.width)
 
-    def narrower(self) -> "GroupPlan | None":
-        """The same in packs of half the width; None where each run is alone already."""
+    def halve(self) -> "GroupPlan | None":
+        """Return the plan with packs of half the width; None if each run is alone."""
         width = self.layout.width
         if width == 1 or self.layout.divided:
             return None
@@ -43,34 +41,31 @@ class GroupPlan:
         return replace(self, layout=replace(self.layout, width=half, devices=devices))
 
 
-def plan_divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
-    """Runs that are divided over devices each, as many at once as the slice has room for."""
+def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> GroupPlan:
+    """Return the plan that training starts with: as few packs as are estimated to fit, spread over all devices."""
     config = group.runs[0].config
-    at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
-    layout = Layout(at_once, at_once * data * model, data=data, model=model)
-    room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) * data * model
-    execution = partitionable(decide(config, source, precision, platform="tpu", memory=room), config)
+    precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
+    mesh, memory = config.train.compute.mesh, int(tpu.generation.program_gib * 2**30)
+    data, model = fitting_division(config, source, memory, tpu.devices) if mesh == "auto" else (mesh.data, mesh.model)
+    if data * model > 1:
+        return plan_divided(group, source, precision, tpu, data, model)
+    memory = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
+    execution = decide(config, source, precision, platform="tpu", memory=memory)
+    fitting = max(1, memory // (state_bytes(config, source) + step_bytes(config, source, execution, precision)))
+    runs, layout = len(group.runs), Layout(1)
+    for devices in reversed(spreads(tpu.devices, runs)):
+        widest = min(packing.widest or WIDEST * devices, fitting * devices)
+        if devices <= min(widest, runs):
+            layout = Layout(even_width(runs, widest, devices), devices)
+            break
     return GroupPlan(group, source, precision, execution, layout)
 
 
-def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> GroupPlan:
-    """The layout that training starts with on a slice: as few packs as seem to fit, spread over all devices."""
+def plan_divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
+    """Return the plan with each run divided over `data * model` devices, and as many runs at once as devices allow."""
     config = group.runs[0].config
-    precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
-    mesh, whole = config.train.compute.mesh, int(tpu.generation.program_gib * 2**30)
-    data, model = fitting_division(config, source, whole, tpu.devices) if mesh == "auto" else (mesh.data, mesh.model)
-    if data * model > 1:
-        return plan_divided(group, source, precision, tpu, data, model)
-    room = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
-    execution = decide(config, source, precision, platform="tpu", memory=room)
-    need = state_bytes(config, source) + step_bytes(config, source, execution, precision)
-    fit = max(1, room // need)
-    size = len(group.runs)
-    for devices in reversed(spreads(tpu.devices, size)):
-        most = min(packing.widest or WIDEST * devices, fit * devices)
-        if devices <= min(most, size):
-            layout = Layout(even_width(size, most, devices), devices)
-            break
-    else:
-        layout = Layout(1)
+    at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
+    layout = Layout(at_once, at_once * data * model, data=data, model=model)
+    memory = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) * data * model
+    execution = partitionable(decide(config, source, precision, platform="tpu", memory=memory), config)
     return GroupPlan(group, source, precision, execution, layout)

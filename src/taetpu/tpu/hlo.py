@@ -1,17 +1,17 @@
-"""The text of a compiled TPU program, read for what a step costs: cycles, memory traffic, loops.
+"""Read the text of a compiled TPU program for the cost of a step: cycles, memory traffic, loops.
 
-The compiler writes an estimate of its own beside most operations. A loop's body stands once, however often it runs: its
-trip count is the constant that the loop's condition compares with. The loop over the steps of a dispatch has none,
-since their number is an input; what one of its rounds takes is a step.
+The compiler writes an estimate of the cycles beside most operations. The text has a loop's body once; its trip count is
+the constant in the loop's condition. The loop over the steps of a dispatch has no constant, since their number is an
+input: one iteration of it is a step.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-BITS = {"pred": 8, "c64": 64, "c128": 128}  # of types whose name does not say
+BITS = {"pred": 8, "c64": 64, "c128": 128}  # types whose names do not tell
 ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 OP = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -27,12 +27,12 @@ READS_A_PART = frozenset(("dynamic-slice", "gather", "slice", "slice-start", "as
 
 @dataclass(frozen=True)
 class Op:
-    """One operation.
+    """An operation.
 
     Attributes:
-        result: its type as text, layouts among it.
-        operands: names.
-        line: all of it.
+        result: its type with layouts, as text.
+        operands: their names.
+        line: the whole line.
     """
 
     name: str
@@ -42,38 +42,39 @@ class Op:
     line: str
 
     def called(self, role: str) -> list[str]:
-        """The computations that it calls as `body`, `condition`, `to_apply` or `branch_computations`."""
-        found = re.search(rf"\b{role}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.line)
-        return re.findall(r"[\w.\-]+", found[1] or found[2]) if found else []
+        """Return the computations it calls as `body`, `condition`, `to_apply` or `branch_computations`."""
+        match = re.search(rf"\b{role}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.line)
+        return re.findall(r"[\w.\-]+", match[1] or match[2]) if match else []
 
 
 @dataclass
 class Cost:
-    """What is executed once.
+    """The cost of one execution.
 
     Attributes:
-        cycles: the compiler's estimate, of operations that have one; transfers that it overlaps have none.
-        bytes: read from and written to HBM, tiles padded; what a fusion reads in part counts whole.
+        cycles: the compiler's estimates; overlapped transfers have none.
+        bytes: read from and written to HBM, with padded tiles; arrays that a fusion reads in part count in full.
     """
 
     cycles: int = 0
     bytes: int = 0
 
     def add(self, other: "Cost", times: int = 1) -> None:
+        """Add another cost, `times` over."""
         self.cycles += times * other.cycles
         self.bytes += times * other.bytes
 
 
 @dataclass
 class Module:
-    """A program's computations by name."""
+    """A program: its computations by name."""
 
     computations: dict[str, list[Op]]
     entry: str
 
     @cached_property
     def loops(self) -> dict[str, int | None]:
-        """The trip count of every loop by its body; None where the condition compares with no constant."""
+        """Trip count of every loop by its body; None if its condition has no constant."""
         found = {}
         for op in (op for ops in self.computations.values() for op in ops if op.kind == "while"):
             (body,), (condition,) = op.called("body"), op.called("condition")
@@ -82,12 +83,12 @@ class Module:
 
     @cached_property
     def kernels(self) -> int:
-        """How many operations are kernels, of which the text does not say what they cost."""
+        """Number of operations that are kernels, for which the text has no cost."""
         return sum("tpu_custom_call" in op.line for ops in self.computations.values() for op in ops)
 
     @cached_property
     def collectives(self) -> int:
-        """How many operations exchange data between devices."""
+        """Number of operations that exchange data between devices."""
         return sum(op.kind.removesuffix("-start") in EXCHANGES for ops in self.computations.values() for op in ops)
 
     def _trips(self, condition: str) -> int | None:
@@ -100,16 +101,16 @@ class Module:
 
     @cached_property
     def step(self) -> Cost:
-        """What one round of the loop over steps costs; of a program without one, what the whole costs."""
+        """Cost of one iteration of the loop over steps; without one, of the whole program."""
         return self.cost(self.step_loop or self.entry)
 
     @cached_property
     def step_loop(self) -> str | None:
-        """The body of the loop over steps."""
+        """Body of the loop over steps."""
         return self._step_loop(self.entry)
 
     def _step_loop(self, name: str) -> str | None:
-        """The outermost loop without a trip count."""
+        """Return the body of the outermost loop without a trip count."""
         for op in self.computations[name]:
             if op.kind == "while":
                 (body,) = op.called("body")
@@ -122,7 +123,7 @@ class Module:
         return None
 
     def cost(self, name: str) -> Cost:
-        """What a computation costs, its loops by their trips; of branches, the most costly."""
+        """Return the cost of a computation, with loops multiplied by their trip counts and the costliest branch."""
         total, types = Cost(), {op.name: op for op in self.computations[name]}
         for op in self.computations[name]:
             if op.kind == "while":
@@ -142,25 +143,29 @@ class Module:
         return total
 
     def traffic(self, op: Op, ops: Mapping[str, Op]) -> int:
-        """Bytes that an operation moves to or from HBM; `ops` are those of its computation."""
-        results = list(map(_bytes, ARRAY.finditer(op.result)))
+        """Return the bytes that an operation moves to or from HBM; `ops` are those of its computation."""
+        results = list(map(_hbm_bytes, ARRAY.finditer(op.result)))
         if op.kind in MOVES_NOTHING:
             return 0
         if op.kind in READS_A_PART:
             return 2 * min((size for size in results if size), default=0)
         if op.kind in ("copy-start", "fusion-start"):
-            return sum(results)  # the result, then what is copied
-        read = [sum(map(_bytes, ARRAY.finditer(ops[n].result))) if _one(n, ops) else 0 for n in op.operands]
+            return sum(results)  # destination and source
+        read = [sum(map(_hbm_bytes, ARRAY.finditer(ops[n].result))) if _is_array(n, ops) else 0 for n in op.operands]
         fused = self.computations.get(next(iter(op.called("calls")), ""), []) if op.kind == "fusion" else []
-        for number, size in _in_part(fused).items():
+        for number, size in _sliced_operands(fused).items():
             read[number] = min(read[number], size)
-        updated = [_updated(fused, i) for i in range(len(results))]
+        updated = [_updated_bytes(fused, i) for i in range(len(results))]
         results = [size if part is None else min(size, part) for size, part in zip(results, updated, strict=True)]
         return sum(read) + sum(results)
 
 
 def parse(text: str) -> Module:
-    """A module from its text. Raises `ValueError` where there is no entry computation."""
+    """Parse the text of a program.
+
+    Raises:
+        ValueError: it has no entry computation.
+    """
     computations: dict[str, list[Op]] = {}
     entry, current = None, None
     for line in text.splitlines():
@@ -171,7 +176,7 @@ def parse(text: str) -> Module:
         elif current is not None and (found := _op(line)):
             current.append(found)
     if entry is None:
-        raise ValueError("this is not the text of a program")
+        raise ValueError("not a program: there is no ENTRY computation")
     return Module(computations, entry)
 
 
@@ -190,7 +195,7 @@ def _op(line: str) -> Op | None:
 
 
 def _closing(text: str) -> int:
-    """Where the bracket that `text` begins with is closed."""
+    """Return the index of the bracket that closes the first one."""
     depth = 0
     for i, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -199,27 +204,27 @@ def _closing(text: str) -> int:
     return len(text) - 1
 
 
-def _in_part(fused: Sequence[Op]) -> dict[int, int]:
-    """Of a fusion's operands that it only takes slices of, or writes slices into: the bytes of those, by number.
+def _sliced_operands(fused: Sequence[Op]) -> dict[int, int]:
+    """Return by number the bytes of a fusion's operands that it only slices, or writes slices into.
 
-    A loop over layers does so with the arrays that hold all layers.
+    A loop over layers does this with the arrays that hold all layers.
     """
-    found = {}
+    sizes = {}
     for parameter in (op for op in fused if op.kind == "parameter"):
         users = [op for op in fused if parameter.name in op.operands]
         if users and all(_reads_part(op, parameter.name) for op in users):
             number = int(re.search(r"parameter\((\d+)\)", parameter.line)[1])  # type: ignore[index]
             sliced = (op for op in users if op.kind != "dynamic-update-slice")
-            found[number] = sum(_plain(op.result) for op in sliced)
-    return found
+            sizes[number] = sum(_padded_result(op.result) for op in sliced)
+    return sizes
 
 
 def _reads_part(op: Op, name: str) -> bool:
     return op.kind in ("dynamic-slice", "gather", "slice", "dynamic-update-slice") and op.operands[0] == name
 
 
-def _updated(fused: Sequence[Op], number: int) -> int | None:
-    """Where a fusion's result is one of its operands with a slice replaced: the bytes of the slice."""
+def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
+    """Return the bytes of the slice that a fusion's result replaces in an operand; None for any other result."""
     ops = {op.name: op for op in fused}
     root = next((op for op in fused if op.line.lstrip().startswith("ROOT")), None)
     while root is not None and root.kind in ("tuple", "bitcast"):
@@ -227,30 +232,31 @@ def _updated(fused: Sequence[Op], number: int) -> int | None:
         root = ops.get(names[0]) if names else None
     if root is None or root.kind != "dynamic-update-slice" or root.operands[1] not in ops:
         return None
-    return _plain(ops[root.operands[1]].result)
+    return _padded_result(ops[root.operands[1]].result)
 
 
-def _plain(result: str) -> int:
-    """Bytes of an array wherever it lies."""
+def _padded_result(result: str) -> int:
+    """Return the padded bytes of a result in any memory."""
     return sum(padded_bytes(array[1], array[2], array[3] or "") for array in ARRAY.finditer(result))
 
 
-def _one(name: str, ops: Mapping[str, Op]) -> bool:
-    """Is it an array of this computation rather than a tuple of many?"""
+def _is_array(name: str, ops: Mapping[str, Op]) -> bool:
+    """Return whether a name is an array, not a tuple, of this computation."""
     return name in ops and not ops[name].result.startswith("(")
 
 
-def _bytes(array: "re.Match[str]") -> int:
-    """An array's bytes in HBM, 0 where it lies in another memory space."""
+def _hbm_bytes(array: "re.Match[str]") -> int:
+    """Return an array's bytes in HBM; 0 in another memory space."""
     layout = array[3] or ""
     space = re.search(r"S\((\d+)\)", layout)
     return 0 if space and space[1] != "0" else padded_bytes(array[1], array[2], layout)
 
 
 def padded_bytes(dtype: str, dims: str, layout: str) -> int:
-    """Bytes of an array with its tiles filled up.
+    """Return the bytes of an array with its tiles padded.
 
     Args:
+        dtype: `bf16`.
         dims: `8,1024,168`; empty for a scalar.
         layout: minor-to-major axes, then tiles: `2,1,0:T(8,128)(2,1)S(1)`.
     """
@@ -267,16 +273,16 @@ def padded_bytes(dtype: str, dims: str, layout: str) -> int:
 
 
 def bits(dtype: str) -> int:
-    """Of an element: `bf16` has 16, `f8e4m3fn` 8."""
-    found = re.match(r"[a-z]+(\d+)", dtype)
-    return BITS.get(dtype) or (int(found[1]) if found else 0)
+    """Return the bits of an element: 16 for `bf16`, 8 for `f8e4m3fn`."""
+    match = re.match(r"[a-z]+(\d+)", dtype)
+    return BITS.get(dtype) or (int(match[1]) if match else 0)
 
 
-def waste(module: Module, name: str) -> Iterator[tuple[str, int, int]]:
-    """Of each array that a computation's operations give: its type, its bytes, and those with the tiles filled up."""
+def tile_bytes(module: Module, name: str) -> tuple[int, int]:
+    """Return the bytes of all results of a computation, without and with the padding of their tiles."""
+    plain = padded = 0
     for op in module.computations[name]:
-        if op.kind in MOVES_NOTHING:
-            continue
-        for array in ARRAY.finditer(op.result):
-            plain = math.prod(int(size) for size in array[2].split(",") if size) * bits(array[1]) // 8
-            yield f"{array[1]}[{array[2]}]", plain, padded_bytes(array[1], array[2], array[3] or "")
+        for array in ARRAY.finditer(op.result) if op.kind not in MOVES_NOTHING else ():
+            plain += math.prod(int(size) for size in array[2].split(",") if size) * bits(array[1]) // 8
+            padded += padded_bytes(array[1], array[2], array[3] or "")
+    return plain, padded

@@ -1,7 +1,7 @@
-"""What a TPU fills up: sizes of a model that are no multiples of its tiles, and how much of them is padding.
+"""Sizes of a model that are not multiples of a TPU's tiles, and how much of the tiles is padding.
 
-Arrays lie in tiles of 8 (float32) or 16 (bfloat16) by 128 elements, and products go through a matrix unit of 128 or 256
-rows and columns; what is smaller is filled up (docs.cloud.google.com/tpu/docs/performance-guide).
+Arrays are stored in tiles of 8 (float32) or 16 (bfloat16) by 128 elements, and matrix units have 128 or 256 rows and
+columns; smaller sizes are padded (docs.cloud.google.com/tpu/docs/performance-guide).
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,16 @@ from taetpu.nn.common import trainable
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
 
+MIN_FILLED = 0.75
+"""Sizes that use less than this share of their tiles are reported."""
+
 
 @dataclass(frozen=True)
 class Size:
-    """One size of a model beside the tiles that hold it.
+    """A size of a model, and the size with padding.
 
     Attributes:
-        name: what has it: `model.dim`, `head_dim`, or a parameter whose last axis it is.
-        padded: the size with its tiles filled up.
+        name: `model.dim`, `head_dim`, or a parameter with this last axis.
     """
 
     name: str
@@ -30,18 +32,19 @@ class Size:
 
     @property
     def filled(self) -> float:
+        """Share of the tiles that is used."""
         return self.size / self.padded
 
 
-def sizes(config: ResolvedConfig, source: Source) -> list[Size]:
-    """The sizes of a model that lie along a tile's last axis, each once."""
+def tiled_sizes(config: ResolvedConfig, source: Source) -> list[Size]:
+    """Return the distinct sizes of a model along the last axis of its tiles."""
     names: dict[int, str] = {}
-    for name, size in _sizes(config, source):
+    for name, size in _named_sizes(config, source):
         names.setdefault(size, name)
     return [Size(name, size, -(-size // LANES) * LANES) for size, name in names.items()]
 
 
-def _sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, int]]:
+def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, int]]:
     model = config.model
     yield "model.dim", model.dim
     yield "task.seq_len", source.seq_len
@@ -54,10 +57,10 @@ def _sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, int]]:
             yield path.partition(".block.")[2] or path, leaf.shape[-1]
 
 
-def advice(found: list[Size], least: float = 0.75) -> list[str]:
-    """A sentence for each size that fills its tiles less than `least`."""
+def describe_padding(sizes: list[Size]) -> list[str]:
+    """Return a sentence for each size below `MIN_FILLED`, the worst first."""
     return [
-        f"{one.name} {one.size} is filled up to {one.padded}: {one.filled:.0%} of its tiles is used"
-        for one in sorted(found, key=lambda one: one.filled)
-        if one.filled < least
+        f"{one.name} {one.size} is padded to {one.padded}: {one.filled:.0%} of its tiles is used"
+        for one in sorted(sizes, key=lambda one: one.filled)
+        if one.filled < MIN_FILLED
     ]

@@ -1,4 +1,4 @@
-"""What makes runs fit into memory, in the order in which it costs least; each is compiled before it is advised."""
+"""Settings that make runs fit into memory, the cheapest first; each is compiled before it is recommended."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -14,127 +14,129 @@ from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import device_bytes, divisions
 
 Compile = Callable[[GroupPlan, Slice], Facts]
-"""Asks the compiler."""
-LARGER = 1  # larger slices that are compiled for; each may take a minute
+"""Compiles a plan for a slice."""
+MAX_COMPILED_SLICES = 1
+"""Larger slices that `find_larger_slice` compiles for: each may take a minute."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A run with another setting.
+    """A plan with another setting.
 
     Attributes:
-        setting: as `--set` takes it.
-        facts: what the compiler said of it.
+        setting: value of `--set`.
+        facts: what the compiler reports on the plan; empty until it is compiled.
     """
 
     setting: str
-    planned: GroupPlan
+    plan: GroupPlan
     facts: Facts = field(default_factory=dict)
 
     @property
     def option(self) -> str:
+        """The command-line option."""
         return f"--set {shlex.quote(self.setting)}"
 
-    def same(self, other: "Remedy | None") -> bool:
-        return other is not None and self.setting == other.setting
-
-    def tried(self, compiled: Compile, tpu: Slice) -> "Remedy | None":
-        """With what the compiler says; None where it does not fit."""
-        facts = compiled(self.planned, tpu)
+    def try_compile(self, compile_plan: Compile, tpu: Slice) -> "Remedy | None":
+        """Return the remedy with the compiler's facts; None if it does not fit."""
+        facts = compile_plan(self.plan, tpu)
         return replace(self, facts=facts) if "memory" in facts else None
 
 
 @dataclass(frozen=True)
-class Larger:
-    """A slice that a run is divided over, with what the compiler said of it there; None where it was not asked."""
+class LargerSlice:
+    """A slice to divide a run over, and the compiler's facts there; None if it was not compiled."""
 
     tpu: Slice
-    planned: GroupPlan
+    plan: GroupPlan
     facts: Facts | None
 
 
-def helped(refused: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compiled: Compile) -> list[Remedy | None]:
-    """For each run that does not fit what makes it fit: one setting for all of them, where there is one."""
-    ways = [list(remedies(planned, tpu, state="state" in facts["too_large"])) for planned, facts in refused]
-    found = [next((fit for way in own if (fit := way.tried(compiled, tpu))), None) for own in ways]
+def find_remedies(
+    too_large: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compile_plan: Compile
+) -> list[Remedy | None]:
+    """Return for each plan that does not fit a setting with which it does: the same for all, if there is one."""
+    candidates = [list(remedies(plan, tpu, state="state" in facts["too_large"])) for plan, facts in too_large]
+    found = [next((fit for one in own if (fit := one.try_compile(compile_plan, tpu))), None) for own in candidates]
     if None in found or len({one.setting for one in found if one}) <= 1:
         return found
-    # What stands before a run's own did not help it.
-    left = [own[i:] for own, one in zip(ways, found, strict=True) for i, way in enumerate(own) if way.same(one)]
-    for way in left[0]:
-        alike = [next((other for other in own if other.same(way)), None) for own in left]
-        if None not in alike:
-            together = [one.tried(compiled, tpu) for one in alike if one]
-            if None not in together:
-                return together
+    # The candidates before a plan's own remedy did not help it.
+    rest = [
+        own[i:] for own, fit in zip(candidates, found, strict=True)
+        for i, one in enumerate(own) if fit and one.setting == fit.setting
+    ]  # fmt: skip
+    for candidate in rest[0]:
+        same = [next((one for one in own if one.setting == candidate.setting), None) for own in rest]
+        if None not in same:
+            fitting = [one.try_compile(compile_plan, tpu) for one in same if one]
+            if None not in fitting:
+                return fitting
     return found
 
 
-def larger(planned: GroupPlan, tpu: Slice, compiled: Compile) -> Larger | None:
-    """The smallest slice of a generation that holds a run which this one does not: by its parameters, moments and
-    gradients, and then by the compiler, unless that has refused another.
+def find_larger_slice(plan: GroupPlan, tpu: Slice, compile_plan: Compile) -> LargerSlice | None:
+    """Return the smallest slice of a generation that fits a run which `tpu` does not.
+
+    Slices are chosen by the size of parameters, moments and gradients, and then compiled for, except after
+    `MAX_COMPILED_SLICES` that did not fit.
     """
-    config, source = planned.first.config, planned.source
-    room, tried = int(tpu.generation.program_gib * 2**30), 0
-    for there in tpu.generation.slices():
-        if there.devices <= tpu.devices:
+    config, source = plan.first.config, plan.source
+    memory, compiled = int(tpu.generation.program_gib * 2**30), 0
+    for larger in tpu.generation.slices():
+        if larger.devices <= tpu.devices:
             continue
-        data, model = fitting_division(config, source, room, there.devices)
-        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) > room:
+        data, model = fitting_division(config, source, memory, larger.devices)
+        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) > memory:
             continue
-        found = plan_divided(planned.group, source, planned.precision, there, data, model)
-        if tried == LARGER:
-            return Larger(there, found, None)
-        facts, tried = compiled(found, there), tried + 1
+        divided = plan_divided(plan.group, source, plan.precision, larger, data, model)
+        if compiled == MAX_COMPILED_SLICES:
+            return LargerSlice(larger, divided, None)
+        facts, compiled = compile_plan(divided, larger), compiled + 1
         if "memory" in facts:
-            return Larger(there, found, facts)
+            return LargerSlice(larger, divided, facts)
     return None
 
 
-def remedies(planned: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
-    """Settings that change no result but in its last bits, one by one: the batch in two parts, which is free but for
-    small products; more of each layer computed twice; the batch in as many parts as it takes; the run divided. Where
-    its `state` alone is too large, only that helps.
+def remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
+    """Yield settings that change results only by rounding, the cheapest first.
+
+    Two microbatches, which cost little; more rematerialisation; more microbatches; runs divided over devices.
+
+    Args:
+        state: the state alone exceeds the memory, so only dividing it helps.
     """
-    if state:
-        yield from _over_devices(planned, tpu)
-        return
-    parts = list(_in_parts(planned))
-    yield from parts[:1]
-    ways = list(REMAT)  # from what is kept whole to what is computed again whole
-    for remat in ways[ways.index(planned.execution.remat) + 1 :]:
-        yield Remedy(f"train.compute.remat={remat}", computed(planned, remat=remat))
-    yield from parts[1:]
-    yield from _over_devices(planned, tpu)
+    if not state:
+        microbatches = list(_accumulate(plan))
+        yield from microbatches[:1]
+        levels = list(REMAT)  # from least to most recomputation
+        for remat in levels[levels.index(plan.execution.remat) + 1 :]:
+            yield Remedy(f"train.compute.remat={remat}", replace(plan, execution=replace(plan.execution, remat=remat)))
+        yield from microbatches[1:]
+    yield from _divide(plan, tpu)
 
 
-def _over_devices(planned: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
-    """A run divided over more devices of the slice, parameters and all."""
-    config, now = planned.first.config, planned.layout.data * planned.layout.model
-    for data, model in divisions(config, planned.source.vocab_size, tpu.devices):
+def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
+    """Yield plans with a run, including its parameters, divided over more devices of the slice."""
+    config, now = plan.first.config, plan.layout.data * plan.layout.model
+    for data, model in divisions(config, plan.source.vocab_size, tpu.devices):
         if data * model > now:
             setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
-            yield Remedy(setting, plan_divided(planned.group, planned.source, planned.precision, tpu, data, model))
+            yield Remedy(setting, plan_divided(plan.group, plan.source, plan.precision, tpu, data, model))
 
 
-def _in_parts(planned: GroupPlan) -> Iterator[Remedy]:
-    """The batch worked on in more parts; as few as may do first."""
-    train = planned.first.config.train
+def _accumulate(plan: GroupPlan) -> Iterator[Remedy]:
+    """Yield plans with more microbatches, the fewest first."""
+    train = plan.first.config.train
     parts = train.accumulate
     while (parts := 2 * parts) <= train.batch_size:
         if train.batch_size % parts == 0:
-            yield Remedy(f"train.accumulate={parts}", with_train(planned, accumulate=parts))
+            yield Remedy(f"train.accumulate={parts}", with_train(plan, accumulate=parts))
 
 
-def computed(planned: GroupPlan, **fields: Any) -> GroupPlan:
-    """The same runs, computed in another way."""
-    return replace(planned, execution=replace(planned.execution, **fields))
+def with_train(plan: GroupPlan, **fields: Any) -> GroupPlan:
+    """Return the plan of the same runs with other fields of `train`."""
 
-
-def with_train(planned: GroupPlan, **fields: Any) -> GroupPlan:
-    """The same runs with other settings of training."""
-
-    def changed(run: RunSpec) -> RunSpec:
+    def update(run: RunSpec) -> RunSpec:
         return replace(run, config=run.config.model_copy(update={"train": run.config.train.model_copy(update=fields)}))
 
-    return replace(planned, group=replace(planned.group, runs=tuple(map(changed, planned.group.runs))))
+    return replace(plan, group=replace(plan.group, runs=tuple(map(update, plan.group.runs))))
