@@ -13,8 +13,9 @@ from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import beside, matched
-from taetpu.study.reuse import described
+from taetpu.study.pack_store import resolve_runs
 from taetpu.study.tuning import choose, trials, tuned
+from taetpu.train.pack_plan import Run
 
 HEAD = """\
 study: designed
@@ -49,25 +50,25 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     study = beside(study, matched(study))
     folder = StudyFolder(open_store(root), study.name)
     freeze(study, folder)
-    _fill(folder, study.runs(), loss)
+    _fill(resolve_runs(study, folder), loss)
     found = {}
     if study.tune is not None:
-        tried = trials(study)
-        _fill(folder, tried.runs(), loss)
-        found["tuning"] = choose(study, tried, folder)
+        trial_runs = resolve_runs(trials(study), folder)
+        _fill(trial_runs, loss)
+        found["tuning"] = choose(study, trial_runs)
         study = study.changed(arms=(*study.arms, *tuned(study, found["tuning"])))
-        _fill(folder, study.runs(), loss)
+        _fill(resolve_runs(study, folder), loss)
     freeze(study, folder, **found)
     analyse(folder)
     return folder
 
 
-def _fill(folder: StudyFolder, runs: list[RunSpec], loss: Callable[[RunSpec], float]) -> None:
+def _fill(runs: list[Run], loss: Callable[[RunSpec], float]) -> None:
     for spec in runs:
-        run = folder.run(spec.arm, spec.seed, spec.id)
-        if run.status() == "done":
+        if spec.done:
             continue
-        run.start(described(spec))
+        run = spec.folder
+        run.start(spec.record())
         steps = spec.config.train.steps or 20
         noise = np.random.default_rng([zlib.crc32(spec.arm.encode()), spec.seed]).normal(0, 0.01)
         end = loss(spec) + noise + 0.02 * (spec.seed % 5)

@@ -12,11 +12,12 @@ from taetpu.spec.evaluation import Sample
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.pack_store import planned, unfinished
+from taetpu.study.pack_store import PackStore, resolve_runs
 from taetpu.study.run import parse_profile
-from taetpu.study.trainer import Packs
+from taetpu.study.trainer import StudyTrainer
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO
+from taetpu.train.program_cache import ProgramCache
 
 STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
 
@@ -27,7 +28,7 @@ def profiled(tmp_path):
 
     Packs of a test share their program, as those of a study do.
     """
-    programs = {}
+    programs = ProgramCache()
 
     def sample(study):
         return Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
@@ -38,13 +39,13 @@ def profiled(tmp_path):
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
         callback = callback or Callback()
-        runs = {run.id: run for run in loaded.runs()}
-        packs = Packs(loaded.sources, folder, callback, runs, sample(loaded), profile, programs)
-        (plan,) = planned(loaded, folder, AUTO, callback)
-        callback.packs = packs
-        if unfinished(folder, plan):
-            callback.on_pack_begin(1, 1, packs.members(plan))
-            assert packs.train(plan) is None
+        packs = PackStore(folder, resolve_runs(loaded, folder))
+        packs.plan(loaded.sources, AUTO)
+        trainer = StudyTrainer(folder, loaded.sources, callback, sample(loaded), profile, programs)
+        callback.programs = programs.programs
+        for pack in packs.missing_packs():
+            callback.on_pack_begin(1, 1, pack.runs)
+            assert trainer.train(pack) is None
 
     return run
 
@@ -71,7 +72,7 @@ class Forgetful(Callback):
 
     def on_evaluate(self, step, run, values):
         if step == 10:
-            for program in self.packs.programs.values():
+            for program in self.programs.values():
                 program.advance.clear_cache()
 
 

@@ -16,7 +16,7 @@ from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.documents import to_json
 from taetpu.store.study import StudyFolder
-from taetpu.study.reuse import sample
+from taetpu.study.reuse import sample_runs
 from taetpu.study.run import run
 from taetpu.train.callbacks import Callback
 
@@ -147,9 +147,9 @@ def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
     file.write_text(json.dumps(config))
     with pytest.raises(UserError) as error:
         begin(reuse=[copied])
-    assert f"this run's config is not what its identity {config['id'][:8]} stands for" in str(error.value)
+    assert f"config of this run does not match its ID {config['id'][:8]}" in str(error.value)
     assert str(file.parent) in str(error.value)
-    assert "remedy: it was changed afterwards" in str(error.value)
+    assert "leave out --reuse" in str(error.value)
 
 
 def test_a_root_without_studies_is_refused(begin, tmp_path):
@@ -163,8 +163,8 @@ def test_a_root_without_studies_is_refused(begin, tmp_path):
 @given(st.sets(st.integers(0, 50)), st.floats(0, 1))
 def test_a_sample_is_as_large_as_asked_and_the_same_again(ids, share):
     runs = [RunSpec("arm", number, None, f"{number:08x}") for number in sorted(ids)]  # pyright: ignore[reportArgumentType]
-    found = sample(runs, share)
-    assert found == sample([*reversed(runs), *runs], share)
+    found = sample_runs(runs, share)
+    assert found == sample_runs([*reversed(runs), *runs], share)
     assert len({run.id for run in found}) == len(found)
     assert share * len(runs) <= len(found) <= share * len(runs) + 1
 

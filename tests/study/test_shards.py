@@ -90,7 +90,7 @@ def test_what_is_no_shard(text: str):
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
 def test_shards_divide_the_packs(count: int):
     packs = list(range(13))
-    shares = [Shard(index, count).of(packs) for index in range(count)]  # pyright: ignore[reportArgumentType]
+    shares = [Shard(index, count).select(packs) for index in range(count)]  # pyright: ignore[reportArgumentType]
     assert sorted(pack for share in shares for pack in share) == packs  # pyright: ignore[reportArgumentType]
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -165,7 +165,7 @@ def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatc
     train = shards.train_packs
 
     def hold_others(study: Study, folder: StudyFolder, *rest: Any) -> list[Failure]:
-        for plan in Shard(1, 2).of(stored_plans(folder)):
+        for plan in Shard(1, 2).select(stored_plans(folder)):
             claim.enter_context(folder.claim_pack(plan.id))
         return train(study, folder, *rest)
 
@@ -173,7 +173,7 @@ def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatc
     with pytest.raises(SharesLeft, match="left to other processes") as left, claim:
         run_shard(tmp_path, tmp_path / "root", "0/2", wait=False)
     assert left.value.exit_code == WAITING_EXIT_CODE == 75
-    assert all(is_free(folder, plan) for plan in stored_plans(folder))
+    assert all(is_free(folder, plan.id) for plan in stored_plans(folder))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from taetpu.spec.loading import load_study
 from taetpu.spec.tuning import FIRST_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.reuse import described
+from taetpu.study.pack_store import resolve_runs
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.train.callbacks import Callback
 
@@ -76,13 +76,14 @@ def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
 def test_what_is_chosen_is_best_on_the_validation_split_wherever_arms_are_compared(load, tmp_path, primary):
     """On the test split the order of the rates is the reverse."""
     study = load(f"measure: {{primary: {primary}}}\n" + TUNED)
-    tried, folder = trials(study), StudyFolder(open_store(tmp_path / "root"), study.name)
-    for spec in tried.runs():
-        rate, run = spec.config.train.optimizer.lr, folder.run(spec.arm, spec.seed, spec.id)
+    folder = StudyFolder(open_store(tmp_path / "root"), study.name)
+    trial_runs = resolve_runs(trials(study), folder)
+    for spec in trial_runs:
+        rate, run = spec.config.train.optimizer.lr, spec.folder
         metrics = {"val/loss": 1 - rate, "val/accuracy": rate, "test/loss": rate, "test/accuracy": 1 - rate}
-        run.start(described(spec))
+        run.start(spec.record())
         run.finish({"outcome": "finished", "steps": 6, "metrics": metrics})
-    chosen = choose(study, tried, folder)
+    chosen = choose(study, trial_runs)
     assert chosen["metric"] == f"val/{primary.rpartition('/')[2]}"
     assert {entry["best"] for entry in chosen["arms"].values()} == {"lr=0.01"}
     assert study.measure.primary == primary  # verdicts and planned looks go on testing this one

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import components, to_data
+from taetpu.core.config import components, defaults, to_data
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.core.html import paragraph, table
 from taetpu.core.identity import BESIDE
@@ -16,7 +16,7 @@ from taetpu.core.plugins import Plugin, attributed
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document, parse_value
 from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import SCHEMA, canonical, run_ids
+from taetpu.spec.identity import SCHEMA, canonical, plugin_sources, run_ids
 from taetpu.spec.origins import Origins, keep_first_per_list
 from taetpu.spec.overrides import apply_overrides, format_brief, format_value
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
@@ -33,6 +33,10 @@ FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the tas
 FREE = ("base.task.source", *(f"base.train.{field}" for field in BESIDE))
 
 
+RunKey = tuple[str, int, str]
+"""A run's arm, seed and ID."""
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """One arm on one seed. `id` is the run's identity (see `spec.identity`), `data` its task's fingerprint."""
@@ -42,6 +46,16 @@ class RunSpec:
     config: ResolvedConfig
     id: str
     data: str = ""
+
+    @property
+    def key(self) -> RunKey:
+        """The run as pack plans name it."""
+        return self.arm, self.seed, self.id
+
+    def record(self) -> dict[str, Any]:
+        """Return what `config.json` records of the run, from which its identity can be computed again."""
+        about = {"schema": SCHEMA, "arm": self.arm, "seed": self.seed, "id": self.id, "config": to_data(self.config)}
+        return {**about, "defaults": defaults(self.config), "data": self.data, "plugins": plugin_sources(self.config)}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from taetpu.store.backend import move_to_damaged
 from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.pack_store import stored_plans
+from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.train.callbacks import Callback
+from taetpu.train.pack_plan import PackPlan
 
 LOST = "this run had ended, and its result.json is missing"
 
@@ -53,7 +54,7 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
     """Whether a run had ended and its result was removed: it was evaluated, and the state of its pack is deleted."""
     if not run.has_evaluation():
         return False
-    packs = [plan.id for plan in stored_plans(folder) if run.key in (folder.run(*names).key for names in plan.runs)]
+    packs = [plan.id for plan, runs in _planned_runs(folder) if run.key in {planned.key for planned in runs}]
     if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):
         return False
     return run.status() != "done"  # another process may have finished it since
@@ -62,8 +63,14 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
 def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:
     """Planned runs that have files but no record, which is the first file of a run."""
     known = {run.key for run in recorded}
-    planned = [folder.run(*names) for plan in stored_plans(folder) for names in plan.runs]
+    planned = [run for _, runs in _planned_runs(folder) for run in runs]
     return [run for run in planned if run.key not in known and folder.store.list(run.key)]
+
+
+def _planned_runs(folder: StudyFolder) -> list[tuple[PackPlan, list[RunFolder]]]:
+    """Return the planned packs with the folders of their runs."""
+    packs = PackStore(folder)
+    return [(plan, [packs.run_folder(key) for key in plan.runs]) for plan in stored_plans(folder)]
 
 
 def _first(problems: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from taetpu.spec.evaluation import TRAINING, Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.train.count import flops_per_token
 from taetpu.train.forecast import Forecast, Span
-from taetpu.train.layout import Group, Work
+from taetpu.train.layout import Work
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.speed import contention, matmul_rates, shares
 from taetpu.train.step_time import machine, remembered_step, short_hash
@@ -44,7 +44,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
     run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
     for plan, runs, taken in packs:
         source = sources.prepare(runs[0].config)
-        work = Work(Group(frozenset(plan.live), tuple(runs)), source, plan.precision, plan.compute)
+        work = plan.work(runs, source)
         a_step, origin = _step(work, plan)
         if a_step is None:
             return None

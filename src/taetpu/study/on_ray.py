@@ -12,7 +12,7 @@ Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest
 import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,24 @@ import jax
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.runtime import call_prepared
-from taetpu.spec.resolved_study import RunSpec, Study
+from taetpu.spec.resolved_study import Sources, Study
 from taetpu.store.gcs_client import parse_address as bucket_address
-from taetpu.store.study import StudyFolder
-from taetpu.study.pack_store import halve, members, unplanned
+from taetpu.study.executor import Executor
+from taetpu.study.pack_store import PackStore
 from taetpu.study.ray_tasks import (
     POLL_SECONDS,
     Trained,
-    names_of,
-    node_audit,
     node_place,
     node_plan,
-    node_step_seconds,
+    node_replicate,
+    node_seconds_per_step,
     on_node,
     train_pack,
 )
 from taetpu.study.trainer import Failure, missing_packs, run_steps
 from taetpu.train.callbacks import Callback
-from taetpu.train.device_capabilities import Place
 from taetpu.train.layout import Packing
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 RETRIES = 20
 """How often Ray starts a pack again whose node or process died."""
@@ -52,27 +50,25 @@ class PackFailed(Failed):
 
 
 @dataclass
-class RayDriver:
-    """A `Crew` of the nodes of a Ray cluster.
+class RayExecutor(Executor):
+    """Trains packs on the nodes of a Ray cluster.
 
     Attributes:
         file, sets: the study as nodes load it.
-        root: of the store, absolute.
-        node: the resources of a whole node, one with accelerators if there are any.
-        place: the devices of that node.
+        root: the absolute root of the store.
+        node: the resources of a whole node, one with accelerators if there are any; `place` has its devices.
+        running: the packs being trained, by Ray's reference of their task.
     """
 
-    folder: StudyFolder
-    file: Path
-    sets: tuple[str, ...]
-    root: str
-    tracks: bool = False
-    running: dict[Any, PackPlan] = field(default_factory=dict)
+    live: bool = False
+    file: Path = Path()
+    sets: tuple[str, ...] = ()
+    root: str = ""
     node: dict[str, Any] = field(default_factory=dict)
-    place: Place | None = None
+    running: dict[Any, Pack] = field(default_factory=dict)
 
     def find_devices(self) -> None:
-        """Choose a node for what depends on devices, and learn which it has."""
+        """Choose a node for the tasks that depend on devices, and ask it for its devices."""
         self.node = whole_node(live_nodes())
         self.place = self.ask(node_place)
 
@@ -104,87 +100,91 @@ class RayDriver:
         study = str(self.file), self.sets, self.root
         return task.remote(on_cpu, on_node.__module__, on_node.__name__, function.__name__, *study, *arguments)
 
-    def step_seconds(self, study: Study, name: str, callback: Callback) -> float:
-        """Return what a step of an arm takes on a node."""
-        callback.on_wait(f"a node measures arm {name}")
-        seconds = self.ask(node_step_seconds, name)
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the study's claim."""
+        with self.folder.claim():
+            yield
+
+    def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
+        """Measure a train step of one run of an arm on a node."""
+        callback.on_wait(f"a node measures arm {arm}")
+        seconds = self.ask(node_seconds_per_step, arm)
         callback.on_wait("")
         return seconds
 
-    def prove(self, sampled: Sequence[RunSpec], reused: Sequence[RunSpec], packing: Packing) -> list[str]:
-        """Train reused runs again on a node, see `Audit`."""
-        return self.ask(node_audit, names_of(sampled), names_of(reused), asdict(packing)) if sampled else []
+    def replicate(
+        self, sample: Sequence[Run], reused: Sequence[Run], study: Study, callback: Callback, packing: Packing
+    ) -> list[str]:
+        """Train a sample of the reused runs again on a node; see `Replication`."""
+        keys = [[run.key for run in runs] for runs in (sample, reused)]
+        return self.ask(node_replicate, *keys, asdict(packing)) if sample else []
 
-    def claimed(self) -> AbstractContextManager[None]:
-        """Hold the study's claim."""
-        return self.folder.claim()
-
-    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
+    def train(
+        self, runs: Sequence[Run], sources: Sources, callback: Callback, packing: Packing, profile: int
+    ) -> list[Failure]:
         """Train all packs on the cluster; on Ctrl-C tasks are cancelled, which leaves finished runs valid."""
-        if new := unplanned(study, self.folder):
+        packs = PackStore(self.folder, runs)
+        if new := packs.start_unplanned():
             callback.on_wait("a node plans packs")
-            self.ask(node_plan, names_of(new), asdict(packing))
+            self.ask(node_plan, [run.key for run in new], asdict(packing))
             callback.on_wait("")
-        queue = missing_packs(study, self.folder, callback, packing)
-        wanted = {run.id: run for run in study.runs()}
-        steps = {
-            plan.id: sum(run_steps(run, study.sources) for run in members(self.folder, plan, wanted)) for plan in queue
-        }
+        queue = missing_packs(packs, callback, packing)
+        steps = {pack.id: sum(run_steps(run, sources) for run in pack.runs) for pack in queue}
         callback.on_train_begin(sum(steps.values()))
-        for plan in queue:
-            self.submit(plan, profile)
+        for pack in queue:
+            self.submit(pack, profile)
         failed, done, total = list[Failure](), 0, len(queue)
         try:
             while self.running:
-                for plan, outcome in self.ended():
-                    runs = members(self.folder, plan, wanted)
-                    if outcome.out_of_memory and plan.width > 1:
-                        halves = halve(self.folder, [plan])
+                for pack, outcome in self.ended_packs():
+                    if outcome.out_of_memory and pack.plan.width > 1:
+                        halves = packs.halve([pack])
                         total += len(halves) - 1
-                        callback.on_pack_split(runs, halves, MemoryError(outcome.error))
+                        callback.on_pack_split(pack.runs, [half.plan for half in halves], MemoryError(outcome.error))
                         for half in halves:
                             self.submit(half, profile)
                         continue
                     done += 1
-                    callback.on_remote_pack_end(done, total, runs, steps.get(plan.id, 0))
+                    callback.on_remote_pack_end(done, total, pack.runs, steps.get(pack.id, 0))
                     if outcome.error:
                         error = PackFailed(outcome.error)
-                        failed.append(Failure(tuple(runs), error))
-                        callback.on_pack_failed(runs, error)
+                        failed.append(Failure(pack.runs, error))
+                        callback.on_pack_failed(pack.runs, error)
                     else:
-                        callback.on_pack_end(runs)
+                        callback.on_pack_end(pack.runs)
         finally:
             self.cancel()
         return failed
 
-    def submit(self, plan: PackPlan, profile: int) -> None:
-        """Give Ray a pack to train.
+    def submit(self, pack: Pack, profile: int) -> None:
+        """Submit a pack.
 
         Raises:
             UserError: no node has the devices that it needs.
         """
-        needed = resources(plan, plan.platform or self.platform)
+        needed = resources(pack.plan, pack.plan.platform or self.platform)
         check_nodes(needed, live_nodes())
-        self.running[self.submit_call(needed, train_pack, plan.id, profile)] = plan
+        self.running[self.submit_call(needed, train_pack, pack.id, profile)] = pack
 
     @property
     def platform(self) -> str:
         """The platform of the chosen node's devices as JAX names its backend."""
         return "tpu" if "resources" in self.node else "gpu" if "num_gpus" in self.node else "cpu"
 
-    def ended(self) -> Iterator[tuple[PackPlan, Trained]]:
+    def ended_packs(self) -> Iterator[tuple[Pack, Trained]]:
         """Yield packs that ended since the last call, waiting a moment for the first."""
         import ray
         from ray.exceptions import RayError
 
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         for reference in ready:
-            plan = self.running.pop(reference)
+            pack = self.running.pop(reference)
             try:
                 outcome: Any = ray.get(reference)
-                yield plan, outcome.value or Trained(str(outcome.error))
+                yield pack, outcome.value or Trained(str(outcome.error))
             except RayError as error:  # the node or its process died too often, or the task cannot run
-                yield plan, Trained(f"Ray gave the pack up: {error}")
+                yield pack, Trained(f"Ray gave the pack up: {error}")
 
     def cancel(self) -> None:
         """End all tasks that run."""

@@ -1,48 +1,104 @@
-"""The packs of a study, as its folder keeps them: planned, begun, halved where memory does not suffice."""
+"""The packs of a study as its folder stores them, with their runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from taetpu.core.loading import load
-from taetpu.spec.resolved_study import RunSpec, Study
+from taetpu.spec.resolved_study import RunKey, RunSpec, Sources, Study
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.reuse import described
 from taetpu.train.layout import Packing
 from taetpu.train.memory import oom_kills
-from taetpu.train.pack_plan import PackPlan, plan_packs
+from taetpu.train.pack_plan import Pack, PackPlan, Run, plan_packs
 
 
-def planned(study: Study, folder: StudyFolder, packing: Packing) -> list[PackPlan]:
-    """All packs of a study: those decided before, and new ones for runs that have none. Written before any training."""
-    return plan_new(study, unplanned(study, folder), folder, packing)
+def resolve_runs(study: Study, folder: StudyFolder) -> list[Run]:
+    """Return the runs of a study, arm by arm, with their folders."""
+    return [Run.at(spec, folder) for spec in study.runs()]
 
 
-def unplanned(study: Study, folder: StudyFolder) -> list[RunSpec]:
-    """The runs of a study that are neither done nor in a pack. Their folders are made."""
-    known = {names for plan in stored_plans(folder) for names in plan.runs}
-    new = []
-    for run in study.runs():
-        names = run.arm, run.seed, run.id
-        status = folder.run(*names).status()
-        if status == "absent":
-            folder.run(*names).start(described(run))
-        if names not in known and status != "done":
-            new.append(run)
-    return new
+class PackStore:
+    """The stored packs of a study with their runs, each resolved once.
+
+    Args:
+        folder: the study's.
+        runs: those that the study file names. Others are read from their folders.
+    """
+
+    def __init__(self, folder: StudyFolder, runs: Iterable[Run] = ()):
+        self.folder, self.named = folder, list(runs)
+        self.runs = {run.key: run for run in self.named}
+        self.ids = {run.id for run in self.named}
+
+    def run_folder(self, key: RunKey) -> RunFolder:
+        """Return the folder of a planned run."""
+        return self.runs[key].folder if key in self.runs else self.folder.run(*key)
+
+    def load_run(self, key: RunKey) -> Run:
+        """Return a planned run, as its folder records it if the study file does not name it."""
+        if key not in self.runs:
+            folder, (arm, seed, run_id) = self.folder.run(*key), key
+            config = load(ResolvedConfig, folder.config()["config"])
+            self.runs[key] = Run(arm, seed, config, run_id, folder=folder)
+        return self.runs[key]
+
+    def load_pack(self, plan: PackPlan) -> Pack:
+        """Return a planned pack with its runs."""
+        return Pack(plan, tuple(self.load_run(key) for key in plan.runs))
+
+    def unfinished(self, plan: PackPlan) -> list[RunKey]:
+        """Return the runs of a pack that have no result."""
+        return [key for key in plan.runs if self.run_folder(key).status() != "done"]
+
+    def missing_packs(self, clean: bool = False) -> list[Pack]:
+        """Return the packs with unfinished runs that the study file names, in the order in which they were planned.
+
+        Args:
+            clean: delete the training state of finished packs, which a process that was killed may have left.
+        """
+        packs = []
+        for plan in stored_plans(self.folder):
+            missing = self.unfinished(plan)
+            if any(run_id in self.ids for _, _, run_id in missing):
+                packs.append(self.load_pack(plan))
+            elif clean and not missing:
+                self.folder.delete_pack(plan.id)
+        return packs
+
+    def start_unplanned(self) -> list[Run]:
+        """Return the runs that are neither done nor in a pack. Record every run that is not recorded yet."""
+        planned = {key for plan in stored_plans(self.folder) for key in plan.runs}
+        new = []
+        for run in self.named:
+            status = run.folder.status()
+            if status == "absent":
+                run.folder.start(run.record())
+            if run.key not in planned and status != "done":
+                new.append(run)
+        return new
+
+    def plan(self, sources: Sources, packing: Packing) -> None:
+        """Plan packs for the runs that have none, before any of them is trained."""
+        add_plans(self.folder, self.start_unplanned(), sources, packing)
+
+    def halve(self, packs: Sequence[Pack]) -> list[Pack]:
+        """Replace packs by ones of half the width for their unfinished runs, which start from step 0."""
+        halves = {pack.id: pack.plan.halved([run.key for run in pack.unfinished]) for pack in packs}
+        for pack in packs:
+            self.folder.delete_pack(pack.id)
+        write_plans(self.folder, [new for plan in stored_plans(self.folder) for new in halves.get(plan.id, [plan])])
+        return [self.load_pack(plan) for pack in packs for plan in halves[pack.id]]
 
 
-def plan_new(study: Study, new: Sequence[RunSpec], folder: StudyFolder, packing: Packing) -> list[PackPlan]:
-    """All packs of a study, with new ones for some runs, as they are fastest on this process's devices."""
+def add_plans(folder: StudyFolder, new: Sequence[RunSpec], sources: Sources, packing: Packing) -> None:
+    """Plan packs for runs on this process's devices, beside the stored ones."""
     old = stored_plans(folder)
-    sources = [study.sources.prepare(run.config) for run in new]
-    plans = [*old, *plan_packs(new, sources, old, packing)]
-    write_plans(folder, plans)
-    return plans
+    write_plans(folder, [*old, *plan_packs(new, [sources.prepare(run.config) for run in new], old, packing)])
 
 
 def stored_plans(folder: StudyFolder) -> list[PackPlan]:
-    """The packs decided so far."""
+    """Return the planned packs of a study."""
     return [PackPlan.from_data(data) for data in (folder.read_plan() or {"packs": []})["packs"]]
 
 
@@ -51,50 +107,25 @@ def write_plans(folder: StudyFolder, plans: Sequence[PackPlan]) -> None:
     folder.write_plan({"packs": [plan.data for plan in plans]})
 
 
-def unfinished(folder: StudyFolder, plan: PackPlan) -> list[tuple[str, int, str]]:
-    """The runs of a pack that have no result."""
-    return [names for names in plan.runs if folder.run(*names).status() != "done"]
-
-
-def members(folder: StudyFolder, plan: PackPlan, wanted: Mapping[str, RunSpec]) -> list[RunSpec]:
-    """The runs of a pack; those that the study's file names no more as they were recorded."""
-    return [wanted.get(names[2]) or recorded(folder, names) for names in plan.runs]
-
-
-def recorded(folder: StudyFolder, names: tuple[str, int, str]) -> RunSpec:
-    """A run as its folder describes it."""
-    arm, seed, run_id = names
-    return RunSpec(arm, seed, load(ResolvedConfig, folder.run(*names).config()["config"]), run_id)
-
-
-def halve(folder: StudyFolder, plans: Sequence[PackPlan]) -> list[PackPlan]:
-    """Packs of half the width for the runs of `plans` that are not done, in their place; they begin anew."""
-    halves = {plan.id: plan.halved(unfinished(folder, plan)) for plan in plans}
-    for plan in plans:
-        folder.delete_pack(plan.id)
-    write_plans(folder, [new for plan in stored_plans(folder) for new in halves.get(plan.id, [plan])])
-    return [new for plan in plans for new in halves[plan.id]]
-
-
 @contextmanager
-def begun(folder: StudyFolder, plan: PackPlan) -> Iterator[None]:
-    """Leave a mark while a pack is trained, which outlives a process that is killed in the middle of it."""
+def marked_as_training(folder: StudyFolder, pack: Pack) -> Iterator[None]:
+    """Store a mark while a pack is trained. A process that is killed leaves it behind."""
     now = oom_kills()
     if now is not None:
-        folder.write_pack_mark(plan.id, {"boot": now[0], "oom_kills": now[1]})
+        folder.write_pack_mark(pack.id, {"boot": now[0], "oom_kills": now[1]})
     try:
         yield
     finally:
-        folder.delete_pack_mark(plan.id)
+        folder.delete_pack_mark(pack.id)
 
 
-def killed_for_memory(folder: StudyFolder, plan: PackPlan) -> bool:
-    """Was the process that began a pack killed for want of memory, before it had measured anything?
+def killed_for_memory(folder: StudyFolder, pack: Pack) -> bool:
+    """Return whether the process that began a pack was killed out of memory before it stored any metrics.
 
-    Whom the system killed is not ours to see. But it counts how often it did so, and a mark that is still there says
-    that the process did not end by itself.
+    Which processes were killed is not known. But the system counts its kills, and a mark that is still there says that
+    the process was killed.
     """
-    mark, now = folder.read_pack_mark(plan.id), oom_kills()
+    mark, now = folder.read_pack_mark(pack.id), oom_kills()
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
         return False
-    return not any(folder.run(*names).has_metrics() for names in plan.runs)
+    return not any(run.folder.has_metrics() for run in pack.runs)

@@ -16,7 +16,7 @@ from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import Pack, forecast
 from taetpu.study.matching import beside, time_matched, to_time
-from taetpu.study.pack_store import stored_plans
+from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.power import resolution
 from taetpu.study.tuning import trials
 from taetpu.study.validate import proved, too_large
@@ -24,8 +24,8 @@ from taetpu.train.compute import routed
 from taetpu.train.count import endless_loops, num_params
 from taetpu.train.device_capabilities import Place
 from taetpu.train.flops import training_flops_per_token
-from taetpu.train.layout import AUTO, Group, Packing, Work
-from taetpu.train.pack_plan import plan_packs
+from taetpu.train.layout import AUTO, Packing
+from taetpu.train.pack_plan import Run, plan_packs
 from taetpu.train.step_time import remembered_step
 
 
@@ -43,7 +43,7 @@ class Prepared:
     study: Study
     computed: Mapping[str, Computation]
     tried: Study | None
-    missing: tuple[list[RunSpec], list[RunSpec]]
+    missing: tuple[list[Run], list[Run]]
 
 
 def prepared(
@@ -67,10 +67,9 @@ def prepared(
     computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # of steps, it has more or fewer
     tried = None if study.tune is None else trials(study)
 
-    def left(runs: list[RunSpec]) -> list[RunSpec]:
-        return [run for run in runs if folder.run(run.arm, run.seed, run.id).status() != "done"]
-
-    return Prepared(study, computed, tried, (left(study.runs()), left(tried.runs() if tried else [])))
+    runs = [resolve_runs(one, folder) if one else [] for one in (study, tried)]
+    missing, missing_trials = ([run for run in part if not run.done] for part in runs)
+    return Prepared(study, computed, tried, (missing, missing_trials))
 
 
 def preview(
@@ -219,10 +218,10 @@ def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
 
 
 def _packs(
-    study: Study, missing: list[RunSpec], folder: StudyFolder, packing: Packing
+    study: Study, missing: list[Run], folder: StudyFolder, packing: Packing
 ) -> list[tuple[dict[str, Any], Pack]]:
     """Packs begun earlier as they were planned, then new ones; each as it is shown, and as its time is computed."""
-    wanted = {(run.arm, run.seed, run.id): run for run in missing}
+    wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
@@ -231,8 +230,7 @@ def _packs(
     for plan in [*old, *plan_packs(new, [study.sources.prepare(run.config) for run in new], stored, packing)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.prepare(runs[0].config)
-        work = Work(Group(frozenset(plan.live), runs), source, plan.precision, plan.compute)
-        a_step = remembered_step(work, plan.layout)
+        a_step = remembered_step(plan.work(runs, source), plan.layout)
         steps = runs[0].config.train.total_steps(source.num_windows)
         program = plan.program_key(runs[0].config)
         entry = {

@@ -1,6 +1,6 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -11,26 +11,27 @@ from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.report.notebook import html
 from taetpu.spec.loading import load_study
-from taetpu.spec.resolved_study import RunSpec, Study, check_frozen
+from taetpu.spec.resolved_study import Study, check_frozen
 from taetpu.spec.schema import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.damaged import check_runs
+from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
-from taetpu.study.on_ray import RayDriver, connected, refuse_accelerator, shared_root
-from taetpu.study.pack_store import stored_plans
-from taetpu.study.replicate import Audit
-from taetpu.study.reuse import adopt, sample, studies_at
-from taetpu.study.shards import ShardWorker, parse_shard
+from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
+from taetpu.study.pack_store import resolve_runs
+from taetpu.study.reuse import Reuse, sample_runs
+from taetpu.study.shards import ShardExecutor, parse_shard
 from taetpu.study.timing import in_equal_time
 from taetpu.study.tracking import tracked
-from taetpu.study.trainer import Alone, Crew, Failure
+from taetpu.study.trainer import Failure
 from taetpu.study.tuning import choose, trials, tuned
 from taetpu.study.validate import proved, refuse_too_large
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, Packing, parse_packing
+from taetpu.train.pack_plan import Run
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,16 @@ def run(
     study = load_study(file, sets)
     folder, callback = StudyFolder(open_store(default_root(root)), study.name), callback or Callback()
     if ray is not None:
-        driver = RayDriver(folder, Path(file).resolve(), tuple(sets), shared_root(default_root(root)))
+        shared = shared_root(default_root(root))
+        executor = RayExecutor(folder, file=Path(file).resolve(), sets=tuple(sets), root=shared)
         with connected(ray or None):
-            driver.find_devices()
-            return run_study(study, folder, callback, options, driver)
+            executor.find_devices()
+            return run_study(study, folder, callback, options, executor)
     if share is None:
         return run_study(study, folder, callback, options)
     staged = study.tune is not None or until_resolved
-    return run_study(study, folder, callback, options, ShardWorker(folder, share, callback, staged, wait))
+    executor = ShardExecutor(folder, shard=share, callback=callback, staged=staged, wait=wait)
+    return run_study(study, folder, callback, options, executor)
 
 
 def parse_audit(share: float) -> float:
@@ -154,39 +157,38 @@ def parse_profile(steps: int) -> int:
 
 
 def run_study(
-    study: Study, folder: StudyFolder, callback: Callback, options: Options = DEFAULTS, crew: Crew | None = None
+    study: Study, folder: StudyFolder, callback: Callback, options: Options = DEFAULTS, executor: Executor | None = None
 ) -> Outcome:
-    """Train what is missing, then analyse and report. Called again it goes on where it was stopped.
+    """Train what is missing, then analyse and report. Called again, it resumes.
 
     Args:
-        crew: who trains; default: this process, with those of its JAX cluster.
+        executor: trains the packs; default: this process, with those of its JAX cluster.
 
     Raises:
-        UserError: an arm's data cannot be used, its model not be built, or it breaks the arm contract (nothing is
-            stored then); a run that is done is damaged, and `retrain_damaged` is not set; another process holds the
-            study's folder, the folder holds another study, or the disk is full.
+        UserError: an arm's data cannot be used, its model cannot be built, or it breaks the arm contract (nothing is
+            stored then); a finished run is damaged, and `retrain_damaged` is not set; another process holds the study's
+            folder, the folder holds another study, or the disk is full.
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
         problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
         remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
-    for root in options.reuse:
-        studies_at(root)  # raises for a misspelt one, before anything is stored
-    refuse_another(study, folder)  # before arms are proved, which may take long
-    cluster = crew if isinstance(crew, RayDriver) else None
-    study, _ = proved(study, elsewhere=cluster and cluster.place)
-    if cluster is None:
-        refuse_too_large(study, folder)
-    crew = crew or Alone(folder)
-    with crew.claimed(), tracked(study, folder, callback, crew.tracks) as callback:
+    executor = executor or Executor(folder)
+    reuse = Reuse(folder, options.reuse)
+    refuse_another(study, folder)  # before the contract is checked, which may take long
+    study, _ = proved(study, elsewhere=executor.place)
+    if executor.place is None:
+        refuse_too_large(study, resolve_runs(study, folder))
+    with executor.claim(), tracked(study, folder, callback, executor.live) as callback:
         check_runs(folder, options.retrain_damaged, callback)
         callback.on_study_begin(study.measure.primary)
-        study = in_equal_time(study, folder, callback, cluster and cluster.step_seconds)
+        study = in_equal_time(study, folder, callback, executor.seconds_per_step)
+        runner = StudyRunner(folder, callback, options, executor, reuse)
         while True:
             if options.until_resolved:
                 study = study.changed(seeds=seeds_begun(study, folder))
-            outcome = to_look(study, folder, callback, options, crew)
+            outcome = runner.run_until_analysis(study)
             if outcome is None:  # another process has added seeds
                 continue
             more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
@@ -203,47 +205,48 @@ def refuse_another(study: Study, folder: StudyFolder) -> None:
         check_frozen(read_study(folder), study)
 
 
-def to_look(study: Study, folder: StudyFolder, callback: Callback, options: Options, crew: Crew) -> Outcome | None:
-    """Train every arm on the study's seeds, and then what tuning adds; analyse and report.
+@dataclass(frozen=True)
+class StudyRunner:
+    """Trains, analyses and reports a study up to its next interim analysis; see `run_study`."""
 
-    Returns:
-        None where another process analysed these seeds meanwhile, and added more.
-    """
-    freeze(study, folder)
-    taken, failed = obtained(study, folder, callback, options, crew)
-    if options.until_resolved and len(seeds_begun(study, folder)) > len(study.seeds):
-        return None
-    if study.tune is not None:
-        tried = trials(study)
-        more = [obtained(tried, folder, callback, options, crew)]
-        chosen = choose(study, tried, folder)
-        if chosen is not None:
-            study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
-            freeze(study, folder, tuning=chosen)
-            more.append(obtained(study, folder, callback, options, crew))
-        taken += [run for runs, _ in more for run in runs]
-        failed += [failure for _, failures in more for failure in failures]
-    sampled = sample(taken, options.audit)
-    if isinstance(crew, RayDriver):
-        refuted = crew.prove(sampled, taken, options.packing)
-    else:
-        refuted = Audit(study, folder, callback, options.packing).prove(sampled, taken)
-    results = analyse(folder)
-    if not failed:
-        folder.delete_claims()
-    return Outcome(results, build(folder), failed, refuted, folder.where)
+    folder: StudyFolder
+    callback: Callback
+    options: Options
+    executor: Executor
+    reuse: Reuse
 
+    def run_until_analysis(self, study: Study) -> Outcome | None:
+        """Train every arm on the study's seeds, then what tuning adds; analyse and report.
 
-def obtained(
-    study: Study, folder: StudyFolder, callback: Callback, options: Options, crew: Crew
-) -> tuple[list[RunSpec], list[Failure]]:
-    """See to all runs of a study: taken over from elsewhere, which are returned first, else trained."""
-    others = (
-        {names[2] for plan in stored_plans(folder) for names in plan.runs}
-        if isinstance(crew, ShardWorker)
-        else set[str]()
-    )
-    return adopt(study, folder, options.reuse, others), crew.train(study, callback, options.packing, options.profile)
+        Returns:
+            None where another process analysed these seeds meanwhile and added more.
+        """
+        freeze(study, self.folder)
+        reused, failed = self.train(resolve_runs(study, self.folder), study)
+        if self.options.until_resolved and len(seeds_begun(study, self.folder)) > len(study.seeds):
+            return None
+        if study.tune is not None:
+            trial_runs = resolve_runs(trials(study), self.folder)
+            more = [self.train(trial_runs, study)]
+            chosen = choose(study, trial_runs)
+            if chosen is not None:
+                study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
+                freeze(study, self.folder, tuning=chosen)
+                more.append(self.train(resolve_runs(study, self.folder), study))
+            reused += [run for runs, _ in more for run in runs]
+            failed += [failure for _, failures in more for failure in failures]
+        sample = sample_runs(reused, self.options.audit)
+        refuted = self.executor.replicate(sample, reused, study, self.callback, self.options.packing)
+        results = analyse(self.folder)
+        if not failed:
+            self.folder.delete_claims()
+        return Outcome(results, build(self.folder), failed, refuted, self.folder.where)
+
+    def train(self, runs: Sequence[Run], study: Study) -> tuple[list[Run], list[Failure]]:
+        """Copy runs that were trained before, and train the others. Return those that were reused, and the failures."""
+        reused = self.reuse.adopt(runs, self.executor.reserved_runs())
+        options = self.options
+        return reused, self.executor.train(runs, study.sources, self.callback, options.packing, options.profile)
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from taetpu.core.errors import UserError
-from taetpu.spec.resolved_study import Study
+from taetpu.spec.resolved_study import Sources
 from taetpu.store.names import ClaimHeld
-from taetpu.store.study import StudyFolder
-from taetpu.study.pack_store import stored_plans, unfinished
+from taetpu.study.executor import Executor
+from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 POLL_SECONDS = 2.0
 """Between two attempts to take a claim, or two looks at what other processes have finished."""
@@ -49,8 +49,8 @@ class Shard:
     index: int
     count: int
 
-    def of(self, plans: Sequence[PackPlan]) -> list[PackPlan]:
-        """Return the share of some packs."""
+    def select(self, plans: Sequence[PackPlan]) -> list[PackPlan]:
+        """Return the packs of this share."""
         return [plan for number, plan in enumerate(plans) if number % self.count == self.index]
 
 
@@ -73,36 +73,35 @@ def parse_shard(text: str) -> Shard:
 
 
 @dataclass
-class ShardWorker:
-    """A `Crew` of this process and others that it does not know.
+class ShardExecutor(Executor):
+    """Trains a share of the packs in this process. Other processes, unknown to this one, train the other shares.
 
     Attributes:
         staged: whether more packs are planned when the present ones are done, so that this process has to wait.
         wait: wait for packs that others train; otherwise end with `WAITING_EXIT_CODE`.
     """
 
-    folder: StudyFolder
-    shard: Shard
-    callback: Callback
-    staged: bool
+    live: bool = False
+    shard: Shard = Shard(0, 1)
+    callback: Callback = field(default_factory=Callback)
+    staged: bool = False
     wait: bool = True
-    tracks: bool = False
-    claim: ExitStack = field(default_factory=ExitStack)
+    study_claim: ExitStack = field(default_factory=ExitStack)
     waited_for: int = 0
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the study's claim, waiting for it; `train` lets go of it meanwhile."""
-        self.take()
-        with self.claim:
+    def claim(self) -> Iterator[None]:
+        """Hold the study's claim, waiting for it; `train` releases it meanwhile."""
+        self.acquire()
+        with self.study_claim:
             yield
 
-    def take(self) -> None:
-        """Take the study's claim, however long another process holds it."""
+    def acquire(self) -> None:
+        """Wait for the study's claim."""
         reason = ""
         while True:
             try:
-                self.claim.enter_context(self.folder.claim())
+                self.study_claim.enter_context(self.folder.claim())
                 break
             except ClaimHeld as other:
                 if not reason:
@@ -112,81 +111,74 @@ class ShardWorker:
         if reason:
             self.callback.on_wait("")
 
-    @contextmanager
-    def changing_plan(self) -> Iterator[None]:
-        """Hold the study's claim while the pack plan is changed."""
-        self.take()
-        with self.claim:
-            yield
+    def reserved_runs(self) -> set[str]:
+        """Return the IDs of all planned runs, which other processes may be training."""
+        return {run_id for plan in stored_plans(self.folder) for _, _, run_id in plan.runs}
 
-    def train(self, study: Study, callback: Callback, packing: Packing, profile: int) -> list[Failure]:
-        """Train this share, and what dead processes left of others; return when all packs are done.
+    def train(
+        self, runs: Sequence[Run], sources: Sources, callback: Callback, packing: Packing, profile: int
+    ) -> list[Failure]:
+        """Train this share, and packs that dead processes left; return when all packs are done.
 
         In a study with stages, packs that nobody begins for `ABANDONED_SECONDS` are trained too: their worker may never
-        start, and this one would wait without end.
+        start, and this one would wait for ever.
 
         Raises:
             SharesLeft: other processes train what is left, or will, and this process does not wait for them.
         """
         planned_before = bool(stored_plans(self.folder))
-        missing = missing_packs(study, self.folder, callback, packing)
+        packs = PackStore(self.folder, runs)
+        packs.plan(sources, packing)
+        missing = missing_packs(packs, callback, packing)
         if not missing:
             return []
-        wanted = {run.id for run in study.runs()}
-        # Where this share was done before, the command was given again: to train what other processes did not. A share
+        # If this share was done before, the command was repeated: to train what other processes did not. A share
         # without packs helps as soon as another process has planned them.
-        nonempty = any(wanted & {names[2] for names in plan.runs} for plan in self.share())
+        nonempty = any(run_id in packs.ids for plan in self.share() for _, _, run_id in plan.runs)
         again = not self.own(missing) and (nonempty or planned_before)
         tried, failed = set[str](), list[Failure]()
-        self.claim.close()
+        self.study_claim.close()
         idle_since = time.monotonic()
-        while missing := self.missing(wanted):
+        while missing := packs.missing_packs():
             held = set[str]()
-            todo = [plan for plan in self.own(missing) if plan.id not in tried]
-            others = [] if todo else [plan for plan in missing if plan.id not in tried]
-            todo = [plan for plan in todo or others if is_free(self.folder, plan)]
+            todo = [pack for pack in self.own(missing) if pack.id not in tried]
+            others = [] if todo else [pack for pack in missing if pack.id not in tried]
+            todo = [pack for pack in todo or others if is_free(self.folder, pack.id)]
             unbegun = 0
             if others and not again and not (self.staged and time.monotonic() - idle_since >= ABANDONED_SECONDS):
-                begun = [plan for plan in todo if self.begun(plan)]
+                begun = [pack for pack in todo if self.has_begun(pack)]
                 unbegun, todo = len(todo) - len(begun), begun
             if todo:
-                failed += train_packs(study, self.folder, callback, todo, profile, self.changing_plan, held)
-                tried |= {plan.id for plan in todo} - held
+                failed += train_packs(packs, sources, callback, todo, profile, self.claim, held)
+                tried |= {pack.id for pack in todo} - held
                 idle_since = time.monotonic()
-            if len(held) == len(todo):  # all of them are trained by others, if there are any
+            if len(held) == len(todo):  # others train all of them, if there are any
                 if failed:
                     break
                 self.pause(len(missing), unbegun, callback)
         callback.on_wait("")
-        self.take()
+        self.acquire()
         return failed
 
     def share(self) -> list[PackPlan]:
         """Return the packs of this share, finished ones too."""
-        return self.shard.of(stored_plans(self.folder))
+        return self.shard.select(stored_plans(self.folder))
 
-    def own(self, missing: Sequence[PackPlan]) -> list[PackPlan]:
-        """Return those of some packs that are of this share."""
+    def own(self, packs: Sequence[Pack]) -> list[Pack]:
+        """Return those of some packs that belong to this share."""
         own = {plan.id for plan in self.share()}
-        return [plan for plan in missing if plan.id in own]
+        return [pack for pack in packs if pack.id in own]
 
-    def missing(self, wanted: set[str]) -> list[PackPlan]:
-        """Return the planned packs with unfinished runs of some IDs."""
-        return [
-            plan for plan in stored_plans(self.folder)
-            if wanted & {run_id for _, _, run_id in unfinished(self.folder, plan)}
-        ]  # fmt: skip
-
-    def begun(self, plan: PackPlan) -> bool:
-        """Return whether a process has begun to train a pack. It is at work, or was stopped."""
-        return bool(self.folder.store.list(f"{self.folder.name}/packs/{plan.id}"))
+    def has_begun(self, pack: Pack) -> bool:
+        """Return whether a process has begun to train a pack, which it still does unless it was stopped."""
+        return bool(self.folder.store.list(f"{self.folder.name}/packs/{pack.id}"))
 
     def pause(self, left: int, unbegun: int, callback: Callback) -> None:
         """Wait for other processes, or end this one.
 
         Args:
-            left: packs that are not done.
-            unbegun: those that nobody trains, which this process will take over.
+            left: the number of packs that are not done.
+            unbegun: the number of packs that nobody trains, which this process will take over.
 
         Raises:
             SharesLeft: nothing follows these packs, or others train all of them and this process does not wait.
@@ -200,7 +192,5 @@ class ShardWorker:
             return
         done = f"shard {self.shard.index}/{self.shard.count} has nothing to train now; left to other processes: {packs}"
         if self.staged:
-            raise SharesLeft(f"{done}, and more follows: give the same command again later", WAITING_EXIT_CODE)
-        raise SharesLeft(
-            f"{done}: the last shard to finish writes the report, and so does the same command given again"
-        )
+            raise SharesLeft(f"{done}. More will be planned: run the same command again later.", WAITING_EXIT_CODE)
+        raise SharesLeft(f"{done}. The last shard to finish writes the report; so does running this command again.")

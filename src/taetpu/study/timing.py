@@ -23,18 +23,18 @@ def in_equal_time(
     study: Study,
     folder: StudyFolder,
     callback: Callback,
-    seconds: Callable[[Study, str, Callback], float] | None = None,
+    seconds: Callable[[Study, str, Callback], float],
 ) -> Study:
     """A study with its time-matched arms. Times are measured when an arm is new, and kept in the folder as steps.
 
     Args:
-        seconds: measures a step of an arm; default: `seconds_a_step`, on this process's devices.
+        seconds: measures a step of an arm, such as `seconds_per_step`.
     """
     known = read_study(folder).get("matching", {}) if folder.exists() else {}
 
     @cache
     def measured(name: str) -> float:
-        return (seconds or seconds_a_step)(study, name, callback)
+        return seconds(study, name, callback)
 
     steps = timed(study, lambda arm: measured(arm.name), known)
     if steps:
@@ -43,7 +43,7 @@ def in_equal_time(
     return study
 
 
-def seconds_a_step(study: Study, name: str, callback: Callback) -> float:
+def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
     """What a step of one run of an arm takes, its runs packed by themselves.
 
     Raises:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from taetpu.spec.resolved_study import RunSpec, Study
+from taetpu.spec.resolved_study import Study
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.trackers.feed import Trackers
 from taetpu.train.callbacks import Callback, CallbackList
+from taetpu.train.pack_plan import Run
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
         return
     trackers = Trackers(folder, study.trackers, callback.on_tracker_failed)
     try:
-        yield CallbackList(callback, Tracking(trackers, folder)) if live else callback
+        yield CallbackList(callback, Tracking(trackers)) if live else callback
         if not live:
             trackers.catch_up()
     finally:
@@ -32,19 +33,19 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
 class Tracking(Callback):
     """Forwards events to trackers. It raises only what stops training, such as Ctrl-C."""
 
-    def __init__(self, trackers: Trackers, folder: StudyFolder):
-        self.trackers, self.folder = trackers, folder
+    def __init__(self, trackers: Trackers):
+        self.trackers = trackers
         self.runs: list[RunFolder] = []
 
     def on_train_begin(self, run_steps: int) -> None:
         self.trackers.catch_up()
 
-    def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
+    def on_pack_begin(self, number: int, total: int, runs: Sequence[Run]) -> None:
         self.trackers.close()  # runs of a pack that failed, or was halved and is trained from its start
-        self.runs = [self.folder.run(run.arm, run.seed, run.id) for run in runs]
+        self.runs = [run.folder for run in runs]
 
     def on_save(self, step: int) -> None:
         self.trackers.forward(self.runs)
 
-    def on_pack_end(self, runs: Sequence[RunSpec]) -> None:
+    def on_pack_end(self, runs: Sequence[Run]) -> None:
         self.trackers.finish(self.runs)

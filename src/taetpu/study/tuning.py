@@ -1,7 +1,7 @@
 """Tuning: every arm tries the same values on the same seeds, keeps the best, and is trained anew on the study's."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.spec.candidates import bounded
@@ -9,7 +9,7 @@ from taetpu.spec.loading import derived
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.tuning import Tuning
 from taetpu.stats.load import read_result
-from taetpu.store.study import StudyFolder
+from taetpu.train.pack_plan import Run
 
 
 def trials(study: Study) -> Study:
@@ -42,11 +42,11 @@ def _trial_name(arm: Arm, cell: str) -> str:
     return bounded(f"{arm.name}~{cell}")
 
 
-def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | None:
+def choose(study: Study, trial_runs: Iterable[Run]) -> dict[str, Any] | None:
     """What each arm found best; None while trials have not ended. It follows from the stored runs alone.
 
     Args:
-        tried: the `trials` of the study.
+        trial_runs: the runs of `trials`.
 
     Returns:
         `values` (what was tried, by path), `seeds`, the `metric` that decided, and for each of `arms` that had
@@ -55,8 +55,8 @@ def choose(study: Study, tried: Study, folder: StudyFolder) -> dict[str, Any] | 
         lies.
     """
     results: dict[str, list[dict[str, Any]]] = {}
-    for run in tried.runs():
-        result = read_result(folder.run(run.arm, run.seed, run.id))
+    for run in trial_runs:
+        result = read_result(run.folder)
         if result is None:
             return None
         results.setdefault(run.arm, []).append(result)

@@ -1,5 +1,6 @@
 """The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from taetpu.contract.check import Progress, check_arms
@@ -7,11 +8,11 @@ from taetpu.contract.computation import Computation
 from taetpu.core.errors import Mistakes, UserError
 from taetpu.nn.compute_options import AS_BUILT
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.store.study import StudyFolder
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
 from taetpu.train.device_capabilities import Place, first_device, here
 from taetpu.train.layout import missing_memory, partitionable
+from taetpu.train.pack_plan import Run
 from taetpu.train.sharding import check_mesh
 
 
@@ -55,11 +56,10 @@ def refuse_place(study: Study, elsewhere: Place | None) -> None:
         raise baseline.explain(error) from None
 
 
-def refuse_too_large(study: Study, folder: StudyFolder) -> None:
-    """Raise `UserError` where devices cannot hold a run that is to be trained."""
-    wanted = {run.arm for run in study.runs() if folder.run(run.arm, run.seed, run.id).status() != "done"}
+def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
+    """Raise `UserError` where devices cannot hold an unfinished run."""
     mistakes = Mistakes()
-    for one in too_large(study, wanted):
+    for one in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
             f"{', '.join(one['arms'])}: training a run keeps {one['needed']:,} bytes (parameters, gradients and the "
             f"optimizer's moments), and {one['where']} has {one['available']:,}"

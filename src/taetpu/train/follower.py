@@ -19,7 +19,7 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack, PackPlan, Run
 from taetpu.train.program_cache import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import NoWriter
@@ -65,24 +65,24 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
         while (message := broadcast())["pack"] is not None:
             with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary tells the user
                 try:
-                    runs = in_every_process(lambda message=message: list(_load_runs(message["runs"], sources)))
+                    runs = in_every_process(lambda message=message: tuple(_load_runs(message["runs"], sources, folder)))
                 except UserError as error:  # the primary hears of it, and ends
                     refused.append(error)
                     continue
-                plan, source = PackPlan.from_data(message["pack"]), sources.prepare(runs[0].config)
-                program = programs.get(plan, runs[0].config, source)
+                pack = Pack(PackPlan.from_data(message["pack"]), runs)
+                program = programs.get(pack, sources.prepare(pack.config))
                 evaluator = Evaluator(program, runs, Sample.from_data(message["sample"]))
-                PackTrainer(plan, program, runs, folder, NoWriter(message["open"]), evaluator, Callback()).run()
+                PackTrainer(pack, program, folder, NoWriter(message["open"]), evaluator, Callback()).run()
     if refused:
         raise refused[0]
     return message["exit_code"]
 
 
-def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources) -> Iterator[RunSpec]:
+def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: StudyFolder) -> Iterator[Run]:
     for entry in entries:
         config = load(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
         if run_id(config, entry["seed"], data) != entry["id"]:
             problem = f"this process would train another run as arm {entry['arm']!r} than the primary process"
             raise UserError(problem, remedy="Give all processes the same data, plug-ins and versions.")
-        yield RunSpec(entry["arm"], entry["seed"], config, entry["id"], data)
+        yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)

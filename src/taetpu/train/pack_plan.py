@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import jax
@@ -11,13 +11,40 @@ import jax
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import Execution
-from taetpu.spec.resolved_study import RunSpec
+from taetpu.spec.resolved_study import RunKey, RunSpec
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
 from taetpu.train.compute import decide
-from taetpu.train.layout import AUTO, Layout, Packing, Work, auto_precision, choose, group, partitionable, structure_key
+from taetpu.train.layout import (
+    AUTO,
+    Group,
+    Layout,
+    Packing,
+    Work,
+    auto_precision,
+    choose,
+    group,
+    partitionable,
+    structure_key,
+)
 
-RunKey = tuple[str, int, str]
-"""A run's arm, seed and ID."""
+
+@dataclass(frozen=True)
+class Run(RunSpec):
+    """A run with its folder in a study: what is trained, stored and resumed."""
+
+    folder: RunFolder = field(kw_only=True)
+
+    @classmethod
+    def at(cls, spec: RunSpec, study: StudyFolder) -> "Run":
+        """Return a run with its folder, which need not exist yet."""
+        return cls(**{name.name: getattr(spec, name.name) for name in fields(RunSpec)}, folder=study.run(*spec.key))
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has a result."""
+        return self.folder.status() == "done"
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,10 @@ class PackPlan:
         structure = structure_key(split(config, frozenset(self.live))[0])
         return f"{self.layout} {self.precision} {self.compute} {structure}"
 
+    def work(self, runs: Sequence[RunSpec], source: Source) -> Work:
+        """Return what a program for these of its runs computes; `source` is their prepared task."""
+        return Work(Group(frozenset(self.live), tuple(runs)), source, self.precision, self.compute)
+
     def respects(self, packing: Packing) -> bool:
         """Return whether the pack is no wider than `packing` allows now."""
         return packing.widest is None or self.width <= packing.widest
@@ -102,6 +133,34 @@ class PackPlan:
         halves = [tuple(runs[start : start + width]) for start in range(0, len(runs), width)]
         before = self.halved_from or self.width
         return [replace(self, id=pack_id(half), runs=half, layout=layout, halved_from=before) for half in halves]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A pack with its runs, in the order of its plan."""
+
+    plan: PackPlan
+    runs: tuple[Run, ...]
+
+    @property
+    def id(self) -> str:
+        """The name of the pack's folder."""
+        return self.plan.id
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """The config of the first run; the others differ from it in traced values only."""
+        return self.runs[0].config
+
+    @property
+    def program_key(self) -> str:
+        """A key that is equal for packs that share a program."""
+        return self.plan.program_key(self.config)
+
+    @property
+    def unfinished(self) -> list[Run]:
+        """The runs that have no result."""
+        return [run for run in self.runs if not run.done]
 
 
 def plan_packs(
@@ -125,7 +184,7 @@ def plan_packs(
         compute = partitionable(work.execution, work.config) if layout.divided else work.execution
         live, platform = tuple(sorted(members.live)), jax.default_backend()
         for start in range(0, len(members.runs), layout.width):
-            keys = tuple((run.arm, run.seed, run.id) for run in members.runs[start : start + layout.width])
+            keys = tuple(run.key for run in members.runs[start : start + layout.width])
             plans.append(PackPlan(pack_id(keys), keys, layout, compute, precision, live, chosen, platform=platform))
     return plans
 

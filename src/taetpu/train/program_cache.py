@@ -2,9 +2,8 @@
 
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.pack import Program
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack
 
 
 class ProgramCache:
@@ -13,12 +12,12 @@ class ProgramCache:
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
 
-    def get(self, plan: PackPlan, config: ResolvedConfig, source: Source) -> Program:
-        """Return the program of a pack; `config` is that of one of its runs, `source` its prepared task."""
-        key = plan.program_key(config)
+    def get(self, pack: Pack, source: Source) -> Program:
+        """Return the program of a pack; `source` is its prepared task."""
+        key, plan = pack.program_key, pack.plan
         if key not in self.programs:
             self.clear()
-            structure, _ = split(config, frozenset(plan.live))
+            structure, _ = split(pack.config, frozenset(plan.live))
             self.programs[key] = Program(
                 structure, source, plan.layout, steps=structure.train.total_steps(source.num_windows),
                 precision=plan.precision, execution=plan.compute,

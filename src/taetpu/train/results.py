@@ -15,15 +15,14 @@ from jaxtyping import Int
 from taetpu.core.distributed import multi_process
 from taetpu.core.flags import flags
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.store.backend import Store, run_concurrently
-from taetpu.store.runs import RunFolder
+from taetpu.store.backend import run_concurrently
 from taetpu.train.count import num_params
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.flops import training_flops_per_token
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.metric_buffer import Points, blocks
 from taetpu.train.pack import Program
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack
 
 Files = Mapping[str, bytes]
 
@@ -36,21 +35,17 @@ class ResultWriter:
     as they are.
 
     Args:
-        runs, folders: the pack's runs and their folders.
-        store: the one that holds the folders.
         environment: the versions and devices that each result records.
     """
 
-    plan: PackPlan
+    pack: Pack
     program: Program
-    runs: Sequence[RunSpec]
-    folders: Sequence[RunFolder]
-    store: Store
     environment: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        self.open = {i: folder for i, folder in enumerate(self.folders) if folder.status() != "done"}
+        self.open = {i: run.folder for i, run in enumerate(self.pack.runs) if not run.done}
         self.facts = dict(self.program.source.facts)
+        self.store = self.pack.runs[0].folder.store
 
     def truncate(self, step: int) -> None:
         """Drop what was logged after a step; training writes it again, the same."""
@@ -77,7 +72,7 @@ class ResultWriter:
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
         """Write the sampled texts of a step, by place in the pack."""
         for place, text in texts.items():
-            self.folders[place].write_sample(step, text)
+            self.pack.runs[place].folder.write_sample(step, text)
 
     def write_checkpoints(self, step: int, models: Mapping[int, Files]) -> None:
         """Write the models of a step that the study keeps."""
@@ -106,7 +101,7 @@ class ResultWriter:
 
     def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
         """Write one run's evaluation, then its result, which alone makes it done."""
-        run, folder, source = self.runs[place], self.open[place], self.program.source
+        run, folder, source = self.pack.runs[place], self.open[place], self.program.source
         folder.write_evaluation(
             {f"{split}/{name}": blocks(values[place]) for split, sums in evaluator.sums.items()
              for name, values in sums.items()}
@@ -117,7 +112,7 @@ class ResultWriter:
         last = {name: float(s.value[-1]) for name, s in series.items() if name not in observed}
         bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
         memory = state_bytes(run.config, source)
-        memory += step_bytes(run.config, source, self.plan.compute, self.plan.precision)
+        memory += step_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
         folder.finish(
             {
                 "outcome": "diverged" if bad else "finished",
@@ -128,7 +123,7 @@ class ResultWriter:
                 "params": num_params(run.config.model, source.vocab_size, source.seq_len),
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
                 **spent,
-                "pack": self.plan.facts,
+                "pack": self.pack.plan.facts,
                 "environment": {**self.environment, "data": self.facts},
             }
         )
@@ -140,8 +135,6 @@ class NoWriter:
     Args:
         open: the places of the runs that have no result.
     """
-
-    folders: Sequence[RunFolder] = ()
 
     def __init__(self, open: Sequence[int] = ()):
         self.open = open

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -26,7 +26,6 @@ from taetpu.core.plugins import refuse_changes
 from taetpu.core.signals import ending, listening, noted
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
@@ -35,7 +34,7 @@ from taetpu.train.flops import training_flops_per_token
 from taetpu.train.metric_buffer import Recorder, checkpoint_steps
 from taetpu.train.model_io import to_files
 from taetpu.train.pack import Program, stack_numbers
-from taetpu.train.pack_plan import PackPlan
+from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import OFF, Profile
 from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.results import Files, NoWriter, ResultWriter, cost
@@ -60,7 +59,6 @@ class PackTrainer:
 
     Args:
         program: compiled functions; shared by packs of one structure and layout.
-        runs: the pack's runs.
         study: the folder that holds its checkpoints.
         writer: writes the runs' metrics, models and results.
         evaluator: evaluates their models.
@@ -68,9 +66,8 @@ class PackTrainer:
         profile: observes dispatches and may trace some.
     """
 
-    plan: PackPlan
+    pack: Pack
     program: Program
-    runs: Sequence[RunSpec]
     study: StudyFolder
     writer: ResultWriter | NoWriter
     evaluator: Evaluator
@@ -78,6 +75,7 @@ class PackTrainer:
     profile: Profile = OFF
 
     def __post_init__(self) -> None:
+        self.plan, self.runs = self.pack.plan, self.pack.runs
         padding = [self.runs[0]] * (self.plan.width - len(self.runs))
         placed = [*self.runs, *padding]
         numbers = [split(run.config, frozenset(self.plan.live))[1] for run in placed]
@@ -303,9 +301,7 @@ class PackTrainer:
         right = [i for i in stored if i not in wrong]
         self.write(lambda writer: writer.finish(right, self.evaluator, test, diverged))
         if wrong:
-            raise NotReproduced(
-                {self.runs[i].id: f"{self.study.run(*self.plan.runs[i]).where}: {wrong[i]}" for i in wrong}
-            )
+            raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 
     def write_models(self, files: dict[int, Files]) -> dict[int, Files]:
         """Write the final models and read them back. The processes that cannot read them proceed with what was written,

@@ -1,0 +1,85 @@
+"""Where the packs of a study are trained. The executor of this module trains them in this process.
+
+`study.shards` has one for several independent processes, `study.on_ray` one for a Ray cluster.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from taetpu.spec.resolved_study import Sources, Study
+from taetpu.store.names import ClaimHeld
+from taetpu.store.study import StudyFolder
+from taetpu.study.pack_store import PackStore
+from taetpu.study.replicate import Replication
+from taetpu.study.timing import seconds_per_step
+from taetpu.study.trainer import Failure, missing_packs, train_packs
+from taetpu.train.callbacks import Callback
+from taetpu.train.device_capabilities import Place
+from taetpu.train.layout import Packing
+from taetpu.train.pack_plan import Run
+
+
+@dataclass
+class Executor:
+    """Trains packs in this process.
+
+    Attributes:
+        folder: the study's.
+        live: whether this process can show runs to the study's trackers while they train.
+        place: the devices that train the packs; None for those of this process.
+    """
+
+    folder: StudyFolder
+    live: bool = True
+    place: Place | None = None
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the study's claim, whose holder plans packs, analyses and reports.
+
+        Raises:
+            ClaimHeld: another process runs the study, or trains packs of it.
+        """
+        with self.folder.claim():
+            refuse_shards(self.folder)
+            yield
+
+    def reserved_runs(self) -> Container[str]:
+        """Return the IDs of runs that other processes may be training."""
+        return ()
+
+    def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
+        """Measure a train step of one run of an arm. Raises `UserError` where it cannot be measured."""
+        return seconds_per_step(study, arm, callback)
+
+    def train(
+        self, runs: Sequence[Run], sources: Sources, callback: Callback, packing: Packing, profile: int
+    ) -> list[Failure]:
+        """Train the runs that have no result, pack by pack. The caller holds the study's claim.
+
+        Args:
+            profile: the steps of each pack to trace.
+        """
+        packs = PackStore(self.folder, runs)
+        packs.plan(sources, packing)
+        queue = missing_packs(packs, callback, packing)
+        return train_packs(packs, sources, callback, queue, profile)
+
+    def replicate(
+        self, sample: Sequence[Run], reused: Sequence[Run], study: Study, callback: Callback, packing: Packing
+    ) -> list[str]:
+        """Train a sample of the reused runs again; see `Replication`."""
+        return Replication(study, self.folder, callback, packing).check(sample, reused)
+
+
+def refuse_shards(folder: StudyFolder) -> None:
+    """Raise `ClaimHeld` where other processes train packs of a study."""
+    for pack in folder.claimed_packs():
+        try:
+            with folder.claim_pack(pack):
+                pass
+        except ClaimHeld as other:
+            problem = f"another process trains pack {pack}: {other.problem}"
+            remedy = "Wait for it or stop it; or train beside it with --shard I/N."
+            raise ClaimHeld(problem, file=other.file, remedy=remedy) from None
