@@ -106,9 +106,9 @@ def test_the_forecast_holds_until_steps_are_timed(monkeypatch):
     pace.trained(10)
     assert pace.left(90) == pytest.approx(90 * 2 * 1.2)  # evaluations are a fifth of the steps, as forecast
     now[0] += 1
-    pace.lap("on_evaluate")  # compiles
+    pace.lap("evaluated")  # compiles
     now[0] += 1
-    pace.lap("on_evaluate")
+    pace.lap("evaluated")
     assert pace.left(90) == pytest.approx(90 * 21 / 10)  # as measured
 
 
