@@ -243,7 +243,7 @@ def test_down_deletes_mine_and_leaves_those_of_others_that_have_the_name(taetpu,
     assert list(shared_google.world.table(INSTANCES)) == [("us-east1-d", "lab")]
     code, _, err = taetpu("tpu", "down", "lab", "--yes")
     assert code == 2
-    assert "lab in us-east1-d belongs to nobody that taetpu knows" in err
+    assert "lab in us-east1-d belongs to an unknown owner" in err
     shared_google.world.table(INSTANCES).clear()
 
 

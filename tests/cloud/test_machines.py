@@ -225,7 +225,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
     google.compute.user = "system"
     assert make(settings, api)
     provision.down("box", "me", settings, silent)
-    assert loss(again) == "it is gone"
+    assert loss(again) == "it no longer exists"
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def delete(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False) -> No
         return
     owner = found.get("labels", {}).get(OWNER, "")
     if owner != label_value(settings.owner):
-        problem = f"gs://{wanted} belongs to {owner or 'nobody that taetpu knows'}"
+        problem = f"gs://{wanted} belongs to {owner or 'an unknown owner'}"
         raise CloudError(problem, remedy=f"Its owner can delete it: {bucket.delete_command(wanted).shown}")
     line = bucket.delete_command(wanted)
     plan = f"delete gs://{wanted} with everything in it, {bucket.usage(wanted) / 1e9:.3f} GB"

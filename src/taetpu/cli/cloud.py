@@ -202,7 +202,7 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
     """Return the zones in which a machine can reach Google, without which it could not delete itself.
 
     Raises:
-        CloudError: the network has no way out in any of their regions.
+        CloudError: the network has no egress in any of their regions.
     """
     from taetpu.cloud.doctor import check_egress
     from taetpu.cloud.gcloud import CloudError

@@ -1,8 +1,8 @@
-"""Jobs on one host. Copied to the host and run there by its system Python, so it imports the standard library alone.
+"""Jobs on one host. The host's system Python runs a copy of this file, so it imports only the standard library.
 
 A job is a folder `~/.taetpu/jobs/NAME`: `job.json` (the request), `pid` (leader of the job's process group), `log`, and
-`rc` (the exit code, written last). A job needs no open connection. Usage: `python3 agent.py ACTION <request.json`,
-which prints JSON; exit code 4 means that the request was refused, with the reason on standard error.
+`rc` (the exit code, written last). It runs without an open connection. Usage: `python3 agent.py ACTION <request.json`,
+which prints JSON. Exit code 4: the request was refused, for the reason on standard error.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ REFUSED = 4
 
 
 class Refused(Exception):
-    """The request cannot be met; the message says why."""
+    """The request is refused, for the reason in the message."""
 
 
 def start(request):
-    """Start a job unless one of its name exists. Refuse where another runs or a process holds the TPU."""
+    """Start a job unless its name exists. Refuse if another job runs or a process holds the TPU."""
     path = os.path.join(JOBS, request["name"])
     refuse_if_busy(request["name"])
     try:
         os.makedirs(path)
     except FileExistsError:
-        if read(path, "job.json").get("id") != request["id"]:
+        if read_json(path, "job.json").get("id") != request["id"]:
             raise Refused(f"a job {request['name']} exists") from None
         return {"name": request["name"]}  # the same request again, after a lost answer
-    write(path, "job.json", json.dumps(request))
+    write_text(path, "job.json", json.dumps(request))
     with open(os.path.join(path, "log"), "ab") as log:
         subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), "supervise", path],
@@ -48,49 +48,53 @@ def start(request):
 
 def supervise(path):
     """Run the commands of a job one after another until one fails; store the exit code."""
-    write(path, "pid", str(os.getpid()))
-    job, code = read(path, "job.json"), 0
+    write_text(path, "pid", str(os.getpid()))
+    job, code = read_json(path, "job.json"), 0
     folder = os.path.expanduser(os.path.join("~", job["folder"]))
     os.makedirs(folder, exist_ok=True)
     environment = {key: text.replace("{job}", path) for key, text in job["environment"].items()}
     venv = os.path.expanduser("~/.taetpu/venv/bin")
     own = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=os.path.expanduser("~/.taetpu/src"), **environment)
     own["PATH"] = venv + os.pathsep + own.get("PATH", "")
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # the command hears it, and this process stores its code
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: None
+    )  # the command gets it, too; this process stores its exit code
     try:
         for variable, secret in job["secrets"].items():
             words = ["gcloud", "secrets", "versions", "access", "latest", f"--secret={secret}"]
             own[variable] = subprocess.check_output(words, text=True)
         for words in job["commands"]:
-            code = subprocess.call(contained(job, words, environment) if job["image"] else words, cwd=folder, env=own)
+            code = subprocess.call(
+                container_command(job, words, environment) if job["image"] else words, cwd=folder, env=own
+            )
             if code:
                 break
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"taetpu: {error}", flush=True)
         code = 127
-    write(path, "rc", str(code if code >= 0 else 128 - code))
+    write_text(path, "rc", str(code if code >= 0 else 128 - code))
 
 
-def contained(job, words, environment):
-    """Return a command in the job's container, which sees the TPU and the home folder."""
+def container_command(job, words, environment):
+    """Return the docker command that runs a command in the job's container, with the TPU and the home folder."""
     home = os.path.expanduser("~")
-    given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
-    given += [part for key in job["secrets"] for part in ("--env", key)]
+    variables = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
+    variables += [part for key in job["secrets"] for part in ("--env", key)]
     where = os.path.join(home, job["folder"])
     flags = ["--rm", "--privileged", "--net=host", f"--name=taetpu-{job['name']}", "-v", f"{home}:{home}", "-w", where]
     docker = ["docker"] if os.access("/var/run/docker.sock", os.W_OK) else ["sudo", "-n", "--preserve-env", "docker"]
-    return [*docker, "run", *flags, *given, job["image"], *words]
+    return [*docker, "run", *flags, *variables, job["image"], *words]
 
 
 def state(request):
-    """Return all jobs of this host, oldest first, and what else is known of it."""
+    """Return the jobs of this host, oldest first, its chips, the processes that hold them, and free disk space."""
     names = sorted(os.listdir(JOBS), key=lambda one: os.path.getmtime(os.path.join(JOBS, one, "job.json")))
     return {"jobs": [describe(name) for name in names], "chips": len(devices()), "holders": holders(),
             "free_bytes": shutil.disk_usage(os.path.expanduser("~")).free}  # fmt: skip
 
 
 def stop(request):
-    """End a job: SIGTERM, and SIGKILL after `grace` seconds. Its description afterwards."""
+    """End a job with SIGTERM, and SIGKILL after `grace` seconds; return its description."""
     path = os.path.join(JOBS, request["name"])
     pid = leader(path)
     if pid:
@@ -109,7 +113,7 @@ def stop(request):
 
 
 def clean(request):
-    """Delete the folders of jobs that ended, all or those named; their names."""
+    """Delete the folders of ended jobs, all or those named; return their names."""
     ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
     doomed = [name for name in ended if not request["names"] or name in request["names"]]
     for name in doomed:
@@ -118,9 +122,9 @@ def clean(request):
 
 
 def describe(name):
-    """Return a job: state (running, ended, or lost if it was killed without an exit code), exit code, commands."""
+    """Return a job's state (running, ended, or lost if killed without an exit code), exit code and commands."""
     path = os.path.join(JOBS, name)
-    job, code, alive = read(path, "job.json"), text(path, "rc"), leader(path)
+    job, code, alive = read_json(path, "job.json"), read_text(path, "rc"), leader(path)
     log = os.path.join(path, "log")
     return {
         "name": name, "state": "ended" if code else "running" if alive else "lost", "rc": int(code) if code else None,
@@ -131,7 +135,7 @@ def describe(name):
 
 
 def refuse_if_busy(name):
-    """Refuse where another job runs or a process holds the TPU; delete libtpu's lock file where nobody does."""
+    """Refuse if another job runs or a process holds the TPU; otherwise delete libtpu's lock file."""
     for one in state({})["jobs"]:
         if one["state"] == "running" and one["name"] != name:
             raise Refused(f"the job {one['name']} is running: {shlex.join((one['commands'] or [['?']])[0])}")
@@ -151,21 +155,21 @@ def devices():
 
 
 def holders():
-    """Return process ID and command of the processes of this user that hold a TPU."""
+    """Return process ID and command of this user's processes that hold a TPU."""
     chips, found = set(devices()), []
     for pid in filter(str.isdigit, os.listdir("/proc")) if chips else ():
         try:
             opened = {os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")}
             if chips & opened:
-                found.append((int(pid), text(f"/proc/{pid}", "comm").strip()))
+                found.append((int(pid), read_text(f"/proc/{pid}", "comm").strip()))
         except OSError:
             continue
     return found
 
 
 def leader(path):
-    """Return the process ID of a job's supervisor while it lives, else None."""
-    pid = text(path, "pid")
+    """Return the process ID of a job's supervisor; None if it has ended."""
+    pid = read_text(path, "pid")
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             alive = os.fsencode(path) in file.read().split(b"\0")
@@ -174,7 +178,8 @@ def leader(path):
     return int(pid) if pid and alive else None
 
 
-def text(path, name):
+def read_text(path, name):
+    """Return the text of a job's file; "" if it cannot be read."""
     try:
         with open(os.path.join(path, name)) as file:
             return file.read()
@@ -182,17 +187,20 @@ def text(path, name):
         return ""
 
 
-def read(path, name):
-    return json.loads(text(path, name) or "{}")
+def read_json(path, name):
+    """Return the content of a job's JSON file; {} if it cannot be read."""
+    return json.loads(read_text(path, name) or "{}")
 
 
-def write(path, name, content):
+def write_text(path, name, content):
+    """Write a job's file atomically."""
     with open(os.path.join(path, name + ".new"), "w") as file:
         file.write(content)
     os.replace(os.path.join(path, name + ".new"), os.path.join(path, name))
 
 
 def main(arguments):
+    """Run an action and print its answer; return the exit code."""
     os.makedirs(JOBS, exist_ok=True)
     if arguments[0] == "supervise":
         supervise(arguments[1])

@@ -1,4 +1,4 @@
-"""The bucket that keeps studies: created private, described, deleted only when its name is typed."""
+"""gcloud commands for the bucket that stores studies, and what they cost."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,15 +7,15 @@ from taetpu.cloud.gcloud import Command, command, read
 from taetpu.cloud.labels import OWNER
 
 STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
-"""USD per GB and month of the standard class in most US regions, by a copy of https://cloud.google.com/storage/pricing."""
+"""USD per GB and month of the standard class in most US regions: https://cloud.google.com/storage/pricing."""
 WRITERS = ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/storage.admin")
 """Roles that may read, write and delete a bucket's objects."""
 
 
 def create_command(name: str, region: str) -> Command:
-    """Create a bucket: no public access, no per-object rights, standard class.
+    """Return the command that creates a bucket without public access and per-object rights, in the standard class.
 
-    Without soft delete, whose default would bill each checkpoint for a week after a newer one replaced it.
+    Soft delete is off: by default each replaced checkpoint would be billed for another week.
     """
     return command(
         "storage", "buckets", "create", f"gs://{name}", location=region, uniform_bucket_level_access=True,
@@ -24,17 +24,17 @@ def create_command(name: str, region: str) -> Command:
 
 
 def label_command(name: str, owner: str) -> Command:
-    """Label a bucket with its owner."""
+    """Return the command that labels a bucket with its owner."""
     return command("storage", "buckets", "update", f"gs://{name}", update_labels=f"{OWNER}={owner}")
 
 
 def delete_command(name: str) -> Command:
-    """Delete a bucket with everything in it."""
+    """Return the command that deletes a bucket with its content."""
     return command("storage", "rm", f"gs://{name}", recursive=True)
 
 
 def describe(name: str) -> dict[str, Any] | None:
-    """Return what Google says of a bucket of this project; None where there is none."""
+    """Return Google's description of a bucket of this project; None if there is none."""
     found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
     return found[0] if found else None
 
@@ -45,21 +45,21 @@ def far_zones(region: str, zones: Iterable[str]) -> list[str]:
 
 
 def objects_command(name: str) -> Command:
-    """List the sizes of a bucket's objects. (`du` and `ls` print no JSON.)"""
+    """Return the command that lists the sizes of a bucket's objects; `du` and `ls` print no JSON."""
     return command("storage", "objects", "list", f"gs://{name}/**", format="json(size)")
 
 
 def usage(name: str) -> int:
-    """Return the bytes of everything in a bucket."""
+    """Return the total size of a bucket's objects in bytes."""
     return sum(int(one["size"]) for one in read(objects_command(name)) or [])
 
 
 def grant_command(name: str, account: str) -> Command:
-    """Let a service account read and write a bucket's objects."""
+    """Return the command that lets a service account read and write a bucket's objects."""
     role = {"member": f"serviceAccount:{account}", "role": WRITERS[0]}
     return command("storage", "buckets", "add-iam-policy-binding", f"gs://{name}", **role)
 
 
 def policy_command(name: str) -> Command:
-    """Read who may do what with a bucket."""
+    """Return the command that reads a bucket's IAM policy."""
     return command("storage", "buckets", "get-iam-policy", f"gs://{name}")

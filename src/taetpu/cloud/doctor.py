@@ -1,4 +1,4 @@
-"""Check the account, the project, the network and the machine owner's settings before anything is made."""
+"""Check account, project, network and settings before a machine is made."""
 
 import os
 import re
@@ -19,15 +19,15 @@ Status = Literal["ok", "warning", "fails"]
 
 APIS = ("tpu.googleapis.com", "compute.googleapis.com", "iap.googleapis.com")
 IAP_RANGE = "35.235.240.0/20"
-"""Addresses that Identity-Aware Proxy connects from: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
+"""Source addresses of Identity-Aware Proxy: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
 KEY_BYTES = 100_000
-"""Larger files are not read in the search for keys: a key file has about 2.4 kB."""
+"""Larger files are not searched for keys: a key file has about 2.4 kB."""
 SHARED = {"root", "ubuntu", "user", "admin", "jovyan", "vscode", "runner", "codespace", "nobody", "unknown"}
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of a check: what was found, the command or step that mends it, and the regions that it is about."""
+    """The result of a check: what was found, the command or step that fixes it, and the regions concerned."""
 
     name: str
     status: Status
@@ -37,12 +37,12 @@ class Check:
 
 
 def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
-    """Run all checks, one after another; those that need Google are skipped without a project."""
+    """Run all checks in order; without a project, those that need Google are skipped."""
     yield from _local(settings, folder)
     if not settings.project:
         return
     for name, check in (
-        ("account", check_account), ("apis", check_apis), ("network", check_firewall), ("way out", check_egress),
+        ("account", check_account), ("apis", check_apis), ("network", check_firewall), ("egress", check_egress),
         ("service account", check_service_account), ("bucket", check_bucket),
         ("secrets and image", check_secrets_and_image),
     ):  # fmt: skip
@@ -50,6 +50,7 @@ def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def run_check(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
+    """Run a check; an error of gcloud is a failure."""
     try:
         return check(settings)
     except CloudError as error:
@@ -73,7 +74,7 @@ def _local(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def key_files(folder: Path) -> Check:
-    """Fail where a service-account key lies in the project's files or is named by the environment."""
+    """Fail if the project's files or the environment contain a service-account key."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     found = [named] if named and _is_key(Path(named)) else []
     found += [name for name in list_files(folder) if _is_key(folder / name)]
@@ -85,7 +86,7 @@ def key_files(folder: Path) -> Check:
 
 
 def _is_key(path: Path) -> bool:
-    """Return whether a file holds the key of a service account, as JSON or within another text."""
+    """Return whether a file contains a service account's key, as JSON or in other text."""
     try:
         small = path.is_file() and path.stat().st_size <= KEY_BYTES
         text = path.read_text(encoding="utf-8", errors="replace") if small else ""
@@ -95,6 +96,7 @@ def _is_key(path: Path) -> bool:
 
 
 def check_account(settings: Settings) -> Check:
+    """Check that gcloud is signed in and application-default credentials exist."""
     accounts = read(command("auth", "list", filter="status:ACTIVE")) or []
     if not accounts:
         return Check("account", "fails", "no account is signed in", SIGN_IN)
@@ -107,11 +109,12 @@ def check_account(settings: Settings) -> Check:
     try:
         google.auth.default()
     except DefaultCredentialsError:
-        return Check("account", "fails", "no application-default credentials, which the bucket is read with", SIGN_IN)
+        return Check("account", "fails", "no application-default credentials, which reading the bucket needs", SIGN_IN)
     return Check("account", "ok", accounts[0]["account"])
 
 
 def check_apis(settings: Settings) -> Check:
+    """Check that the project has the needed APIs enabled."""
     listed = read(command("services", "list", enabled=True)) or []
     enabled = {one.get("config", {}).get("name") for one in listed}
     if missing := [api for api in APIS if api not in enabled]:
@@ -121,6 +124,7 @@ def check_apis(settings: Settings) -> Check:
 
 
 def check_firewall(settings: Settings) -> Check:
+    """Check that the network lets in ssh from Identity-Aware Proxy, and from nowhere else."""
     if settings.external_ip:
         return Check("network", "warning", "machines get external addresses (external_ip)")
     listed = read(command("compute", "firewall-rules", "list")) or []
@@ -143,21 +147,25 @@ def check_firewall(settings: Settings) -> Check:
 
 
 def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
-    """Check how machines without an external address reach Google, apt and PyPI from the zones or the settings' ones.
+    """Check that machines without an external address reach Google, apt and PyPI.
 
-    Cloud NAT is a way to all of them; Private Google Access is one to Google alone.
+    Cloud NAT reaches all of them; Private Google Access reaches only Google.
+
+    Args:
+        settings: the cloud settings.
+        zones: default: those of the settings.
     """
     if settings.external_ip:
-        return Check("way out", "ok", "external addresses")
+        return Check("egress", "ok", "external addresses")
     regions = sorted({zone.rpartition("-")[0] for zone in zones or settings.zones}) or [settings.default_region]
     try:
         nat = {_region(one) for one in _in_network(settings, "routers") if one.get("nats")}
         closed = [region for region in regions if region not in nat]
         subnets = _in_network(settings, "networks", "subnets") if closed else []
     except NotAllowed as error:
-        return Check("way out", "warning", f"cannot be checked: {error.problem.splitlines()[-1]}", error.remedy or "")
+        return Check("egress", "warning", f"cannot be checked: {error.problem.splitlines()[-1]}", error.remedy or "")
     if not closed:
-        return Check("way out", "ok", f"Cloud NAT in {', '.join(regions)}")
+        return Check("egress", "ok", f"Cloud NAT in {', '.join(regions)}")
     name = settings.subnetwork.rpartition("/")[2]
     private = {_region(one) for one in subnets if one.get("privateIpGoogleAccess") and name in ("", one["name"])}
     place = {"region": closed[0], "project": settings.project}
@@ -168,8 +176,8 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
     if isolated := [region for region in closed if region not in private]:
         where = ", ".join(isolated)
         problem = f"no Cloud NAT and no Private Google Access in {where}: a machine could not delete itself"
-        return Check("way out", "fails", problem, remedy, tuple(isolated))
-    return Check("way out", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
+        return Check("egress", "fails", problem, remedy, tuple(isolated))
+    return Check("egress", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
 
 
 def _in_network(settings: Settings, *words: str) -> list[dict]:
@@ -195,6 +203,7 @@ def _contains(ports: str, port: int) -> bool:
 
 
 def check_service_account(settings: Settings) -> Check:
+    """Check that the machines' service account can delete queued resources."""
     from taetpu.cloud.provision import check_can_delete_itself
     from taetpu.core.chips import resolve
 
@@ -208,6 +217,7 @@ def check_service_account(settings: Settings) -> Check:
 
 
 def check_secrets_and_image(settings: Settings) -> Check:
+    """Check that the secrets and the image of the settings exist."""
     lines = [command("secrets", "describe", name) for name in settings.secret_names.values()]
     if settings.image:
         lines.append(command("artifacts", "docker", "images", "describe", settings.image))
@@ -217,17 +227,18 @@ def check_secrets_and_image(settings: Settings) -> Check:
 
 
 def check_bucket(settings: Settings) -> Check:
+    """Check that the bucket exists, is writable for the machines and near them."""
     from taetpu.cloud import bucket
 
     if (found := bucket.describe(settings.bucket)) is None:
-        problem = f"{settings.bucket} is not in this project: studies on TPUs need one"
+        problem = f"the project has no bucket {settings.bucket}: studies on TPUs need one"
         return Check("bucket", "warning", problem, f"taetpu bucket create {settings.bucket}")
     region = found.get("location", "").lower()
     account = settings.service_account or default_account(settings.project)
     bindings = (read(bucket.policy_command(settings.bucket)) or {}).get("bindings", ())
     writers = {member for one in bindings if one["role"] in bucket.WRITERS for member in one["members"]}
     if f"serviceAccount:{account}" not in writers:
-        problem = f"{account} has no role on {settings.bucket} to write it"
+        problem = f"{account} cannot write to {settings.bucket}"
         return Check("bucket", "warning", problem, bucket.grant_command(settings.bucket, account).shown)
     if apart := bucket.far_zones(region, settings.zones):
         problem = f"{settings.bucket} is in {region}, machines may be in {', '.join(apart)}: transfers cost money"

@@ -1,8 +1,8 @@
-"""Run `gcloud`, one command at a time, and read its answer as JSON. Nothing else here talks to Google's APIs.
+"""Run `gcloud` commands and parse their JSON. No other module calls Google's APIs.
 
-gcloud does the authentication, the retries of single requests and both TPU APIs. Four families of failure change what
-taetpu does next (`NoCapacity`, `NoQuota`, `NotAllowed`, `OutcomeUnknown`); every other message is Google's own, shown
-whole with the command that got it.
+gcloud handles authentication, retries of single requests and both TPU APIs. Four kinds of failure change what taetpu
+does next (`NoCapacity`, `NoQuota`, `NotAllowed`, `OutcomeUnknown`); any other error shows the command and Google's
+whole message.
 """
 
 import json
@@ -22,13 +22,13 @@ from taetpu.core.errors import UserError
 
 SIGN_IN = "gcloud auth login && gcloud auth application-default login"
 READ_LIMIT, CHANGE_LIMIT = 120.0, 300.0
-"""Seconds after which a command that reads, or changes, is given up."""
+"""Time limits in seconds of commands that read, and that change something."""
 
 PROPERTIES = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never",
     "CLOUDSDK_CORE_USER_OUTPUT_ENABLED": "true", "CLOUDSDK_CORE_VERBOSITY": "warning",
 }  # fmt: skip
-"""Properties of gcloud that its output depends on, whatever the user's configuration says."""
+"""Properties that determine gcloud's output; they override the user's configuration."""
 
 CAPACITY = (
     r"no more capacity|ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|no available capacity|stockout"
@@ -44,11 +44,11 @@ UNKNOWN = (
     r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
 )
 PARTIAL = "WARNING: Some requests did not succeed"
-"""gcloud prints this, and exits with 0, where it may not list something; also where a zone does not answer."""
+"""gcloud prints this and exits with 0 if it lacks a permission to list something, or a zone does not answer."""
 
 
 class CloudError(UserError):
-    """A gcloud command failed, or a machine did not do what it was asked. Google's messages are not shortened."""
+    """A gcloud command failed, or a machine did not respond as expected. Google's messages are shown in full."""
 
     def __init__(self, problem: str, **about: Any):
         super().__init__(problem, **about)
@@ -56,43 +56,43 @@ class CloudError(UserError):
 
 
 class NoCapacity(CloudError):
-    """The zone has no free machine of this type now. Another zone may, or the same zone later."""
+    """The zone has no capacity for this type now; another zone may, or this zone later."""
 
     exit_code = 3
 
 
 class Preempted(NoCapacity):
-    """The machine was taken away before it was ready."""
+    """The machine was preempted before it was ready."""
 
 
 class NoQuota(CloudError):
-    """The project may not have that many there. Another region has a quota of its own."""
+    """The project's quota in the region is exceeded; each region has its own quota."""
 
 
 class NotAllowed(CloudError):
-    """The account lacks a permission, is signed out, or the API is off."""
+    """The account lacks a permission or is signed out, or the API is disabled."""
 
 
 class OutcomeUnknown(CloudError):
-    """No answer arrived: the change may have been made. Read the state before anything else is changed."""
+    """No answer arrived, so the change may have been made. Read the state before the next change."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Command:
-    """A gcloud command: its words after `gcloud`."""
+    """A gcloud command: the words after `gcloud`."""
 
     words: tuple[str, ...]
 
     @property
     def shown(self) -> str:
-        """The command as a line that can be pasted into a shell."""
+        """The command line, quoted for a shell."""
         return shlex.join(("gcloud", *self.words))
 
 
 def command(*words: str, **flags: Any) -> Command:
-    """Build a command. `zone="a"` becomes `--zone=a`, `spot=True` `--spot`; None, False and "" are left out."""
+    """Return a command. `zone="a"` becomes `--zone=a`, `spot=True` becomes `--spot`; None, False and "" are omitted."""
     options = []
     for name, value in flags.items():
         option = f"--{name.replace('_', '-')}"
@@ -104,12 +104,12 @@ def command(*words: str, **flags: Any) -> Command:
 
 
 def use_project(project: str) -> None:
-    """Make all commands of this process use a project, through gcloud's own environment variable."""
+    """Set the project of all gcloud commands of this process, through the environment."""
     os.environ["CLOUDSDK_CORE_PROJECT"] = project
 
 
 def read(command: Command) -> Any:
-    """Run a command that changes nothing; its answer as plain data.
+    """Run a command that only reads, and return its answer as plain data.
 
     Raises:
         CloudError: see `run`.
@@ -118,9 +118,9 @@ def read(command: Command) -> Any:
 
 
 def list_resources(command: Command) -> tuple[list[Any], list[str]]:
-    """List resources of several zones; the resources, and the zones that did not answer.
+    """Return the listed resources of several zones, and the zones that did not answer.
 
-    gcloud drops the field in which an API names those zones, so it is read from gcloud's log of the answers.
+    gcloud drops the field with these zones, so they are read from its log of the API's answers.
 
     Raises:
         CloudError: see `run`.
@@ -130,10 +130,11 @@ def list_resources(command: Command) -> tuple[list[Any], list[str]]:
 
 
 def change(command: Command, held: int | None = None) -> Any:
-    """Run a command that changes something; its answer as plain data.
+    """Run a command that changes something, and return its answer as plain data.
 
     Args:
-        held: a file descriptor that gcloud keeps open while it runs, even where this process is killed.
+        command: the command.
+        held: a file descriptor that gcloud keeps open while it runs, even if this process is killed.
 
     Raises:
         OutcomeUnknown: no answer arrived; the change may have been made.
@@ -143,15 +144,16 @@ def change(command: Command, held: int | None = None) -> Any:
 
 
 def run(command: Command, limit: float, held: int | None = None) -> Any:
-    """Run a command and parse its JSON.
+    """Run a command and return its parsed JSON.
 
     Args:
-        limit: seconds.
+        command: the command.
+        limit: time limit in seconds.
         held: see `change`.
 
     Raises:
         UserError: gcloud is not installed.
-        CloudError: the command failed; the subclass says which family the failure belongs to.
+        CloudError: the command failed; the subclass is the kind of failure.
     """
     return _parse(command, _execute(command, limit, held=held)[0])
 
@@ -159,7 +161,7 @@ def run(command: Command, limit: float, held: int | None = None) -> Any:
 def _execute(
     command: Command, limit: float, environment: Mapping[str, str] = MappingProxyType({}), held: int | None = None
 ) -> tuple[str, str]:
-    """Run a command; its output and its messages."""
+    """Run a command and return its standard output and error."""
     process = subprocess.Popen(
         [program("gcloud"), "--format=json", "--quiet", *command.words],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
@@ -186,14 +188,14 @@ def _parse(command: Command, out: str) -> Any:
 
 
 def _unreachable(log: str) -> list[str]:
-    """Return the zones that answers in gcloud's log name as not reached; each API has its own field for them."""
+    """Return the zones that the answers in gcloud's log name as unreachable; each API has its own field for them."""
     places: set[str] = set()
     for body in re.findall(r"^-- body start --\n(.*?)\n-- body end --$", log, re.DOTALL | re.MULTILINE):
         with suppress(json.JSONDecodeError):
-            told = json.loads(body)
-            items = told.get("items")
+            answer = json.loads(body)
+            items = answer.get("items")
             scopes = items.items() if isinstance(items, dict) else ()
-            places |= {*told.get("unreachable", ()), *told.get("unreachables", ())}
+            places |= {*answer.get("unreachable", ()), *answer.get("unreachables", ())}
             places |= {scope for scope, one in scopes if one.get("warning", {}).get("code") == "UNREACHABLE"}
     return sorted(place.rpartition("/")[2] for place in places)
 
@@ -204,7 +206,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     message = err[start:].strip() or f"exit code {code}"
     problem = f"`{command.shown}` failed:\n{message}"
     if re.search(CAPACITY, message):
-        return NoCapacity(problem, remedy="Try another zone (--zone), --spot, a smaller slice, or the same later.")
+        return NoCapacity(problem, remedy="Try another zone (--zone), --spot or a smaller slice, or try again later.")
     if re.search(QUOTA, message):
         return NoQuota(
             problem, remedy="Use a region with quota, or ask for more: https://cloud.google.com/tpu/docs/quota"
@@ -212,7 +214,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
         return NotAllowed(problem, remedy=remedy)
-    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # ended by a signal, or its shell was told so
+    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # ended by a signal
         return OutcomeUnknown(problem)
     return CloudError(problem)
 
@@ -223,7 +225,7 @@ def program(name: str) -> str:
     Raises:
         UserError: it is not installed.
     """
-    if found := shutil.which(name):
-        return found
+    if path := shutil.which(name):
+        return path
     remedies = {"gcloud": "https://cloud.google.com/sdk/docs/install", "rsync": "apt-get install rsync"}
     raise UserError(f"{name} is not installed", remedy=remedies.get(name, "Install OpenSSH's client."))

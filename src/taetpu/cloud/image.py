@@ -1,6 +1,6 @@
-"""Container images for jobs: built by Cloud Build from the project's Dockerfile, kept in Artifact Registry.
+"""Container images for jobs, built by Cloud Build from the project's Dockerfile and stored in Artifact Registry.
 
-The tag is a hash of the files that are sent, so that the same content is built once.
+The tag is a hash of the files, so the same content is built once.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from taetpu.core.errors import UserError
 
 REPOSITORY = "taetpu"
 BUILD_MINUTES, BUILD_RATE = 60, 0.006
-"""Limit of a build, and USD per minute of the default machine after the free ones of a month, by a copy of
-https://cloud.google.com/build/pricing of 2025-08-25."""
+"""Time limit of a build, and USD per minute of the default machine beyond the monthly free tier:
+https://cloud.google.com/build/pricing, copied 2025-08-25."""
 
 
 def address(settings: Settings, name: str, tag: str = "") -> str:
-    """Return the address of an image of the project."""
+    """Return the address of an image in the project's repository."""
     place = f"{settings.default_region}-docker.pkg.dev/{settings.project}/{REPOSITORY}"
     return f"{place}/{name}{f':{tag}' if tag else ''}"
 
@@ -41,7 +41,7 @@ def content_tag(folder: Path) -> str:
 
 
 def repository_commands(settings: Settings) -> list[Command]:
-    """Return the commands that make the repository, where it is missing."""
+    """Return the commands that create the repository; none if it exists."""
     place = {"location": settings.default_region}
     listed = read(command("artifacts", "repositories", "list", **place)) or []
     if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):
@@ -50,13 +50,13 @@ def repository_commands(settings: Settings) -> list[Command]:
 
 
 def build_command(settings: Settings, folder: Path, name: str, tag: str) -> Command:
-    """Build a folder's Dockerfile with Cloud Build and push the image."""
+    """Return the command that builds a folder's Dockerfile with Cloud Build and pushes the image."""
     options = {"tag": address(settings, name, tag), "timeout": f"{BUILD_MINUTES}m", "region": settings.default_region}
     return command("builds", "submit", str(folder), **options)
 
 
 def list_images(settings: Settings) -> list[dict[str, Any]]:
-    """Return the images of the repository, with tags and sizes."""
+    """Return the images of the repository with tags and sizes."""
     return (
         read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True))
         or []
@@ -64,5 +64,5 @@ def list_images(settings: Settings) -> list[dict[str, Any]]:
 
 
 def delete_command(image: str) -> Command:
-    """Delete an image with its tags."""
+    """Return the command that deletes an image with its tags."""
     return command("artifacts", "docker", "images", "delete", image, delete_tags=True)

@@ -1,6 +1,6 @@
-"""Start, follow and end jobs on a machine's hosts. What happens on one host is `agent`'s.
+"""Start, follow and end jobs on a machine's hosts, through `agent` on each of them.
 
-A job starts on all chosen hosts or on none. It survives lost connections, and its log is read without losing a line.
+A job starts on all chosen hosts or on none. It survives lost connections, and no line of its log is lost.
 """
 
 import json
@@ -17,15 +17,15 @@ from taetpu.cloud.gcloud import CloudError
 from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable
 
 ANSWER = 60.0
-"""Seconds that a host has to answer a request."""
+"""Seconds in which a host must answer a request."""
 REFUSED = 4
 BUSY = "`taetpu tpu stop` ends a job; `taetpu tpu ssh COMMAND` runs a program that uses no TPU beside it."
 RECONNECT = 2.0
-"""Seconds between two attempts to read a log again."""
+"""Seconds between attempts to reconnect to a log."""
 
 
 class Refused(CloudError):
-    """A host did not take a job: another runs, or a process holds the TPU."""
+    """A host refused a job: another one runs, or a process holds the TPU."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Request:
     """A job: commands that run one after another until one fails.
 
     Attributes:
-        folder: working folder, below the home folder.
+        folder: working folder, relative to the home folder.
         environment: variables; `{job}` becomes the job's folder, `{worker}` the host's number.
-        image: of the container; "" for the machine's virtual environment.
-        secrets: by variable, the name of a secret in Secret Manager, which the host reads itself.
+        image: container image; "" for the machine's virtual environment.
+        secrets: by variable, the name of a secret in Secret Manager; the host reads it.
     """
 
     commands: Sequence[Sequence[str]]
@@ -47,15 +47,15 @@ class Request:
 
 
 def new_name() -> str:
-    """Return a job's name: date, time and four random digits."""
+    """Return a name for a job: date, time and four random digits."""
     return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, name: str = "") -> str:
-    """Start a job on all hosts or on none; its name.
+    """Start a job on all hosts or on none; return its name.
 
     Raises:
-        Unreachable: a host does not answer. The job was started nowhere, or stopped again.
+        Unreachable: a host does not answer. The job did not start, or was stopped again.
         Refused: another job runs, or a process holds the TPU.
     """
     chosen = list(hosts.all if workers is None else workers)
@@ -65,23 +65,23 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
         "folder": request.folder, "image": request.image, "secrets": dict(request.secrets),
     }  # fmt: skip
 
-    def stdin(worker: int) -> str:
+    def request_for(worker: int) -> str:
         environment = {key: text.replace("{worker}", str(worker)) for key, text in request.environment.items()}
         return json.dumps(job | {"environment": environment})
 
-    ended = _send(hosts, "start", stdin, chosen)
+    ended = _send(hosts, "start", request_for, chosen)
     if lost := [one.worker for one in ended if one.code in (None, NO_CONNECTION)]:
-        again = {one.worker: one for one in _send(hosts, "start", stdin, lost)}  # the same ID starts only once
+        again = {one.worker: one for one in _send(hosts, "start", request_for, lost)}  # the same ID starts only once
         ended = [again.get(one.worker, one) for one in ended]
     if any(one.code != 0 for one in ended):
-        began = [one.worker for one in ended if one.code != REFUSED]
-        _send(hosts, "stop", lambda _: json.dumps({"name": name, "grace": 1.0}), began)
+        started = [one.worker for one in ended if one.code != REFUSED]
+        _send(hosts, "stop", lambda _: json.dumps({"name": name, "grace": 1.0}), started)
         _answers(hosts, ended, "start the job")
     return name
 
 
 def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return by worker its `jobs` (oldest first), `chips`, `holders` of the TPU, `free_bytes` of the disk.
+    """Return by worker its `jobs` (oldest first), `chips`, `holders` of the TPU and `free_bytes` of the disk.
 
     Raises:
         Unreachable: a host does not answer.
@@ -90,17 +90,17 @@ def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[
 
 
 def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return a job on each host that has it; the newest where the name is "".
+    """Return a job's description by worker; that of the newest job if the name is "".
 
     Raises:
         CloudError: no host has it.
     """
-    told = state(hosts, workers)
-    names = list(dict.fromkeys(job["name"] for host in told.values() for job in host["jobs"]))
+    states = state(hosts, workers)
+    names = list(dict.fromkeys(job["name"] for host in states.values() for job in host["jobs"]))
     name = name or (names[-1] if names else "")
-    found = {worker: job for worker, host in told.items() for job in host["jobs"] if job["name"] == name}
+    found = {worker: job for worker, host in states.items() for job in host["jobs"] if job["name"] == name}
     if not found:
-        problem = f"{hosts.name} has no job {name!r}" if name else f"{hosts.name} has had no job"
+        problem = f"{hosts.name} has no job {name!r}" if name else f"{hosts.name} has no jobs"
         remedy = f"It has {', '.join(names[-5:])}." if names else "`taetpu tpu run COMMAND` starts one."
         raise CloudError(problem, remedy=remedy)
     return found
@@ -108,26 +108,25 @@ def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[
 
 def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the jobs that run on any host."""
-    told = state(hosts, workers).values()
-    return [job for host in told for job in host["jobs"] if job["state"] == "running"]
+    return [job for host in state(hosts, workers).values() for job in host["jobs"] if job["state"] == "running"]
 
 
 def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace: float = 30.0) -> dict[int, Any]:
-    """End a job: SIGTERM, and SIGKILL after `grace` seconds; its description on each host that has it.
+    """End a job with SIGTERM, and SIGKILL after `grace` seconds; return its description by worker.
 
     Raises:
         CloudError: no host has it.
         Unreachable: a host does not answer.
     """
-    there = find(hosts, name, workers)
-    found = next(iter(there.values()))["name"]
-    return _ask(hosts, "stop", {"name": found, "grace": grace}, sorted(there), limit=grace + ANSWER)
+    found = find(hosts, name, workers)
+    request = {"name": next(iter(found.values()))["name"], "grace": grace}
+    return _ask(hosts, "stop", request, sorted(found), limit=grace + ANSWER)
 
 
 def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
-    """Delete the folders of jobs that ended, of all or of those named; their names."""
-    removed = _ask(hosts, "clean", {"names": list(names)}, workers)
-    return sorted({name for gone in removed.values() for name in gone})
+    """Delete the folders of ended jobs, all or those named; return their names."""
+    deleted = _ask(hosts, "clean", {"names": list(names)}, workers)
+    return sorted({name for own in deleted.values() for name in own})
 
 
 def follow(
@@ -140,13 +139,18 @@ def follow(
     patience: float = 600.0,
     offsets: dict[int, int] | None = None,
 ) -> None:
-    """Pass each line of a job's logs to `write(worker, line)` once; with `to_end` until the job ends.
+    """Pass each line of a job's logs to `write(worker, line)` once.
 
-    A connection that breaks off is made again and reading continues at the same byte.
+    After a lost connection, reading continues at the same byte.
 
     Args:
+        hosts: the machine's hosts.
+        name: the job's name.
+        write: called with each line.
+        workers: default: all.
+        to_end: continue until the job ends.
         patience: seconds for which a host may be unreachable.
-        offsets: by worker, the bytes that were passed on before; updated.
+        offsets: by worker, the bytes that were passed on before; updated in place.
 
     Raises:
         Unreachable: a host was unreachable for longer.
@@ -179,7 +183,7 @@ def _follow_one(
     hosts: Hosts, name: str, worker: int, write: Callable[[str], None], to_end: bool, patience: float,
     offsets: dict[int, int],
 ) -> None:  # fmt: skip
-    heard = time.monotonic()
+    last_read = time.monotonic()
     while True:
         read = offsets.get(worker, 0)
         try:
@@ -191,11 +195,11 @@ def _follow_one(
             if ended.code == 0 and not pid:
                 return
             if ended.code == 0 or got:
-                heard = time.monotonic()
+                last_read = time.monotonic()
             if ended.code != 0:
                 hosts.require_success([ended], "send its log")
         except Unreachable:
-            if time.monotonic() - heard > patience:
+            if time.monotonic() - last_read > patience:
                 raise
             time.sleep(min(RECONNECT, patience / 10))
 
@@ -203,7 +207,7 @@ def _follow_one(
 def _read_lines(
     hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]
 ) -> tuple[int, CommandResult]:
-    """Run a command that prints a log; the bytes of whole lines that it printed, and how it ended."""
+    """Run a command that prints a log; return the bytes of whole lines that it printed, and its result."""
     process = subprocess.Popen(
         [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Labels and names. The labels on machines are the only record of what exists, whose it is and when it ends."""
+"""Names and labels of machines. Labels are the only record of a machine's owner and end."""
 
 import hashlib
 import re
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
-"""Owner of a machine; latest second (since 1970) at which it ends; study that it was made for; hash of its `Spec`."""
+"""Owner; latest end in seconds since 1970; study the machine was made for; hash of its `Spec`."""
 LONGEST = 48
-"""Characters of a machine's name: Google's limit for Compute Engine is 63, and workers get a suffix."""
+"""Maximum characters of a machine's name: Compute Engine allows 63, and workers get a suffix."""
 
 
 def check_name(name: str) -> str:
-    """Return a valid machine name.
+    """Return a machine name if it is valid.
 
     Raises:
-        UserError: neither TPU API accepts it.
+        UserError: the TPU APIs do not accept it.
     """
     if re.fullmatch(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", name):
         return name
@@ -26,9 +26,9 @@ def check_name(name: str) -> str:
 
 
 def default_name(owner: str, study: str = "") -> str:
-    """Return the machine of an owner (`tpu-OWNER`) or of an owner's study (`tpu-OWNER-STUDY`).
+    """Return the name of an owner's machine, `tpu-OWNER`, or of the machine of a study, `tpu-OWNER-STUDY`.
 
-    A name that is too long or has other characters is shortened and ends with a hash of the whole.
+    A name with invalid characters or of excess length is shortened and ends with a hash of the full name.
     """
     whole = f"tpu-{owner}-{study}" if study else f"tpu-{owner}"
     plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
@@ -38,7 +38,7 @@ def default_name(owner: str, study: str = "") -> str:
 
 
 def label_value(text: str) -> str:
-    """Return the text as a label's value (lower-case letters, digits, `-`, `_`, at most 63), unique for each text."""
+    """Return a label value (at most 63 lower-case letters, digits, `-`, `_`) that is unique to the text."""
     if re.fullmatch(r"[a-z0-9_-]{1,63}", text):
         return text
     plain = re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:56].strip("-")
@@ -46,16 +46,16 @@ def label_value(text: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Return six hexadecimal digits of a text's SHA-256."""
+    """Return the first six hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Return labels as gcloud's `--labels` takes them."""
+    """Return the value of gcloud's `--labels`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Return the hours until the latest end of a machine; None where its label does not tell."""
+    """Return the hours until a machine's latest end; None if it has no such label."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

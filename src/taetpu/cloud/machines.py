@@ -1,10 +1,10 @@
-"""TPU machines through either of Google's APIs: the gcloud commands for them, and what gcloud tells of them.
+"""TPU machines of either Google API: the gcloud commands for them, and the state that gcloud reports.
 
 `tpu-api` (v2 to v6e): a queued resource and its node, both with the machine's name. `gce` (v5p, v6e, TPU7x on one
 host): a Compute Engine instance. Compute Engine deletes an instance at the end of `--max-run-duration`; the TPU API has
-no such limit, so a timer on the machine does (see `startup`). `--valid-until-duration` bounds the wait in the queue.
+no such limit, so a timer on the machine deletes it (see `startup`). `--valid-until-duration` limits the time in queue.
 
-The states are from the API references; sources: https://cloud.google.com/tpu/docs/reference/rest/v2,
+Sources of the states: https://cloud.google.com/tpu/docs/reference/rest/v2,
 https://cloud.google.com/compute/docs/instances/instance-lifecycle.
 """
 
@@ -22,7 +22,7 @@ Api = Literal["gce", "tpu-api"]
 State = Literal["queued", "starting", "ready", "stopped", "lost", "deleting", "unknown"]
 
 TAG = "taetpu"
-"""Network tag of every machine, which the firewall rule for ssh names."""
+"""Network tag of every machine; the firewall rule for ssh targets it."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 
 STATES: Mapping[str, State] = {
@@ -39,7 +39,7 @@ STATES: Mapping[str, State] = {
 
 @dataclass(frozen=True)
 class Worker:
-    """A host of a machine: its internal address, external address ("" without one), and instance name ("" unknown)."""
+    """A host of a machine: internal address, external address ("" for none) and instance name ("" if unknown)."""
 
     internal: str
     external: str = ""
@@ -51,9 +51,9 @@ class Machine:
     """A machine as the API describes it.
 
     Attributes:
-        detail: the API's own words for its state, with the reason of a failure.
-        has_request: a queued resource belongs to it, which keeps quota until it is deleted.
+        detail: the API's state, with the reason of a failure.
         created: ISO time of the request.
+        has_request: it belongs to a queued resource, which uses quota until it is deleted.
     """
 
     name: str
@@ -70,22 +70,24 @@ class Machine:
 
     @property
     def owner(self) -> str:
+        """Label of its owner; "" if taetpu did not make it."""
         return self.labels.get(labels.OWNER, "")
 
     @property
     def study(self) -> str:
+        """Label of the study it was made for; "" for none."""
         return self.labels.get(labels.STUDY, "")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What `up` makes.
+    """The specification of a machine.
 
     Attributes:
-        hours: until it is deleted, counted from its start.
-        reservation: its name; "" for none.
+        hours: hours from its start until it is deleted.
         runtime: software version (tpu-api) or image family (gce).
-        study: the study that it is made for; "" for none.
+        reservation: name of the reservation; "" for none.
+        study: study that the machine is made for; "" for none.
     """
 
     name: str
@@ -106,30 +108,32 @@ class Spec:
 
     @property
     def max_hours(self) -> float:
-        """Hours from the request to the latest end: a queued resource may wait as long as it may run."""
+        """Hours from the request to the latest end: a queued resource may wait for as long as it may run."""
         return self.hours * (2 if self.api == "tpu-api" else 1)
 
     @property
     def identity(self) -> str:
-        """A hash of everything that makes two machines different; hours and study do not."""
+        """Hash of all settings that a machine is made with, except hours and study."""
         parts = (self.tpu.name, self.tpu.topology_name, self.api, self.runtime, self.spot, self.reservation)
         where = (self.service_account, self.network, self.subnetwork, self.external_ip, self.disk_gb)
         return labels.digest(repr((*parts, *where)))
 
     def labels(self) -> dict[str, str]:
-        """Return the labels that the machine is made with."""
-        made = {
+        """Return the labels of the machine."""
+        values = {
             labels.OWNER: self.owner,
             labels.EXPIRES: str(int(time.time() + self.max_hours * 3600)),
             labels.SPEC: self.identity,
         }
-        return made | ({labels.STUDY: self.study} if self.study else {})
+        return values | ({labels.STUDY: self.study} if self.study else {})
 
 
 def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
-    """Return the command that asks for a machine; `--async`, so that its answer is only that the request was taken.
+    """Return the command that requests a machine; with `--async`, its answer only confirms the request.
 
     Args:
+        spec: the machine.
+        zone: its zone.
         startup: file of the startup script.
         ssh_key: public key, one line.
     """
@@ -157,7 +161,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
 
 
 def delete_command(machine: Machine) -> Command:
-    """Return the command that deletes a machine with everything that belongs to it."""
+    """Return the command that deletes a machine, with its queued resource if it has one."""
     if machine.api == "gce":
         return command("compute", "instances", "delete", machine.name, zone=machine.zone)
     if machine.has_request:
@@ -167,9 +171,9 @@ def delete_command(machine: Machine) -> Command:
 
 
 def list_commands(zone: str = "-", api: str = "") -> list[Command]:
-    """Return the commands that list queued resources, nodes and TPU instances in one zone or (`-`) all.
+    """Return the commands that list queued resources, nodes and TPU instances in one zone or all (`-`).
 
-    Requests come before nodes: one that becomes active between the commands is then seen with its node.
+    Requests are listed before nodes, so a request that becomes active in between is seen with its node.
     """
     types = "machineType~/machineTypes/ct OR machineType~/machineTypes/tpu"  # gcloud reads (ct|tpu) as a list
     lines = []
@@ -181,10 +185,12 @@ def list_commands(zone: str = "-", api: str = "") -> list[Command]:
 
 
 def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """List TPU machines of all owners in one zone or all (`-`), from one API or both.
+    """Return the TPU machines of all owners in one zone or all (`-`), from one API or both.
 
     Args:
-        unreachable: zones that did not answer are appended; without it they are an error.
+        zone: the zone, or `-`.
+        unreachable: list to append the zones that did not answer to; without it, they are an error.
+        api: the API; "" for both.
 
     Raises:
         CloudError: an API did not answer; see `gcloud.run`.
@@ -202,12 +208,12 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
 
 def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Return the machines of a name, several where requests were made twice. See `list_machines`."""
+    """Return the machines with a name; several if it was requested twice. See `list_machines`."""
     return [machine for machine in list_machines(zone, unreachable, api) if machine.name == name]
 
 
 def check_reached(unreachable: Sequence[str]) -> None:
-    """Refuse an incomplete list of machines.
+    """Raise an error if zones did not answer, so that a list of machines is incomplete.
 
     Raises:
         OutcomeUnknown: zones did not answer.
@@ -218,26 +224,26 @@ def check_reached(unreachable: Sequence[str]) -> None:
 
 
 def attributes_command(machine: Machine) -> Command:
-    """Return the command that reads what the hosts of a TPU API machine tell of themselves."""
+    """Return the command that reads the guest attributes of a TPU API machine's hosts."""
     return command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
 
 
 def add_instance_names(machine: Machine) -> Machine:
-    """Return a TPU API machine with the instance names of its hosts, which a tunnel through IAP is addressed by.
+    """Return a TPU API machine with the instance names of its hosts, which tunnels through IAP need.
 
-    They are in the guest attribute `hostname`, where `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` looks.
-    A host writes it when it has booted.
+    They are in the guest attribute `hostname`, which `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` reads
+    and a host writes when it has booted.
     """
     if all(worker.external or worker.instance for worker in machine.workers):
         return machine
-    told = read(attributes_command(machine)) or []
-    names = {int(one.get("worker_id", 0)): one["value"] for one in told if one["key"] == "hostname"}
+    attributes = read(attributes_command(machine)) or []
+    names = {int(one.get("worker_id", 0)): one["value"] for one in attributes if one["key"] == "hostname"}
     numbered = enumerate(machine.workers)
     return replace(machine, workers=tuple(replace(one, instance=names.get(number, "")) for number, one in numbered))
 
 
 def _join_requests(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return one machine for each request with its node, each request without one, and each node without a request."""
+    """Return a machine for each request, with its node if there is one, and for each node without a request."""
     by_place = {_zone_and_name(one["name"]): one for one in requests}
     machines = []
     for node in nodes:
@@ -270,44 +276,44 @@ def _tpu_machine(request: Mapping[str, Any] | None, node: Mapping[str, Any] | No
 
 
 def _tpu_state(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> tuple[State, str]:
-    """State and the API's words for it. A loss that either the request or the node reports is a loss."""
-    told = (request or {}).get("state", {})
-    name, of_node = told.get("state", ""), (node or {}).get("state", "")
+    """Return the state and the API's name for it. A machine is lost if its request or its node is."""
+    queued = (request or {}).get("state", {})
+    name, of_node = queued.get("state", ""), (node or {}).get("state", "")
     if request is None or name == "ACTIVE":
         if node is None:
             return "lost", f"{name}, but its node is gone"
         healthy = node.get("health", "HEALTHY") in ("HEALTHY", "HEALTH_UNSPECIFIED")
         return STATES.get(of_node, "unknown"), of_node if healthy else f"{of_node}: {node['health']}"
     state = STATES.get(name, "unknown")
-    reason = told.get("failedData", {}).get("error", {}).get("message", "")
+    reason = queued.get("failedData", {}).get("error", {}).get("message", "")
     if STATES.get(of_node) in ("lost", "deleting") and state not in ("lost", "deleting"):
         return STATES[of_node], of_node
     return state, f"{name}: {reason}" if reason else name
 
 
-def _gce_machine(told: Mapping[str, Any]) -> Machine:
-    scheduling = told.get("scheduling", {})
-    interfaces = told.get("networkInterfaces") or [{}]
+def _gce_machine(instance: Mapping[str, Any]) -> Machine:
+    scheduling = instance.get("scheduling", {})
+    interfaces = instance.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
-    kind, status = _last_segment(told["machineType"]), told.get("status", "")
-    # What ends an instance here deletes it. One that is suspended or terminated was stopped by somebody, with its disk.
+    kind, status = _last_segment(instance["machineType"]), instance.get("status", "")
+    # taetpu only ever deletes instances, so somebody else stopped one that is suspended or terminated: keep its disk.
     state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
-        name=told["name"], zone=_last_segment(told["zone"]), api="gce", type=_slice_name(kind), state=state,
-        detail=status, labels=told.get("labels", {}), created=told.get("creationTimestamp", ""),
-        workers=(Worker(interfaces[0].get("networkIP", ""), external, told["name"]),),
+        name=instance["name"], zone=_last_segment(instance["zone"]), api="gce", type=_slice_name(kind), state=state,
+        detail=status, labels=instance.get("labels", {}), created=instance.get("creationTimestamp", ""),
+        workers=(Worker(interfaces[0].get("networkIP", ""), external, instance["name"]),),
         spot=scheduling.get("provisioningModel") == "SPOT",
     )  # fmt: skip
 
 
 def _slice_name(machine_type: str) -> str:
-    """Return the name of the slice that a machine type has, such as `v6e-8`; the type itself where none is known."""
+    """Return the slice of a machine type, such as `v6e-8`; the type itself if it is unknown."""
     slices = (one for chip in generations() for one in chip.slices())
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 
 
 def _zone_and_name(full: str) -> tuple[str, str]:
-    """Zone and name of `projects/P/locations/ZONE/nodes/NAME`."""
+    """Return zone and name of `projects/P/locations/ZONE/nodes/NAME`."""
     return full.split("/locations/")[1].split("/")[0], _last_segment(full)
 
 

@@ -1,7 +1,7 @@
-"""Make a machine or find the one that exists; delete machines so that nothing is left that costs money.
+"""Make machines, or find existing ones, and delete them so that nothing is left that costs money.
 
-Both can be repeated at any time, from anywhere, whatever became of an earlier call: names are deterministic, the state
-is read from Google before every change, and after a command whose outcome is unknown it is read again.
+Both can be repeated at any time and from any computer, whatever the outcome of earlier calls: names are deterministic,
+and the state is read from Google before every change and after every command whose outcome is unknown.
 """
 
 import fcntl
@@ -43,18 +43,18 @@ DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
 
 
 def find_existing(spec: Spec) -> Machine | None:
-    """Return the machine of a spec's name that is not lost; None where there is none.
+    """Return the machine with a spec's name that is not lost; None if there is none.
 
     Raises:
-        CloudError: a machine of this name belongs to somebody else, or differs from the spec.
+        CloudError: the machine belongs to another owner, differs from the spec or is stopped, or there are several.
     """
-    there = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
-    if not there:
+    found = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
+    if not found:
         return None
-    check_one(there)
-    machine = there[0]
+    check_one(found)
+    machine = found[0]
     if machine.owner != spec.owner:
-        problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'nobody that taetpu knows'}"
+        problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'an unknown owner'}"
         raise CloudError(problem, remedy="Choose another name.")
     if machine.labels.get(labels.SPEC) != spec.identity:
         problem = f"{spec.name} exists in {machine.zone} with other settings: it is a {machine.type}"
@@ -64,14 +64,14 @@ def find_existing(spec: Spec) -> Machine | None:
 
 
 def check_started(machine: Machine) -> None:
-    """Raise `CloudError` where somebody stopped a machine: it never becomes ready, and its disk may hold something."""
+    """Raise `CloudError` if a machine was stopped: it never becomes ready, and its disk may hold data."""
     if machine.state == "stopped":
         problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
         raise CloudError(problem, remedy=f"Start it in the console, or `taetpu tpu down {machine.name}`.")
 
 
 def check_one(machines: Sequence[Machine]) -> None:
-    """Raise `CloudError` where several machines have one name: two computers may have made them at the same time."""
+    """Raise `CloudError` if several machines share a name: two computers may have made them at the same time."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
         raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes yours.")
@@ -80,18 +80,17 @@ def check_one(machines: Sequence[Machine]) -> None:
 def make(
     spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell, prepare: Callable[[Machine], object] | None = None
 ) -> Machine:
-    """Return the machine of a spec in state ready: the one that exists, else one made in the first zone that has it.
+    """Return a ready machine of a spec: the existing one, or one made in the first zone with capacity.
 
-    Where it cannot be prepared, it is deleted if this call made it: nobody has used it, and whether its timer runs is
-    not known. What an attempt leaves behind that is not a running machine is deleted. Calls for one name on one
-    computer wait for each other. Where another computer makes a machine of this name at the same time, the one
-    requested first is kept.
+    If `prepare` fails, a machine made by this call is deleted: it is unused, and its timer may not run. The remains of
+    failed attempts are deleted, too. Calls with the same name on one computer wait for each other. If another computer
+    makes a machine with this name at the same time, the one requested first is kept.
 
     Raises:
-        NoCapacity: no zone has one.
-        NoQuota: the project may not have one in any zone.
-        OutcomeUnknown: whether it was made could not be found out; it may exist.
-        CloudError: Google refused it, or `find_existing` does.
+        NoCapacity: no zone has capacity.
+        NoQuota: the project has no quota in any zone.
+        OutcomeUnknown: the machine may exist: its state could not be read.
+        CloudError: Google refused the request, or `find_existing` failed.
         UserError: OpenSSH or rsync is not installed.
     """
     for needed in ("ssh", "ssh-keygen", "rsync"):  # before anything costs money
@@ -99,25 +98,25 @@ def make(
     with _exclusive_lock(f"{spec.name}.making", tell, f"waiting for another `taetpu tpu up` of {spec.name}"):
         await_changes(spec.name, tell)
         check_can_delete_itself(spec, settings.project)
-        there = find_existing(spec)
-        machine = _make(there, spec, zones, settings, tell)
+        existing = find_existing(spec)
+        machine = _make(existing, spec, zones, settings, tell)
         try:
             if prepare:
                 prepare(machine)
         except UserError as error:
-            if there is None:
+            if existing is None:
                 error.problem += f"\n{discard(machine, settings, tell)}"
             raise
         return machine
 
 
-def _make(there: Machine | None, spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
-    began, refusals = time.time(), list[CloudError]()
-    for zone in dict.fromkeys([there.zone, *zones] if there else zones):
-        if was_deleted_since(spec.name, began):
+def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell) -> Machine:
+    start, refusals = time.time(), list[CloudError]()
+    for zone in dict.fromkeys([existing.zone, *zones] if existing else zones):
+        if was_deleted_since(spec.name, start):
             raise CloudError(f"{spec.name} was deleted by `taetpu tpu down`")
         try:
-            machine = wait_ready(there or _create(spec, zone, settings, tell), settings, tell)
+            machine = wait_ready(existing or _create(spec, zone, settings, tell), settings, tell)
         except OutcomeUnknown:
             raise
         except CloudError as refusal:
@@ -125,41 +124,41 @@ def _make(there: Machine | None, spec: Spec, zones: Sequence[str], settings: Set
             _delete_lost(spec, zone, settings, tell)
             if not isinstance(refusal, NoCapacity | NoQuota):
                 raise
-            there = None
+            existing = None
             refusals.append(refusal)
             continue
-        return machine if there else keep_first(machine, settings, tell)
+        return machine if existing else keep_first(machine, settings, tell)
     raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
 
 
-def keep_first(made: Machine, settings: Settings, tell: Tell) -> Machine:
-    """Return the machine of this name and owner that was requested first, in state ready; delete the others.
+def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
+    """Return the ready machine with this name and owner that was requested first; delete the others.
 
-    A request that was thought refused may have been granted late, or another computer has made one meanwhile.
+    A request that seemed refused may have been granted late, or another computer may have made a machine.
     """
-    same = [one for one in find(made.name) if one.owner == made.owner and one.state not in ("lost", "deleting")]
-    first, *others = sorted(same or [made], key=lambda one: (one.created, one.zone))
+    same = [one for one in find(machine.name) if one.owner == machine.owner and one.state not in ("lost", "deleting")]
+    first, *others = sorted(same or [machine], key=lambda one: (one.created, one.zone))
     for other in others:
         delete(other, settings, tell)
-    return made if first.zone == made.zone else wait_ready(first, settings, tell)
+    return machine if first.zone == machine.zone else wait_ready(first, settings, tell)
 
 
 def creation_command(spec: Spec, zone: str, settings: Settings) -> Command:
-    """Return the command that creates a machine in a zone. Its startup script is written to the state folder."""
+    """Return the command that creates a machine in a zone; write its startup script to the state folder."""
     file = _state_file("startup", f"{spec.name}.{zone}.sh")
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
     return create_command(spec, zone, file, public_key())
 
 
 def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
-    """Ask for a machine; return it once it is listed.
+    """Request a machine and return it once it is listed.
 
-    After a request without an answer the state is read before anything else is done. Where neither the machine nor an
-    operation that makes it is found, the request did not arrive, and is repeated under the same name.
+    After a request without an answer, the state is read first. If neither the machine nor its operation is found, the
+    request did not arrive and is repeated with the same name.
     """
     _delete_lost(spec, zone, settings, tell)  # a queued resource keeps its name and quota until it is deleted
     tell(f"creating {spec.name} ({spec.tpu.name}) in {zone}")
-    line, before = creation_command(spec, zone, settings), _last_operation(spec, zone)
+    line, previous = creation_command(spec, zone, settings), _last_operation(spec, zone)
     unknown: CloudError | None = None
     running = False
     for _ in poll(settings, settings.unknown_minutes):
@@ -167,24 +166,24 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
             if not running:
                 _change(spec.name, line)
         except OutcomeUnknown as error:
-            tell(f"no answer from Google: reading whether {spec.name} exists")
+            tell(f"no answer from Google: checking whether {spec.name} exists")
             unknown = error
         except CloudError:
             if not (there := select_owned(find(spec.name, zone, api=spec.api), spec.owner)):
                 raise
-            return there[0]  # it exists: the request before was granted, or another call's was
+            return there[0]  # an earlier request, or that of another call, was granted
         try:
             if there := select_owned(find(spec.name, zone, api=spec.api), spec.owner):
                 return there[0]
             operation = _last_operation(spec, zone)
         except OutcomeUnknown as error:
-            unknown, running = error, True  # nothing is known: read again before anything is changed
+            unknown, running = error, True  # read again before the next change
             continue
-        running = operation != before and operation.get("status") != "DONE"
-        if operation != before and (errors := operation.get("error", {}).get("errors")):
+        running = operation != previous and operation.get("status") != "DONE"
+        if operation != previous and (errors := operation.get("error", {}).get("errors")):
             raise failure(line, 1, json.dumps(errors))
-    problem = f"{spec.name} was requested in {zone} and is not listed: it may still appear, and cost money"
-    raise OutcomeUnknown(problem, remedy=f"`taetpu tpu down {spec.name}` makes sure that nothing is left.") from unknown
+    problem = f"{spec.name} was requested in {zone} and is not listed: it may still appear and cost money"
+    raise OutcomeUnknown(problem, remedy=f"Run `taetpu tpu down {spec.name}` to delete what may exist.") from unknown
 
 
 def operation_command(kind: str, name: str, zone: str) -> Command:
@@ -196,25 +195,25 @@ def operation_command(kind: str, name: str, zone: str) -> Command:
 
 
 def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
-    """Compute Engine's newest operation that makes a machine; the TPU API tells of failures in the machine's state."""
+    """Return Compute Engine's newest operation that makes a machine; the TPU API reports failures in the state."""
     found = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
     return found[0] if found else {}
 
 
 def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
-    """Delete what is left of a machine of this owner that was refused or taken away."""
+    """Delete the remains of this owner's machine that was refused or preempted."""
     for left in find(spec.name, zone, api=spec.api):
         if left.state in ("lost", "deleting") and left.owner == spec.owner:
             delete(left, settings, tell)
 
 
 def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
-    """Wait until a machine is ready by the API. It may wait in a queue for as long as its request is valid.
+    """Wait until the API reports a machine as ready; it may be queued for as long as its request is valid.
 
     Raises:
-        NoCapacity, NoQuota, CloudError: it was refused or taken away.
+        NoCapacity, NoQuota, CloudError: it was refused, preempted or deleted.
     """
-    said, began = "", time.time()
+    last, start = "", time.time()
     while True:
         if machine.state == "ready":
             return machine
@@ -222,28 +221,28 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
         if machine.state == "lost":
             reason = failure(delete_command(machine), 1, machine.detail)
             kind = type(reason) if isinstance(reason, NoCapacity | NoQuota | NotAllowed) else CloudError
-            if machine.detail.startswith(("SUSPEND", "PREEMPTED")):  # taken away as soon as it was given
+            if machine.detail.startswith(("SUSPEND", "PREEMPTED")):
                 kind = Preempted
             raise kind(f"{machine.name} in {machine.zone} was not made: {machine.detail}", remedy=reason.remedy)
-        if machine.detail != said:
+        if machine.detail != last:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
-            said = machine.detail
+            last = machine.detail
         time.sleep(settings.poll_seconds)
         there = find_with_retries(machine, settings)
         if not there:
-            if was_deleted_since(machine.name, began):
+            if was_deleted_since(machine.name, start):
                 raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-            if machine.api == "gce":  # Compute Engine removes an instance that it could not make
+            if machine.api == "gce":  # Compute Engine deletes an instance that it cannot start
                 raise NoCapacity(f"{machine.name} disappeared from {machine.zone} before it was ready")
             raise CloudError(f"{machine.name} in {machine.zone} was deleted by somebody else")
         machine = there[0]
 
 
 def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
-    """Delete a machine and wait until it is no longer listed; nothing there is fine.
+    """Delete a machine and wait until it is no longer listed; it need not exist.
 
     Raises:
-        CloudError: it does not belong to anybody that taetpu knows, or Google refuses.
+        CloudError: it has no owner label, or Google refuses.
         OutcomeUnknown: it is still listed.
     """
     if not machine.owner:
@@ -263,14 +262,14 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
         except NotAllowed as error:
             error.problem = f"{machine.name} in {machine.zone} was not deleted and may cost money\n{error.problem}"
             raise
-        except CloudError as error:  # also "not found", and "busy with another operation"
+        except CloudError as error:  # includes "not found" and "another operation is running"
             last = error
-    problem = f"{machine.name} in {machine.zone} is still listed: it may cost money"
+    problem = f"{machine.name} in {machine.zone} is still listed and may cost money"
     raise OutcomeUnknown(f"{problem}\n{last.problem if last else ''}", remedy="Run `taetpu tpu down` again.") from last
 
 
 def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
-    """Delete a machine that is not usable; what became of it, for the message that says why."""
+    """Delete an unusable machine; return the outcome as text for the error's message."""
     try:
         delete(machine, settings, tell)
     except CloudError as error:
@@ -279,15 +278,15 @@ def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
 
 
 def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]:
-    """Delete an owner's machines of a name in all zones; those that were there.
+    """Delete an owner's machines with a name in all zones; return those that existed.
 
     Raises:
-        CloudError: all of this name belong to somebody else.
+        CloudError: all machines with this name belong to other owners.
         OutcomeUnknown: a zone did not answer, or a machine is still listed.
     """
     await_changes(name, tell)
     unreachable: list[str] = []
-    disk.write_file(_state_file("deleted", name), str(time.time()).encode(), replace=True)  # an `up` that runs ends
+    disk.write_file(_state_file("deleted", name), str(time.time()).encode(), replace=True)  # makes a running `up` end
     there = select_owned(find(name, unreachable=unreachable), owner)
     delete_all(there, settings, tell)
     check_reached(unreachable)
@@ -295,47 +294,47 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
     return there
 
 
-def was_deleted_since(name: str, began: float) -> bool:
-    """Return whether `down` was given for a machine on this computer after a time, in seconds since 1970."""
+def was_deleted_since(name: str, start: float) -> bool:
+    """Return whether `down` ran for a machine on this computer after `start`, in seconds since 1970."""
     with suppress(OSError, ValueError):
-        return float(_state_file("deleted", name).read_text(encoding="utf-8")) > began
+        return float(_state_file("deleted", name).read_text(encoding="utf-8")) > start
     return False
 
 
 def find_deleter(machine: Machine) -> str:
-    """Return who deleted a machine that is no longer listed; "" where it was preempted.
+    """Return who deleted a machine that is no longer listed; "" if it was preempted.
 
     A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
     https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
     """
     if machine.api == "tpu-api":
-        over = (labels.hours_left(machine.labels) or 0) < 0
-        return "its timer" if over else "somebody, or by its timer when it was idle"
+        expired = (labels.hours_left(machine.labels) or 0) < 0
+        return "its timer" if expired else "somebody, or by its timer when it was idle"
     newest = next(iter(read(operation_command("delete", machine.name, machine.zone)) or []), {})
     user = newest.get("user", "")
     if not user or user.startswith("system") or not machine.created:
         return ""
-    asked, made = (datetime.fromisoformat(text) for text in (newest["insertTime"], machine.created))
-    return user if asked > made else ""
+    deleted, created = (datetime.fromisoformat(text) for text in (newest["insertTime"], machine.created))
+    return user if deleted > created else ""
 
 
 def _state_file(kind: str, name: str) -> Path:
-    """Return the file of a machine of the project in this computer's state folder."""
+    """Return a file of a machine in this computer's state folder."""
     return state_folder() / kind / os.environ.get("CLOUDSDK_CORE_PROJECT", "no-project") / name
 
 
 def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
-    """Return the machines of an owner; `CloudError` where there are some and all belong to somebody else."""
+    """Return the machines of an owner; raise `CloudError` if all of them belong to other owners."""
     mine = [machine for machine in machines if machine.owner == owner]
     if machines and not mine:
         first = machines[0]
-        problem = f"{first.name} in {first.zone} belongs to {first.owner or 'nobody that taetpu knows'}"
-        raise CloudError(problem, remedy="Its owner can delete it; another name is free.")
+        problem = f"{first.name} in {first.zone} belongs to {first.owner or 'an unknown owner'}"
+        raise CloudError(problem, remedy="Ask its owner to delete it, or choose another name.")
     return mine
 
 
 def describe_remaining(name: str) -> str:
-    """Return a line on machines of a name that exist or may exist, for messages of errors; "" where there are none."""
+    """Return a line for error messages on the machines with a name that exist or may exist; "" if there are none."""
     unreachable: list[str] = []
     try:
         places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
@@ -347,18 +346,18 @@ def describe_remaining(name: str) -> str:
 
 
 def describe_possible(name: str) -> str:
-    """Return what is said where it is not known whether a machine exists."""
+    """Return the message for a machine that may exist."""
     return (
-        f"{name} may exist, or appear later, and cost money: "
-        f"the same command continues, `taetpu tpu down {name}` deletes it"
+        f"{name} may exist or appear later, and cost money: "
+        f"repeat the command to continue, or delete it with `taetpu tpu down {name}`"
     )
 
 
 def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> None:
-    """Delete machines, each of them whatever becomes of the others.
+    """Delete machines; continue after errors.
 
     Raises:
-        CloudError: some could not be deleted; the first error, with the others printed.
+        CloudError: the first error; all are printed.
     """
     errors: list[CloudError] = []
     for machine in machines:
@@ -372,17 +371,18 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
 
 
 def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
-    """Return an owner's machines whose latest end has passed: what should have deleted them has failed.
+    """Return an owner's machines that exist beyond their latest end: their timer has failed.
 
     Args:
-        unreachable: zones that did not answer are appended.
+        owner: the label of the owner.
+        unreachable: list to append the zones that did not answer to.
     """
     mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
     return [machine for machine in mine if (left := labels.hours_left(machine.labels)) is not None and left < 0]
 
 
 def check_can_delete_itself(spec: Spec, project: str) -> None:
-    """Refuse a TPU API machine whose service account cannot delete it: nothing else ends it for certain.
+    """Raise an error if a TPU API machine's service account cannot delete it: nothing else reliably ends it.
 
     Raises:
         NotAllowed: the account lacks the role, or the project's policy cannot be read.
@@ -391,7 +391,7 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         return
     account = spec.service_account or default_account(project)
     bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
-    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may not hold at that time
+    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may be false at that time
     own = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
     if own or any(role in DELETERS for role in roles):
         return
@@ -412,7 +412,7 @@ def grant_command(project: str, account: str) -> Command:
 
 
 def role_permissions(role: str) -> Iterable[str]:
-    """Return the permissions of a custom role; none for a predefined one, which `DELETERS` covers."""
+    """Return the permissions of a custom role; none for a predefined one (see `DELETERS`)."""
     parts = role.split("/")
     if len(parts) != 4:
         return ()
@@ -421,14 +421,14 @@ def role_permissions(role: str) -> Iterable[str]:
 
 
 def default_account(project: str) -> str:
-    """Return the service account that machines have where the settings name none."""
+    """Return the project's default service account."""
     number = read(command("projects", "describe", project))["projectNumber"]
     return f"{number}-compute@developer.gserviceaccount.com"
 
 
 @contextmanager
 def name_lock(name: str, operation: int) -> Iterator[int]:
-    """Hold the lock of a machine's name on this computer, shared or alone; its file descriptor."""
+    """Hold this computer's lock of a machine's name, shared or exclusive; yield its file descriptor."""
     path = _state_file("changes", name)
     with disk.explained("write", path):
         disk.make_folder(path.parent)
@@ -439,20 +439,20 @@ def name_lock(name: str, operation: int) -> Iterator[int]:
 
 
 def _change(name: str, line: Command) -> None:
-    """Run a command that changes a machine. gcloud holds the name's lock, even where this process is killed."""
+    """Run a command that changes a machine. gcloud holds the name's lock, even if this process is killed."""
     with name_lock(name, fcntl.LOCK_SH) as lock:
         change(line, lock)
 
 
 def await_changes(name: str, tell: Tell) -> None:
-    """Wait for gcloud commands that a killed process left running: what they do must be seen."""
+    """Wait for gcloud commands that a killed process left running, so that their effect is visible."""
     with _exclusive_lock(name, tell, f"waiting for an earlier gcloud command for {name}"):
         pass
 
 
 @contextmanager
 def _exclusive_lock(name: str, tell: Tell, waiting: str) -> Iterator[None]:
-    """Hold a lock alone; a message where another process holds it."""
+    """Hold a name's lock exclusively; print a message if another process holds it."""
     with ExitStack() as lock:
         try:
             lock.enter_context(name_lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -472,7 +472,7 @@ def poll(settings: Settings, minutes: float) -> Iterator[None]:
 
 
 def find_with_retries(machine: Machine, settings: Settings) -> list[Machine]:
-    """Read a machine again, for `unknown_minutes` while no answer arrives."""
+    """Return `find` of a machine, retrying for `unknown_minutes` while no answer arrives."""
     for _ in poll(settings, settings.unknown_minutes):
         with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)

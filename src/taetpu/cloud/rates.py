@@ -1,6 +1,6 @@
-"""Where TPUs are offered and what they cost, by the dated table with sources in `core/chips.yaml`.
+"""Zones and rates of TPUs, from the dated table with sources in `core/chips.yaml`.
 
-No command asks a price service. Published does not mean obtainable: only a request tells whether a zone has a machine.
+No command queries a price service. A listed zone may have no capacity; only a request shows that.
 """
 
 import math
@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError, suggest
 
 @dataclass(frozen=True)
 class Rate:
-    """USD per chip-hour; None where none is known. `elsewhere`: of the dearest known region; this one's is unknown."""
+    """USD per chip-hour, None if unknown. `elsewhere`: the region's rate is unknown; this is the highest known one."""
 
     usd: float | None
     elsewhere: bool = False
@@ -23,7 +23,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a machine costs in a zone, in USD, without disks, traffic and storage."""
+    """The cost of a machine in a zone in USD, without disks, traffic and storage."""
 
     chips: int
     hours: float
@@ -31,37 +31,38 @@ class Cost:
 
     @property
     def hourly(self) -> float | None:
+        """USD per hour; None if the rate is unknown."""
         return None if self.rate.usd is None else self.rate.usd * self.chips
 
     @property
     def most(self) -> float | None:
-        """The cost if the machine runs for all of its hours; None where the region's rate is unknown."""
+        """The cost if the machine runs for all of its hours; None if the region's rate is unknown."""
         return None if self.hourly is None or self.rate.elsewhere else self.hourly * self.hours
 
     def __str__(self) -> str:
         if self.hourly is None:
-            return "rate unknown, and so is the most that it can cost"
+            return "rate unknown: the cost has no known limit"
         most = f"at most ${self.hourly * self.hours:.2f} in {self.hours:.3g} h"
         if self.rate.elsewhere:
-            return f"rate unknown; ${self.hourly:.2f}/h, {most} if it is that of the dearest known region"
+            return f"rate unknown; ${self.hourly:.2f}/h, {most} at the rate of the dearest known region"
         return f"${self.hourly:.2f}/h, {most}"
 
 
 def zones(tpu: Slice) -> list[str]:
-    """Return the zones in which the table lists a generation, US zones first."""
+    """Return the zones that offer a slice's generation, US zones first."""
     return sorted(tpu.generation.zones, key=lambda zone: (not zone.startswith("us-"), zone))
 
 
 def zones_by_rate(tpu: Slice, spot: bool) -> list[str]:
-    """Return the zones in which the table lists a generation, by rate; at the same rate US zones first."""
+    """Return the zones that offer a slice's generation, the cheapest first; among equal rates US zones first."""
     return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
 
 
 def api_for(tpu: Slice, wanted: str = "") -> Api:
-    """Return the API that makes a slice: the wanted one, else the usual one of its generation.
+    """Return the API for a slice: the wanted one, or else the default of its generation.
 
     Raises:
-        UserError: the API does not exist, or does not make this slice.
+        UserError: there is no such API, or it does not offer the slice.
     """
     known = tpu.generation.apis
     if wanted and wanted not in ("gce", "tpu-api"):
@@ -73,7 +74,7 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
         return "tpu-api"
     found = cast(Api, wanted or known[0])
     if found == "gce" and tpu.hosts > 1:
-        problem = f"{tpu.name} has {tpu.hosts} hosts, and taetpu makes Compute Engine slices of one host only"
+        problem = f"{tpu.name} has {tpu.hosts} hosts; taetpu makes Compute Engine slices of one host only"
         raise UserError(problem, remedy="Use GKE: `taetpu export kueue STUDY` writes the job.")
     return found
 
@@ -92,7 +93,7 @@ def runtime_for(tpu: Slice, api: Api) -> str:
 
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
-    """Return the rate of a slice's chips in a zone. A reservation is counted at the rate on demand."""
+    """Return the rate of a slice's chips in a zone. Reservations count at the on-demand rate."""
     known = dict(tpu.generation.usd)
     if own := known.get(zone.rpartition("-")[0]):
         return Rate(own[spot])
@@ -105,7 +106,7 @@ def cost(spec: Spec, zone: str) -> Cost:
 
 
 def hourly_cost(machine: Machine) -> float | None:
-    """Return the USD per hour of a machine that exists; None where its type or its rate is unknown."""
+    """Return the USD per hour of an existing machine; None if its type or rate is unknown."""
     for tpu in (one for chip in generations() for one in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
             return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
@@ -113,10 +114,10 @@ def hourly_cost(machine: Machine) -> float | None:
 
 
 def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
-    """Return the zones whose worst case stays within `max_usd`; all without a limit.
+    """Return the zones in which a machine costs at most `max_usd`; all zones without a limit.
 
     Raises:
-        UserError: no zone does; the remedy is the number of hours that would.
+        UserError: there is none; the remedy is a number of hours that fits.
     """
     if max_usd is None:
         return list(zones)
@@ -127,10 +128,8 @@ def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -
     known = [one for one in costs.values() if one.most is not None]
     what = f"{spec.tpu.name}{' (spot)' if spec.spot else ''}"
     if not known:
-        problem = f"no rate is known for {what} in {', '.join(zones)}, so --max-usd cannot be kept"
-        raise UserError(
-            problem, path=("--max-usd",), remedy="Look the price up and leave --max-usd out, or change --zone."
-        )
+        problem = f"--max-usd cannot be checked: no rate is known for {what} in {', '.join(zones)}"
+        raise UserError(problem, path=("--max-usd",), remedy="Look up the price and omit --max-usd, or change --zone.")
     least = min(known, key=lambda one: one.most or math.inf)
     hours = math.floor(max_usd / (least.hourly or 1) * 10) / 10
     remedy = f"Use --max-hours {hours:g}, or raise --max-usd." if hours > 0 else "Raise --max-usd."

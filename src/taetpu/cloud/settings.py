@@ -31,34 +31,34 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "zones": (ZONE, "a list of zones, such as us-east5-b"),
     "secrets": (r"[A-Za-z_]\w*(=[\w-]{1,255})?", "names of secrets, as in WANDB_API_KEY or WANDB_API_KEY=my-secret"),
 }
-"""By field: the regular expression of its values, and what they are."""
+"""By field: the regular expression of its values, and their description for messages."""
 
 
 class Settings(Config):
-    """Settings of the cloud commands. Each field may also be set as `TAETPU_` and its name in capitals.
+    """Settings of the cloud commands. The environment variable `TAETPU_FIELD` overrides a field.
 
-    There is no field for a key file: gcloud holds the credentials.
+    There is no field for a key file: gcloud manages the credentials.
 
     Attributes:
         project: the Google Cloud project; default: GOOGLE_CLOUD_PROJECT.
-        owner: a label on all machines, whose `down` and `gc` may delete them; default: the login name.
-        name: the machine that commands use where none is named.
-        zones: where machines may be, in order of preference; empty: wherever the slice is offered.
-        api: "gce" or "tpu-api"; empty: the usual one of the generation.
-        bucket: where studies are stored; default: PROJECT-taetpu.
-        region: of new buckets and images, where `zones` does not say.
-        service_account: the account that machines act as; empty: the project's default one.
+        owner: a label on all machines; `down` and `gc` delete only this owner's; default: the login name.
+        name: the machine that commands use by default.
+        zones: zones for machines, in order of preference; empty: all that offer the slice.
+        api: "gce" or "tpu-api"; empty: the default of the generation.
+        bucket: the bucket that stores studies; default: PROJECT-taetpu.
+        region: region of new buckets and images; empty: that of the first zone.
+        service_account: the account of machines; empty: the project's default one.
         user: login on machines.
         network, subnetwork: names.
         external_ip: give machines an external address instead of ssh through IAP.
-        max_hours: a machine is deleted after this time.
-        max_usd: a machine whose worst case costs more is refused; empty: no limit.
-        idle_minutes: a machine without a job or login for this time deletes itself; 0: never.
-        image: container that jobs run in; empty: a virtual environment on the machine.
-        secrets: of Secret Manager, given to jobs as variables, `NAME` or `NAME=secret-name`.
-        poll_seconds: between two reads of a state that is waited for.
-        ready_minutes: after which a machine that does not accept ssh is given up.
-        unknown_minutes: how long the state is read after a command whose outcome is unknown.
+        max_hours: hours after which a machine is deleted.
+        max_usd: maximum cost of a machine; empty: no limit.
+        idle_minutes: minutes without a job or login after which a machine deletes itself; 0: never.
+        image: container image of jobs; empty: a virtual environment on the machine.
+        secrets: secrets that jobs get as variables, `NAME` or `NAME=secret-name` in Secret Manager.
+        poll_seconds: interval at which a state is polled.
+        ready_minutes: time limit for a machine to accept ssh and finish its startup script.
+        unknown_minutes: time for which the state is polled after a command whose outcome is unknown.
     """
 
     project: str = ""
@@ -93,7 +93,7 @@ class Settings(Config):
 
     @property
     def secret_names(self) -> dict[str, str]:
-        """By variable: the secret that holds its value."""
+        """Name of the secret by variable."""
         pairs = (secret.partition("=") for secret in self.secrets)
         return {variable: name or variable for variable, _, name in pairs}
 
@@ -104,14 +104,14 @@ class Settings(Config):
 
 
 def check_zone(zone: str) -> str:
-    """Return a zone's name.
+    """Return a zone's name if it is valid.
 
     Raises:
-        UserError: it is not one.
+        UserError: it is not.
     """
     if re.fullmatch(ZONE, zone):
         return zone
-    raise UserError(f"invalid zone {zone!r}", path=("--zone",), remedy="Zones are written us-east5-b.")
+    raise UserError(f"invalid zone {zone!r}", path=("--zone",), remedy="Use a name such as us-east5-b.")
 
 
 def read_settings(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -159,7 +159,7 @@ def _read_table(file: Path) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str) -> Any:
-    """Return the value of an environment variable: text, or a number or boolean as in TOML; lists have commas."""
+    """Return the value of an environment variable: text, a TOML number or boolean, or a comma-separated list."""
     default = Settings.model_fields[name].default
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -174,5 +174,5 @@ def _parse(name: str, text: str) -> Any:
 def _login() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the user of a container may have no name
+    except (KeyError, OSError):  # a container's user may have no name
         return "unknown"

@@ -1,7 +1,7 @@
-"""Run commands on a machine's hosts with OpenSSH, through a generated ssh_config per machine.
+"""Run commands on a machine's hosts with OpenSSH and a generated ssh_config per machine.
 
-Hosts without an external address are reached through Identity-Aware Proxy: `gcloud compute start-iap-tunnel` is the
-ProxyCommand. The user's own ssh configuration and keys are neither read nor changed.
+Hosts without an external address are reached through Identity-Aware Proxy, with `gcloud compute start-iap-tunnel` as
+ProxyCommand. The user's own ssh configuration and keys are not used.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from taetpu.core import disk
 from taetpu.core.errors import UserError
 
 NO_CONNECTION = 255
-"""ssh's own exit code for a connection that could not be made or broke off."""
+"""ssh's exit code for a connection that failed or was lost."""
 KEEP_255 = "{command}; code=$?; [ $code -ne 255 ] || code=254; exit $code"
 
 HOST = """\
@@ -57,7 +57,7 @@ Host *
 
 
 class Unreachable(CloudError):
-    """A host does not accept a connection: it may be starting, gone, or behind a firewall."""
+    """A host does not accept connections: it may be starting, deleted, or behind a firewall."""
 
     exit_code = 3
 
@@ -70,7 +70,7 @@ class RemoteFailed(CloudError):
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A command that ended on a host: exit code (None: still running after the time limit) and output."""
+    """The result of a command on a host: exit code (None if it exceeded the time limit) and output."""
 
     worker: int
     code: int | None
@@ -80,7 +80,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a machine, numbered from 0. `folder` holds their ssh_config and host keys."""
+    """The hosts of a machine, numbered from 0; `folder` has their ssh_config and host keys."""
 
     name: str
     workers: tuple[Worker, ...]
@@ -88,10 +88,10 @@ class Hosts:
 
     @classmethod
     def configure(cls, machine: Machine, user: str, project: str) -> "Hosts":
-        """Write the ssh_config of a machine. A machine made again under its name has its host keys forgotten.
+        """Write the ssh_config of a machine and return its hosts. Keys of an earlier machine with its name are deleted.
 
         Raises:
-            Unreachable: the API lists no host, or does not know the names by which a tunnel finds them.
+            Unreachable: the API does not yet report the hosts, or the instance names that tunnels need.
         """
         machine = add_instance_names(machine)
         if not machine.workers or not all(worker.external or worker.instance for worker in machine.workers):
@@ -99,33 +99,34 @@ class Hosts:
             remedy = "Run the command again in a minute; `taetpu tpu list` shows the machine's state."
             raise Unreachable(problem, remedy=remedy)
         folder = _folder(project, machine.name)
-        known: dict[str, Any] = {"name": machine.name, "zone": machine.zone, "created": machine.created}
-        known["workers"] = [asdict(worker) for worker in machine.workers]
-        if _read_record(folder) not in (None, known):
+        record: dict[str, Any] = {"name": machine.name, "zone": machine.zone, "created": machine.created}
+        record["workers"] = [asdict(worker) for worker in machine.workers]
+        if _read_record(folder) not in (None, record):
             forget(machine.name, project)
         with disk.explained("write", folder):
             disk.make_folder(folder)
             disk.write_file(folder / "config", _config(folder, machine, user, project).encode(), replace=True)
-            disk.write_file(folder / "machine.json", json.dumps(known, indent=2).encode(), replace=True)
+            disk.write_file(folder / "machine.json", json.dumps(record, indent=2).encode(), replace=True)
         return cls(machine.name, machine.workers, folder)
 
     @classmethod
     def load(cls, name: str, project: str) -> "Hosts | None":
-        """Return the hosts of a machine as last seen, without asking Google; None where they were never seen."""
+        """Return the hosts that `configure` wrote for a machine, without a call to Google; None if there are none."""
         folder = _folder(project, name)
-        known = _read_record(folder)
-        return cls(name, tuple(Worker(**one) for one in known["workers"]), folder) if known else None
+        record = _read_record(folder)
+        return cls(name, tuple(Worker(**one) for one in record["workers"]), folder) if record else None
 
     @property
     def all(self) -> range:
+        """The numbers of all workers."""
         return range(len(self.workers))
 
     def describe(self, worker: int) -> str:
-        """Return a host in messages."""
+        """Return the description of a host for messages."""
         return f"worker {worker} of {self.name}" if len(self.workers) > 1 else self.name
 
     def check_worker(self, worker: int) -> int:
-        """Return a worker's number.
+        """Return a worker's number if it exists.
 
         Raises:
             UserError: there is no such worker.
@@ -135,13 +136,15 @@ class Hosts:
         raise UserError(f"{self.name} has no worker {worker}", remedy=f"Use 0 to {len(self.workers) - 1}, or all.")
 
     def ssh(self, worker: int, *options: str) -> list[str]:
-        """Return the ssh command to a host, to be followed by a remote command."""
+        """Return the ssh command for a host; a remote command may follow."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
     def run(self, worker: int, words: Sequence[str], *, stdin: str = "", limit: float | None = None) -> CommandResult:
-        """Run a program on a host, without a shell for its arguments.
+        """Run a program on a host; a shell does not expand its arguments.
 
         Args:
+            worker: the host's number.
+            words: program and arguments.
             stdin: its standard input.
             limit: seconds to wait; the program itself is not ended.
         """
@@ -163,64 +166,63 @@ class Hosts:
         limit: float | None = None,
         workers: Sequence[int] | None = None,
     ) -> list[CommandResult]:
-        """Run a program on all hosts, or some, at the same time; see `run`."""
+        """Run a program on all hosts, or those in `workers`, in parallel; see `run`."""
         chosen = list(self.all if workers is None else workers)
         with ThreadPoolExecutor(max(1, len(chosen))) as threads:
             return list(threads.map(lambda one: self.run(one, words, stdin=stdin(one), limit=limit), chosen))
 
     def require_success(self, ended: Sequence[CommandResult], action: str) -> list[str]:
-        """Return the outputs of commands that all succeeded.
+        """Return the outputs of commands if all succeeded.
 
         Args:
-            action: what they were for, as in "start the job".
+            ended: the results.
+            action: what the commands do, for messages: "start the job".
 
         Raises:
             Unreachable: a host did not answer.
-            RemoteFailed: a command failed; the others that failed are named.
+            RemoteFailed: a command failed.
         """
         failed = [one for one in ended if one.code != 0]
         if failed:
             error = self.failure(failed[0], action)
             if len(failed) > 1:
-                error.problem += f" (so did workers {', '.join(str(one.worker) for one in failed[1:])})"
+                error.problem += f" (as did workers {', '.join(str(one.worker) for one in failed[1:])})"
             raise error
         return [one.out for one in ended]
 
     def failure(self, ended: CommandResult, action: str) -> CloudError:
-        """Return the error for a command that did not succeed on a host."""
-        host, said = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
+        """Return the error for a command that failed on a host."""
+        host, message = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
         if ended.code is None:
             return Unreachable(f"{host} did not {action} in time", remedy="`taetpu tpu status` shows its state.")
-        if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in said:
-            problem = f"{host} has another host key than before"
-            return CloudError(
-                problem, remedy="If the machine was made again, run `taetpu tpu up`; else do not connect."
-            )
-        if ended.code == NO_CONNECTION and "Permission denied" in said:
-            remedy = "Use the computer that made it, or run `taetpu tpu down` and `up`."
+        if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in message:
+            remedy = "If the machine was made again, run `taetpu tpu up`; otherwise do not connect."
+            return CloudError(f"the host key of {host} has changed", remedy=remedy)
+        if ended.code == NO_CONNECTION and "Permission denied" in message:
+            remedy = "Use the computer that made the machine, or run `taetpu tpu down` and `up`."
             return CloudError(f"{host} rejects the key {_key()}", remedy=remedy)
         if ended.code == NO_CONNECTION:
             remedy = "`taetpu tpu status` shows its state; `taetpu doctor` checks IAP and the firewall."
-            return Unreachable(f"no connection to {host}: {said or 'ssh printed nothing'}", remedy=remedy)
+            return Unreachable(f"no connection to {host}: {message or 'ssh printed nothing'}", remedy=remedy)
         remedy = None
-        if "No space left on device" in said:
+        if "No space left on device" in message:
             remedy = "`taetpu tpu clean` deletes old jobs; `taetpu tpu ssh` opens a shell."
-        return RemoteFailed(f"{host} could not {action} (exit code {ended.code}): {said}", remedy=remedy)
+        return RemoteFailed(f"{host} could not {action} (exit code {ended.code}): {message}", remedy=remedy)
 
     def enter(self, worker: int, words: Sequence[str] = ()) -> int:
-        """Open a shell on a host, or run a command in this terminal; its exit code."""
+        """Open a shell on a host, or run a command there, in this terminal; return its exit code."""
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # keys go to the remote side
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the remote side
         try:
             return subprocess.call(
                 [*self.ssh(self.check_worker(worker), *tty), *([shlex.join(words)] if words else [])]
             )
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
 
 
 def forget(name: str, project: str) -> None:
-    """Close a machine's connections and forget its hosts and their keys."""
+    """Close a machine's connections and delete the record of its hosts and their keys."""
     folder = _folder(project, name)
     if hosts := Hosts.load(name, project):
         for worker in hosts.all:
@@ -229,7 +231,7 @@ def forget(name: str, project: str) -> None:
 
 
 def public_key() -> str:
-    """Return the public key that machines are made with, one line. The pair is made at first use and has no passphrase.
+    """Return the public key of machines, one line. The pair is made at first use, without a passphrase.
 
     Raises:
         UserError: ssh-keygen is not installed, or the state folder cannot be written.
@@ -238,11 +240,11 @@ def public_key() -> str:
 
 
 def state_folder() -> Path:
-    """Return the folder in which keys, ssh configurations and startup scripts are kept: `$XDG_STATE_HOME/taetpu`."""
+    """Return the folder of keys, ssh configurations and startup scripts: `$XDG_STATE_HOME/taetpu`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     if "," in str(base):
-        problem = f"{str(base)!r} contains a comma, at which gcloud divides lists of files"
-        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set it to a folder without one.")
+        problem = f"{str(base)!r} contains a comma, which separates files in gcloud's lists"
+        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set it to a folder without a comma.")
     return Path(base) / "taetpu"
 
 
@@ -254,7 +256,7 @@ def _key() -> Path:
         with (path.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.with_suffix(".pub").exists():
-                path.unlink(missing_ok=True)  # left by a command that was killed
+                path.unlink(missing_ok=True)  # left by a killed command
                 words = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "taetpu", "-f", str(path)]
                 subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     return path
@@ -277,7 +279,7 @@ def _config(folder: Path, machine: Machine, user: str, project: str) -> str:
 
 
 def tunnel_command(worker: Worker, zone: str, project: str) -> Command:
-    """Return the command whose standard input and output lead to port 22 of a host, through Identity-Aware Proxy."""
+    """Return the command that connects its standard input and output to a host's port 22, through IAP."""
     options: Mapping[str, object] = {"listen_on_stdin": True, "zone": zone, "project": project, "verbosity": "warning"}
     return command("compute", "start-iap-tunnel", worker.instance, "22", **options)
 
@@ -287,12 +289,13 @@ def _quoted(path: Path) -> str:
 
 
 def _sockets() -> Path:
-    """Return a private folder with a short path: a socket's path may have 104 bytes on macOS."""
+    """Return a private folder with a short path: macOS limits a socket's path to 104 bytes."""
     path = Path(f"/tmp/taetpu-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or path.is_symlink():
-        raise UserError("this folder must be yours alone: ssh connections are kept there", file=path)
+        remedy = "Delete it; taetpu makes it again with the right permissions."
+        raise UserError("the folder of ssh connections is accessible to other users", file=path, remedy=remedy)
     return path
 
 

@@ -1,7 +1,8 @@
-"""Bring a machine from its first boot to the point where jobs can run on it.
+"""Prepare a machine for jobs, from its first boot.
 
-`startup.sh` is what a machine runs as root at each boot: the timer that deletes it, then rsync. `prepare` waits for it
-and installs taetpu with this computer's versions. apt, systemd and uv on a real machine were never seen by its authors.
+A machine runs `startup.sh` as root at each boot: it starts the timer that deletes the machine and installs rsync.
+`prepare` waits for it and installs taetpu with this computer's versions. Never tried with apt, systemd and uv on a real
+machine.
 """
 
 import shlex
@@ -34,7 +35,7 @@ $docker pull --quiet "$1"
 
 
 class NotSetUp(CloudError):
-    """A machine runs and cannot be set up."""
+    """A running machine cannot be set up."""
 
     exit_code = 3
 
@@ -52,14 +53,14 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
 
 
 def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -> Hosts:
-    """Wait until all hosts of a machine accept jobs and install what jobs need; the hosts.
+    """Wait until all hosts of a machine are ready, install what jobs need, and return the hosts.
 
-    Repeated, it does only what is missing.
+    A repeated call does only what is missing.
 
     Raises:
         Unreachable: a host does not answer within `ready_minutes`.
-        NotSetUp: a startup script failed, or is not done in time.
-        CloudError: the environment could not be installed.
+        NotSetUp: a startup script failed or exceeded `ready_minutes`.
+        CloudError: the environment cannot be installed.
     """
     end = time.monotonic() + settings.ready_minutes * 60
     hosts = _connect(machine, settings, end)
@@ -82,7 +83,7 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
 
 
 def requirements() -> str:
-    """Return taetpu's requirements on a TPU, an empty line, and the versions of all of them that are installed here.
+    """Return taetpu's requirements on a TPU, an empty line, and the versions installed here.
 
     Raises:
         UserError: taetpu is not installed, so its requirements are unknown.
@@ -95,24 +96,24 @@ def requirements() -> str:
         return [one for one in found if not one.marker or any(one.marker.evaluate(case) for case in cases)]
 
     try:
-        own, held = needed("taetpu"), dict[str, str]()
+        own, pinned = needed("taetpu"), dict[str, str]()
     except PackageNotFoundError:
         raise UserError("taetpu is not installed", remedy="pip install 'taetpu[gcp]'") from None
     waiting = [*own, Requirement("google-cloud-storage")]
     while waiting:
         one = waiting.pop()
-        if one.name.lower() not in held:
+        if one.name.lower() not in pinned:
             try:
-                held[one.name.lower()] = version(one.name)
+                pinned[one.name.lower()] = version(one.name)
             except PackageNotFoundError:  # for another platform
                 continue
             waiting += needed(one.name, tuple(one.extras))
     first = [one.name for one in own if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
-    return "\n".join([*sorted(first), "", *(f"{name}=={held[name]}" for name in sorted(held))]) + "\n"
+    return "\n".join([*sorted(first), "", *(f"{name}=={pinned[name]}" for name in sorted(pinned))]) + "\n"
 
 
 def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
-    """Return the hosts of a machine, which may report their names only when they have booted."""
+    """Return the hosts of a machine, waiting until they have booted and reported their names."""
     while True:
         try:
             return Hosts.configure(machine, settings.user, settings.project)
@@ -123,23 +124,23 @@ def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
 
 
 def _wait(hosts: Hosts, settings: Settings, end: float, tell: Callable[[str], None]) -> None:
-    """Wait until every host accepts ssh and its startup script is done."""
-    missing, said = list(hosts.all), ""
+    """Wait until every host accepts ssh and has finished its startup script."""
+    missing, last = list(hosts.all), ""
     while True:
         ended = hosts.run_all(["sh", "-c", READY_CHECK], limit=30.0, workers=missing)
         for one in ended:
             if one.code == FAILED:
                 problem = f"the startup script of {hosts.describe(one.worker)} failed: {one.out.strip()}"
-                remedy = f"Read /var/lib/taetpu/startup.log: `taetpu tpu ssh --tpu {hosts.name}`"
+                remedy = f"Read /var/lib/taetpu/startup.log with `taetpu tpu ssh --tpu {hosts.name}`."
                 raise NotSetUp(problem, remedy=remedy)
         waiting = [one for one in ended if one.code != 0]
         if not waiting:
             return
         missing = [one.worker for one in waiting]
         now = ", ".join(f"{hosts.describe(one.worker)}: {_describe(one)}" for one in waiting)
-        if now != said:
+        if now != last:
             tell(now)
-            said = now
+            last = now
         if time.monotonic() > end:
             error = hosts.failure(waiting[0], "become ready")
             if isinstance(error, RemoteFailed):

@@ -1,7 +1,7 @@
-"""Keep a job training on machines that may be taken away: make one, start the job, follow it, make another.
+"""Keep a job training on preemptible machines: make one, start the job, follow it, and replace lost machines.
 
-The job keeps its results in a bucket and continues from there, so any call here can be repeated. What has been used of
-the limits is not kept: a command given again counts from the machine that exists.
+The job stores its results in a bucket and resumes from there, so every call here can be repeated. Limits count from the
+start of a command: a repeated command counts from zero.
 """
 
 import time
@@ -16,37 +16,37 @@ from taetpu.cloud.settings import Settings
 
 
 class Lost(CloudError):
-    """A machine was taken away, or does not do what it should."""
+    """A machine was preempted, or does not respond."""
 
     exit_code = 3
 
 
 class Job(Protocol):
-    """What is done on a machine. Every call may be repeated, on the same machine or another."""
+    """A job on a machine. Every call may be repeated, on the same machine or another."""
 
     def start(self, machine: Machine) -> None:
-        """Bring what the job needs and start it; one that is running is left running. Raises `Lost`."""
+        """Copy what the job needs and start it, unless it is running. Raises `Lost`."""
         ...
 
     def follow(self, machine: Machine) -> int:
-        """Print its log until it ends; the largest exit code of all hosts. Raises `Lost`."""
+        """Print its log until it ends; return the largest exit code of all hosts. Raises `Lost`."""
         ...
 
     def progress(self) -> object:
-        """Return a value that changes when more results have been stored."""
+        """Return a value that changes when new results are stored."""
         ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to go on.
+    """Limits of `supervise`.
 
     Attributes:
-        hours: of machines together; the worst case of the cost follows from it.
-        losses: machines that may be lost.
-        idle: losses in a row without progress.
-        patience: hours to wait for capacity after a machine was lost.
-        shortest: hours for which another machine is still made.
+        hours: total hours of all machines, which bounds the cost.
+        losses: lost machines.
+        idle: consecutive lost machines without progress.
+        patience: hours of waiting for capacity after a loss.
+        shortest: fewest remaining hours for which another machine is made.
     """
 
     hours: float
@@ -59,57 +59,61 @@ class Limits:
 def supervise(
     make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: provision.Tell
 ) -> int:
-    """Keep a job training until it ends; its exit code. The last machine is left to the caller.
+    """Keep a job training until it ends, and return its exit code. The caller deletes the last machine.
 
     Args:
-        make: returns a machine that may run for so many hours.
+        make: returns a machine, given its maximum hours.
+        job: the job.
+        limits: when to give up.
+        settings: the cloud settings.
+        tell: prints a message.
 
     Raises:
         Lost: a limit was reached.
-        CloudError: no machine can be had, or the job cannot start.
+        CloudError: no machine is available, or the job cannot start.
     """
-    used, losses, idle, seen = 0.0, 0, 0, job.progress()
+    used, losses, idle, last = 0.0, 0, 0, job.progress()
     try:
         machine = make(limits.hours)
     except Preempted as error:
         tell(error.problem.splitlines()[-1])
         machine = _make_again(make, limits, used, settings, tell)
     while True:
-        began, since = time.monotonic(), time.time()
+        start, since = time.monotonic(), time.time()
         try:
             job.start(machine)
             return job.follow(machine)
         except Lost as error:
-            used += (time.monotonic() - began) / 3600
+            used += (time.monotonic() - start) / 3600
             reason = find_loss_reason(machine, since, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
         provision.delete(machine, settings, tell)
         losses, stored = losses + 1, job.progress()
-        idle, seen = 0 if stored != seen else idle + 1, stored
+        idle, last = 0 if stored != last else idle + 1, stored
         _check_limits(limits, used, losses, idle, reason)
         machine = _make_again(make, limits, used, settings, tell)
 
 
 def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
-    """Return why the API calls a machine lost; "" where it is still ready.
+    """Return why a machine is lost according to the API; "" if the API still reports it as ready.
 
     Raises:
-        CloudError: it was deleted on purpose, by `tpu down` since a time, or by somebody else.
+        CloudError: it was deleted on purpose, by `tpu down` after `since` or by another user.
     """
     if provision.was_deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-    if there := provision.find_with_retries(machine, settings):
-        return "" if there[0].state in ("ready", "starting", "queued") else there[0].detail
+    if found := provision.find_with_retries(machine, settings):
+        return "" if found[0].state in ("ready", "starting", "queued") else found[0].detail
     if user := provision.find_deleter(machine):
-        again = "The same command makes another and continues from what is stored."
-        raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=again)
-    return "it is gone"
+        remedy = "Repeat the command to make another machine and resume."
+        raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=remedy)
+    return "it no longer exists"
 
 
 def _make_again(
     make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: provision.Tell
 ) -> Machine:
-    """Make another machine, waiting where no zone has one: the quota of a deleted machine is freed after a while."""
+    """Make another machine, waiting for capacity; a deleted machine frees its quota only after a while."""
     end, pause = time.monotonic() + limits.patience * 3600, 6 * settings.poll_seconds
     while True:
         try:
@@ -124,11 +128,13 @@ def _make_again(
 
 
 def _check_limits(limits: Limits, used: float, losses: int, idle: int, reason: str) -> None:
-    again = "The same command continues from what is stored."
+    again = "Repeat the command to resume from the stored results."
     if losses > limits.losses:
         raise Lost(f"gave up after {losses} machines were lost; the last: {reason}", remedy=again)
     if idle >= limits.idle:
-        problem = f"gave up: {idle} machines in a row were lost before anything was stored; the last: {reason}"
-        raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or do without --spot.")
+        problem = f"gave up: {idle} machines in a row were lost before new results were stored; the last: {reason}"
+        raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or omit --spot.")
     if limits.hours - used < limits.shortest:
-        raise Lost(f"gave up: the limit of {limits.hours:g} h is used up; the last loss: {reason}", remedy=again)
+        raise Lost(
+            f"gave up: the machines have used the limit of {limits.hours:g} h; the last loss: {reason}", remedy=again
+        )

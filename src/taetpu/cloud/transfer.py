@@ -1,7 +1,7 @@
-"""Copy files to a machine's hosts and back with rsync over the machine's ssh_config.
+"""Copy files to a machine's hosts and back with rsync.
 
-Files that git ignores are not sent. A sync deletes on the hosts what an earlier sync sent and is gone here; files that
-jobs wrote are kept. The list of what was sent is on each host, in `~/.taetpu/sent/FOLDER`.
+Files that git ignores are not sent. A sync deletes files on the hosts that an earlier sync sent and that are gone here;
+files that jobs wrote are kept. Each host has the list of sent files in `~/.taetpu/sent/FOLDER`.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from taetpu.core.errors import UserError
 
 NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
 BROKEN = (12, 20, 30, 35, NO_CONNECTION)
-"""rsync's exit codes for a connection that broke off, and ssh's."""
+"""Exit codes of rsync and ssh for a lost connection."""
 VANISHED = 24
-"""rsync's exit code where files disappeared while it read them."""
+"""rsync's exit code if files disappeared during the transfer."""
 
-# Arguments: folder. Standard input: the paths sent now, one a line. Deletes what was sent before and is not among them.
+# Argument: folder. Standard input: the paths now sent, one per line. Deletes those sent before that are not among them.
 PRUNE = """\
 set -e; list="$HOME/.taetpu/sent/$1"; mkdir -p "${list%/*}"; cat >"$list.new"; touch "$list"
 grep -vxFf "$list.new" "$list" | while IFS= read -r path; do rm -f -- "$1/$path" && echo "$path"; done || true
@@ -33,24 +33,24 @@ mv "$list.new" "$list"
 
 
 def project_folder(folder: Path) -> Path:
-    """Return the folder that is synced: the nearest above `folder` with a taetpu.toml or .git, else `folder`.
+    """Return the folder to sync: the nearest at or above `folder` with a taetpu.toml or .git, or else `folder`.
 
     Raises:
-        UserError: that is the home folder or the root of the file system.
+        UserError: it is the home folder or the root of the file system.
     """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
     found = next((one for one in (here, *here.parents) if any((one / mark).exists() for mark in marks)), here)
     if found in (Path.home().resolve(), Path(found.anchor)):
         remedy = "Run the command in a project's folder, or put a taetpu.toml there."
-        raise UserError("the whole home folder would be copied", file=found, remedy=remedy)
+        raise UserError("refusing to copy the home folder or root", file=found, remedy=remedy)
     return found
 
 
 def remote_folder(root: Path) -> str:
-    """Return the folder below each host's home that a local folder is synced to: `work/NAME-3f9a1c`.
+    """Return the folder, relative to each host's home, that a local folder is synced to: `work/NAME-3f9a1c`.
 
-    The digits are a hash of the path and of this computer's key, so that projects of one name do not meet.
+    The digits are a hash of the path and this computer's key, so that projects with the same name do not collide.
     """
     here = root.resolve()
     own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
@@ -58,24 +58,28 @@ def remote_folder(root: Path) -> str:
 
 
 def list_files(source: Path) -> list[str]:
-    """Return the relative paths of a folder's files that git does not ignore; outside a repository, of all files."""
+    """Return the relative paths of a folder's files that git does not ignore; outside a repository, all files."""
     words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        told = subprocess.run(words, capture_output=True, check=True).stdout
-        names = [os.fsdecode(name) for name in told.split(b"\0") if name]
+        output = subprocess.run(words, capture_output=True, check=True).stdout
+        names = [os.fsdecode(name) for name in output.split(b"\0") if name]
     except (OSError, subprocess.CalledProcessError):
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if not path.is_dir()]
     return sorted(name for name in names if "\n" not in name and os.path.lexists(source / name))
 
 
 def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, keep: bool = False) -> list[str]:
-    """Bring a folder's files to hosts and delete there what was sent before and is gone here; the changed paths.
+    """Copy a folder's files to hosts, delete there what no longer exists here, and return the changed paths.
 
     Args:
-        keep: delete nothing, while a job runs there.
+        hosts: the machine's hosts.
+        source: the local folder.
+        target: the folder on the hosts.
+        workers: the hosts to sync.
+        keep: delete nothing, for use while a job runs.
 
     Raises:
-        Unreachable: the connection broke off. The same call continues.
+        Unreachable: the connection was lost. A repeated call continues.
     """
     names = list_files(source)
     changed = send(hosts, source, names, target, workers)
@@ -88,10 +92,10 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
 
 
 def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
-    """Copy files, named relative to a root, to the same places below a folder of hosts; the changed paths.
+    """Copy files, given relative to a root, to the same paths in a folder of hosts; return the changed paths.
 
     Raises:
-        Unreachable: the connection broke off. The same call continues.
+        Unreachable: the connection was lost. A repeated call continues.
     """
     with NamedTemporaryFile("wb") as listing:
         listing.write(b"\0".join(map(os.fsencode, names)))
@@ -101,27 +105,25 @@ def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: S
 
 
 def mirror(hosts: Hosts, source: Path, target: str) -> None:
-    """Make a folder of all hosts identical to a local one; files that are not here are deleted there."""
+    """Make a folder on all hosts identical to a local one; other files there are deleted."""
     _to_all(hosts, ["--delete-after", *NEVER, f"{source}/"], target, hosts.all)
 
 
 def fetch(hosts: Hosts, worker: int, source: str, target: Path) -> None:
-    """Copy a folder of a host here."""
+    """Copy a folder of a host to a local one."""
     target.mkdir(parents=True, exist_ok=True)
     _checked(hosts, [_rsync(hosts, worker, [f"w{worker}:{source.rstrip('/')}/", f"{target}/"])], f"fetch {source}")
 
 
 def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[int]) -> None:
-    """Delete paths of a folder on hosts, or all of it where none is named.
+    """Delete paths in a folder on hosts, or the whole folder if `paths` is empty.
 
     Raises:
-        UserError: a path leads out of the folder.
+        UserError: a path is outside the folder.
     """
     for path in paths:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise UserError(
-                f"{path!r} is outside of the project", remedy="Name paths relative to the project's folder."
-            )
+            raise UserError(f"{path!r} is outside the project", remedy="Use paths relative to the project's folder.")
     names = [f"{target}/{path}" for path in paths] or [target, f".taetpu/sent/{target}"]
     hosts.require_success(hosts.run_all(["rm", "-rf", "--", *names], workers=workers), "delete files")
 
@@ -149,11 +151,11 @@ def _checked(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[
     for one in ended:
         if one.code == 0:
             continue
-        said = " ".join(one.err.split())[-300:]
-        if one.code in BROKEN and "Permission denied" not in said and "IDENTIFICATION" not in said:
-            problem = f"the connection to {hosts.describe(one.worker)} broke off: {said}"
-            raise Unreachable(problem, remedy="Run the same command again: what has arrived is not sent twice.")
+        message = " ".join(one.err.split())[-300:]
+        if one.code in BROKEN and "Permission denied" not in message and "IDENTIFICATION" not in message:
+            problem = f"the connection to {hosts.describe(one.worker)} was lost: {message}"
+            raise Unreachable(problem, remedy="Run the same command again: received files are not sent twice.")
         if one.code == NO_CONNECTION:
             raise hosts.failure(one, action)
-        raise CloudError(f"{hosts.describe(one.worker)} could not {action} (rsync {one.code}): {said}")
+        raise CloudError(f"{hosts.describe(one.worker)} could not {action} (rsync {one.code}): {message}")
     return [one.out for one in ended]
