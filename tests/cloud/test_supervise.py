@@ -102,7 +102,7 @@ def test_losses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([0.01] * 9)
     with pytest.raises(Lost, match="5 machines") as raised:
         scene.run(Limits(100.0, losses=4), monkeypatch)
-    assert "same command" in str(raised.value.remedy)
+    assert "Repeat the command" in str(raised.value.remedy)
     assert scene.deleted == 5
 
 
