@@ -59,16 +59,16 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
             return z.transpose(0, 2, 1, 3)
 
     from taetpu.core.keys import root_key
-    from taetpu.core.loading import component
+    from taetpu.core.loading import build_component
     from taetpu.nn.common import Context, Dims, join, trainable
 
     dim = heads * head_dim
-    dims = Dims(dim, 1, seq, 1, False, component("init", "fan-in"))
-    config = component("mixer", {"kind": "attention", "num_heads": heads})
+    dims = Dims(dim, 1, seq, 1, False, build_component("init", "fan-in"))
+    config = build_component("mixer", {"kind": "attention", "num_heads": heads})
     chosen = {"plain": PLAIN, "xla": Fused(), "splash": Splash(block)}[path]
 
     def first() -> Any:
-        attention = config.init(dims, component("position", "none"), key=root_key(0))
+        attention = config.init(dims, build_component("position", "none"), key=root_key(0))
         return trainable(jax.tree.map(lambda x: x, attention))
 
     params, rest = jax.eval_shape(first)

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.shapes import Shape
 from taetpu.core.child import Child
-from taetpu.core.runtime import cores
+from taetpu.core.runtime import cpu_cores
 from taetpu.train.step_time import cpu_model
 
 COMMAND = (sys.executable, "-m", "benchmarks.contestants")
@@ -58,7 +58,7 @@ def machine() -> dict[str, Any]:
     packages = ("jax", "jaxlib", "torch", "transformers", "x-transformers")
     return {
         "cpu": cpu_model(),
-        "cores": cores(),
+        "cores": cpu_cores(),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.shapes import Shape
-from taetpu.core.runtime import cores, prepare_jax
+from taetpu.core.runtime import cpu_cores, prepare_jax
 
 CUBE = 2048
 WARM = 0.3  # seconds before the first window
@@ -63,7 +63,7 @@ def contestant(name: str, shape: dict[str, int], text: str, **more: Any) -> Cont
 
     from benchmarks.peers import Data, fastest
 
-    torch.set_num_threads(cores())
+    torch.set_num_threads(cpu_cores())
     return fastest(name, Shape(**shape), Data(Path(text)))
 
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import track
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 
 TPU = "v5e-8"
 FLEETS, LIVES = (1, 8, 64), (None, 6.0, 1.0)
@@ -87,7 +87,7 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
     from taetpu.train import plan as planner
     from taetpu.train.count import flops_per_token
 
-    tpu = resolve(TPU)
+    tpu = parse_slice(TPU)
     planner.memory_bytes = lambda: tpu.hbm_bytes  # the planner would ask this machine
     rates = math.ceil(runs / SEEDS / 18)
     listed = ", ".join(f"{1e-4 * 1.03**i:.3e}" for i in range(rates))
@@ -190,7 +190,7 @@ def compare(packs: Sequence[Pack], fleets: Sequence[int], lives: Sequence[float 
 
     One machine trains all packs in turn, whatever the engine.
     """
-    rate, rows = resolve(TPU).usd_per_hour(spot=True) or math.nan, []
+    rate, rows = parse_slice(TPU).usd_per_hour(spot=True) or math.nan, []
     cases = [
         (fleet, life, engine) for fleet in fleets for life in lives for engine in ENGINES[: 1 if fleet == 1 else 3]
     ]

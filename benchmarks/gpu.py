@@ -38,7 +38,7 @@ class Ours:
     """A pack of this package on jax's first device."""
 
     def __init__(self, sizes: Mapping[str, int], width: int):
-        from taetpu.core.loading import load
+        from taetpu.core.loading import load_config
         from taetpu.data.synthetic import SPECIALS
         from taetpu.spec.schema import RunConfig
         from taetpu.train.compute import decide
@@ -54,7 +54,7 @@ class Ours:
         task = {"kind": "copy", "seq_len": sizes["seq"], "symbols": sizes["vocab"] - len(SPECIALS), "min_length": 2,
                 "max_length": 6, "eval_size": 8}  # fmt: skip
         train = {"steps": 10**6, "batch_size": sizes["batch"]}
-        config = load(RunConfig, {"task": task, "model": model, "train": train}).resolve()
+        config = load_config(RunConfig, {"task": task, "model": model, "train": train}).resolve()
         source = config.task.prepare(Path())
         how = {"live": frozenset[str](), "precision": "bfloat16", "execution": decide(config, source, "bfloat16")}
         self.trial = Trial(config, source, Layout(width), **how)
@@ -130,7 +130,7 @@ def answer() -> None:
 
 def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Tokens a second of each contestant at these sizes, ratios within rounds, and the share of the device's peak."""
-    from taetpu.core.chips import peak
+    from taetpu.core.chips import find_peak
 
     platform = {"cuda": "cuda", "cpu": "cpu"}[device]
     environ = {**os.environ, "JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
@@ -144,7 +144,7 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
         for child in ready.values():
             child.close()
     ours = next(child.about for who, child in ready.items() if who.startswith("ours"))
-    published = peak(ours["device"])
+    published = find_peak(ours["device"])
 
     def share(one: Round, who: str) -> float:
         assert published is not None

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.chips import Slice, resolve
+from taetpu.core.chips import Slice, parse_slice
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component, load
-from taetpu.core.registry import BUILTIN, kinds
+from taetpu.core.loading import build_component, load_config
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.nn.compute_options import AS_BUILT
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
@@ -33,7 +33,7 @@ NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
 
 def every_kind() -> Iterator[tuple[str, str]]:
     """Slot and kind of all of taetpu's own that are in a train step."""
-    for slot in BUILTIN:
+    for slot in BUILTIN_MODULES:
         own = [kind for kind, component in sorted(kinds(slot).items()) if component.__module__.startswith("taetpu.")]
         yield from ((slot, kind) for kind in own if slot not in NOT_IN_STEPS)
 
@@ -57,9 +57,9 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         else:
             model[slot] = kind
         return ResolvedConfig(
-            task=component("task", task),
-            model=load(ModelConfig, model).resolve(),
-            train=load(TrainConfig, train),
+            task=build_component("task", task),
+            model=load_config(ModelConfig, model).resolve(),
+            train=load_config(TrainConfig, train),
         )
     except UserError:
         return None
@@ -79,7 +79,7 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
 
 def table(names: list[str]) -> str:
     """Markdown: a row for each kind, two columns for each TPU."""
-    slices = [resolve(name) for name in names]
+    slices = [parse_slice(name) for name in names]
     asked = [requests(list(every_kind()), tpu) for tpu in slices]
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
         answers = [dict(zip(one, compiler.compile_all(list(one.values())), strict=True)) for one in asked]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shapes import Shape, baseline
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.data.batches import Source
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig, RunConfig
@@ -61,7 +61,7 @@ class Ours:
     """
 
     def __init__(self, shape: Shape, text: Path, runs: int = 1, layout: dict[str, int] | None = None):
-        config = load(RunConfig, baseline(shape, text, FOREVER)).resolve()
+        config = load_config(RunConfig, baseline(shape, text, FOREVER)).resolve()
         source = config.task.prepare(text.parent)
         self.layout = Layout(**layout) if layout else usual(config, source, runs)
         self.tokens = shape.tokens * self.layout.width

@@ -19,7 +19,7 @@ import vl_convert
 from benchmarks.contest import contest, machine, over_rounds, request, shown_machine, take_turns
 from benchmarks.shapes import SHAPES, baseline, write_text
 from benchmarks.study import run_study
-from taetpu.core.runtime import cores
+from taetpu.core.runtime import cpu_cores
 from taetpu.report.charts import COLOURS, THEMES
 
 MIDDLE, SMALL = SHAPES[64], SHAPES[32]
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 def asked(panel: str, value: int, text: Path) -> dict[str, Any]:
     """The contestant at one point: one run as it would be laid out, or a pack on as many cores as divide it."""
     if panel == "runs":
-        devices = max(count for count in range(1, cores() + 1) if value % count == 0)
+        devices = max(count for count in range(1, cpu_cores() + 1) if value % count == 0)
         return request("ours", SMALL, text, layout={"width": value, "devices": devices})
     return request("ours", replace(MIDDLE, **{panel: value}), text, runs=1)
 

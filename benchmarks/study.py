@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.contest import contest, machine, request, shown_machine
 from benchmarks.shapes import SHAPES, Shape, baseline, write_text
-from taetpu.core.runtime import cores
+from taetpu.core.runtime import cpu_cores
 from taetpu.store.documents import to_yaml
 
 NAME = "benchmark"
@@ -72,7 +72,7 @@ def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, fold
 
 def run_peer(chosen: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
     """One run of a peer in a process of its own: its seconds, its losses."""
-    request = {**chosen, "seed": seed, "threads": cores(), "model": str(folder / f"{chosen['peer']}-{seed}.pt")}
+    request = {**chosen, "seed": seed, "threads": cpu_cores(), "model": str(folder / f"{chosen['peer']}-{seed}.pt")}
     seconds, said = timed(["-m", "benchmarks.peers", json.dumps(request)], alone())
     return {"seconds": seconds, **json.loads(said)}
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from taetpu.core.chips import resolve
-from taetpu.core.loading import load
+from taetpu.core.chips import parse_slice
+from taetpu.core.loading import load_config
 from taetpu.nn.compute_options import Execution
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.tpu.compiler import Compiler, CompileRequest
@@ -39,9 +39,11 @@ CHUNK = 1024  # tokens whose logits exist at once
 
 
 def request(base: dict[str, Any], execution: Execution, width: int = 1) -> CompileRequest:
-    config: ResolvedConfig = load(RunConfig, base).resolve()
+    config: ResolvedConfig = load_config(RunConfig, base).resolve()
     source = config.task.prepare(Path())
-    return CompileRequest(config, source, frozenset(), "bfloat16", execution, Layout(width), resolve(CHIP), Path(), ())
+    return CompileRequest(
+        config, source, frozenset(), "bfloat16", execution, Layout(width), parse_slice(CHIP), Path(), ()
+    )
 
 
 def tokens(one: CompileRequest) -> int:
@@ -67,7 +69,7 @@ def main() -> None:
     }
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
         answers = compiler.compile_all(list(ways.values()))
-    clock = resolve(CHIP).generation.clock_hz or float("nan")
+    clock = parse_slice(CHIP).generation.clock_hz or float("nan")
     print("| program | cycles a token | tokens/s at 1.5 GHz | GB |")
     print("|---|---|---|---|")
     for (name, one), facts in zip(ways.items(), answers, strict=True):

@@ -71,7 +71,7 @@ def draw():
     import numpy as np
 
     from taetpu.core.keys import root_key
-    from taetpu.core.loading import load
+    from taetpu.core.loading import load_config
     from taetpu.nn.common import join, trainable
     from taetpu.nn.lm import ModelConfig, build, named_parameters, with_parameters
 
@@ -82,7 +82,7 @@ def draw():
         return 0.1 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
     def drawn(settings, seed=0, vocab=7, seq=8):
-        config = load(ModelConfig, settings).resolve()
+        config = load_config(ModelConfig, settings).resolve()
 
         @eqx.filter_jit
         def blank():

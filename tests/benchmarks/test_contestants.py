@@ -9,7 +9,7 @@ from benchmarks.peers import PEERS, Data, train
 from benchmarks.shapes import SHAPES, VOCAB, Shape, baseline
 from torch.utils.flop_counter import FlopCounterMode
 
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.interop.families import read_gpt2
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import RunConfig
@@ -23,7 +23,7 @@ STEPS = 120
 
 
 def our_model(shape, text):
-    return load(ModelConfig, baseline(shape, text, steps=1)["model"]).resolve()
+    return load_config(ModelConfig, baseline(shape, text, steps=1)["model"]).resolve()
 
 
 def parameters(peer, shape):
@@ -43,7 +43,7 @@ def test_parameters_are_those_of_gpt2_and_differ_from_x_transformers_by_named_bi
 @pytest.mark.parametrize("peer", ["gpt2", "gpt2-tuned"])
 def test_the_model_is_what_importing_gpt2_gives(peer, text):
     theirs = PEERS[peer]["sdpa"](TINY).config.to_dict()
-    assert load(ModelConfig, read_gpt2(theirs)).resolve() == our_model(TINY, text)
+    assert load_config(ModelConfig, read_gpt2(theirs)).resolve() == our_model(TINY, text)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_products_alone_are_those_of_the_model(shape, text):
 
 
 def test_tokens_and_splits_are_the_same(text):
-    source = load(RunConfig, baseline(TINY, text, steps=1)).task.prepare(text.parent)
+    source = load_config(RunConfig, baseline(TINY, text, steps=1)).task.prepare(text.parent)
     assert source.vocab_size == VOCAB
     theirs, windows = Data(text), np.asarray(source.arrays["windows"])
     count = len(windows) * TINY.seq

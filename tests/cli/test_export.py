@@ -139,12 +139,12 @@ def test_a_pod_sees_all_files_of_a_study_where_they_were(taetpu, here):
     st.from_regex(r"[\w .-]{1,20}", fullmatch=True, alphabet="a.-Z 9"),
 )
 def test_any_text_and_any_name_come_back(tmp_path_factory, text, study):
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
 
     folder = tmp_path_factory.mktemp("any")
     (folder / "on").write_bytes(text.encode())
     share = Share(study, ("--root", ROOT), 2)
-    written = kueue_job(share, folder, ["on"], resolve("v5e-8"), "yes", "null", "1e3", False)
+    written = kueue_job(share, folder, ["on"], parse_slice("v5e-8"), "yes", "null", "1e3", False)
     found = check(list(yaml.safe_load_all(written)))
     config = found["ConfigMap"]
     binary = base64.b64decode(config.get("binaryData", {}).get("file-0", "")).decode()

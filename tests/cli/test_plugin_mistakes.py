@@ -84,7 +84,7 @@ def test_ctrl_c_while_a_plug_in_runs_names_its_line(taetpu, written, here, sourc
 
 def test_a_plug_in_that_is_long_in_loading_is_named(taetpu, written, here, monkeypatch):
     """While it is being loaded: the plug-in goes on once its name is on stderr."""
-    monkeypatch.setattr("taetpu.core.plugin_code.PATIENCE", 0.05)
+    monkeypatch.setattr("taetpu.core.plugin_code.ANNOUNCE_SECONDS", 0.05)
     waits = "import sys, time\nend = time.monotonic() + 60\nwhile 'own.py' not in sys.stderr.getvalue():\n"
     waits += f"    assert time.monotonic() < end\n{ffn()}"
     written(waits, FFN)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.loading import load_study
@@ -199,7 +199,7 @@ def test_a_schedule_without_warm_up_can_be_of_any_length(here):
         "        return peak + 0.0 * step\n"
     )
     load_plugins([here / "own.py"])
-    assert load(TrainConfig, {"steps": 1, "schedule": "flat"}).total_steps(None) == 1
+    assert load_config(TrainConfig, {"steps": 1, "schedule": "flat"}).total_steps(None) == 1
 
 
 # --- edited ones -----------------------------------------------------------------------------------------------------

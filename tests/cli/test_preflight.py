@@ -9,7 +9,7 @@ from tests.tpu.conftest import NEEDS_LIBTPU
 
 from taetpu.cli import plan
 from taetpu.cli.preflight import _bill, _pace, _percent, _price, _remark, _small, _unsuited, _usd, show_slices
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 
 
 def program(intensity: float | None) -> dict[str, float | None]:
@@ -126,7 +126,7 @@ def test_a_wrong_slice_is_told_that_all_can_be_asked_for(taetpu, name):
 
 
 def slice_of(name: str, **facts: Any) -> dict[str, Any]:
-    return {**_unsuited(resolve(name), "too few"), "programs": [{}], **facts}
+    return {**_unsuited(parse_slice(name), "too few"), "programs": [{}], **facts}
 
 
 def test_a_row_says_why_it_has_no_upper_end_and_no_price(capsys):
@@ -139,7 +139,7 @@ def test_a_row_says_why_it_has_no_upper_end_and_no_price(capsys):
         del one["refused"]
     assert [_remark(one) for one in (known, unknown, lost)] == ["", "clock not published", "does not compile"]
     assert [_price(one, "spot") for one in (known, unknown, lost)] == ["$1.00-$2.00", "no rate", "-"]
-    few = _unsuited(resolve("v4-8"), "data=8 and model=1 divide a run over 8 devices, and v4-8 has 4")
+    few = _unsuited(parse_slice("v4-8"), "data=8 and model=1 divide a run over 8 devices, and v4-8 has 4")
     show_slices([few, few])
     shown = capsys.readouterr().out
     assert "too few" in shown

@@ -7,7 +7,7 @@ import pytest
 from tests.forged import unsealed
 
 from taetpu.cli.catalog import describe_field
-from taetpu.core.registry import BUILTIN, kinds
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.report import summary
 from taetpu.spec.fields import find_fields, walk_fields
 from taetpu.spec.schema import StudySpec
@@ -134,15 +134,17 @@ def test_a_report_of_many_studies_asks_for_one(taetpu, here, trained):
 
 def test_the_catalog_lists_every_kind(taetpu):
     found = taetpu("catalog", "--json").json()
-    assert {slot: set(entries) for slot, entries in found.items()} == {slot: set(kinds(slot)) for slot in BUILTIN}
+    assert {slot: set(entries) for slot, entries in found.items()} == {
+        slot: set(kinds(slot)) for slot in BUILTIN_MODULES
+    }
     lines = taetpu("catalog").out.splitlines()
-    for slot in BUILTIN:
+    for slot in BUILTIN_MODULES:
         at = lines.index(slot)
         for kind in kinds(slot):
             assert any(line.startswith(f"  {kind} ") for line in lines[at:])
 
 
-@pytest.mark.parametrize("slot", ["", *BUILTIN])
+@pytest.mark.parametrize("slot", ["", *BUILTIN_MODULES])
 def test_the_catalog_fits_a_terminal(taetpu, slot):
     code, out, err = taetpu("catalog", slot)
     assert (code, err) == (0, "")
@@ -150,7 +152,7 @@ def test_the_catalog_fits_a_terminal(taetpu, slot):
 
 
 def test_every_field_of_a_study_file_has_a_meaning_and_is_found_by_its_path():
-    for slot in BUILTIN:
+    for slot in BUILTIN_MODULES:
         kinds(slot)
     paths = dict(walk_fields())
     assert {"study", "base.train.schedule.warmup", "base.model.layers.drop", "measure.primary"} <= set(paths)

@@ -8,7 +8,7 @@ from taetpu.cloud import startup
 from taetpu.cloud.machines import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings, read_settings
 from taetpu.cloud.ssh import Hosts, public_key
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def settings(google: FakeGoogle) -> Settings:
 def boot(google: FakeGoogle, settings: Settings, workers: int) -> Hosts:
     """Start a machine in the fake and prepare it, as `up` does."""
     # The script of the other API does not ask Google for a request, of which there is none here.
-    spec = Spec("box", resolve("v5e-8"), "gce", "me", 4.0, "r")
+    spec = Spec("box", parse_slice("v5e-8"), "gce", "me", 4.0, "r")
     script = startup.startup_script(spec, ZONE, settings)
     metadata = {"startup-script": script, "ssh-keys": f"{settings.user}:{public_key()}"}
     for worker in range(workers):

@@ -21,7 +21,7 @@ from tests.fake_google.world import Call, Cut, Moment
 from taetpu.cloud import gcloud, provision, rates
 from taetpu.cloud.machines import Spec
 from taetpu.cloud.settings import read_settings
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 
 pytestmark = pytest.mark.slow
 APIS = ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)]
@@ -162,7 +162,7 @@ def finish_down(cloud: FakeGoogle) -> None:
 def make(cloud: FakeGoogle, api: str) -> None:
     """Make the machine, unless it exists, without waiting for its hosts."""
     if not names(cloud, api):
-        tpu = resolve("v6e-8")
+        tpu = parse_slice("v6e-8")
         spec = Spec("box", tpu, api, "me", 4.0, rates.runtime_for(tpu, api))
         settings = read_settings()
         gcloud.use_project(settings.project)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from taetpu.cloud.labels import EXPIRES, check_name, default_name, format_labels, hours_left, label_value
 from taetpu.cloud.machines import Spec
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.core.errors import UserError
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")  # Compute Engine's rule
@@ -57,7 +57,7 @@ def test_invalid_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(("api", "longest"), [("gce", 2.0), ("tpu-api", 4.0)])
 def test_the_latest_end_is_in_the_labels(api: str, longest: float) -> None:
-    made = Spec("box", resolve("v6e-8"), api, "me", 2.0, "r", study="s").labels()
+    made = Spec("box", parse_slice("v6e-8"), api, "me", 2.0, "r", study="s").labels()
     assert hours_left(made) == pytest.approx(longest, abs=0.01)
     assert all(VALUE.fullmatch(value) for value in made.values())
     assert format_labels({"a": "1", "b": "2"}) == "a=1,b=2"

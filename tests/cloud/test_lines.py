@@ -13,7 +13,7 @@ from tests.cloud.lines import Recorder, call_sites, written_lines
 from taetpu.cloud import bucket, doctor, gcloud, image, machines, provision, rates, ssh
 from taetpu.cloud.machines import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
-from taetpu.core.chips import generations, resolve
+from taetpu.core.chips import generations, parse_slice
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")]
 
@@ -77,7 +77,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         tpu = next(one for one in chip.slices() if one.hosts == 1)
         build_for(Spec("box", tpu, rates.api_for(tpu), "me", 4.0, "some-image"), folder, {})
     for api in ("gce", "tpu-api"):
-        build_for(Spec("box", resolve("v6e-8"), api, "me", 4.0, "some-image"), folder, *OPTIONS)
+        build_for(Spec("box", parse_slice("v6e-8"), api, "me", 4.0, "some-image"), folder, *OPTIONS)
     machine = Machine("box", ZONE, "gce", "t", "ready", "", {})
     for one in (machine, replace(machine, api="tpu-api"), replace(machine, api="tpu-api", has_request=True)):
         machines.delete_command(one)

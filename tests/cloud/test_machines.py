@@ -15,7 +15,7 @@ from taetpu.cloud.gcloud import CloudError, OutcomeUnknown, command
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Hosts
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.store import gcs_client
 
 FAR = "us-west4-a"
@@ -29,7 +29,7 @@ def make(
     settings: Settings, api: str = "tpu-api", kind: str = "v6e-8", name: str = "box", owner: str = "me"
 ) -> Machine:
     gcloud.use_project(settings.project)
-    tpu = resolve(kind)
+    tpu = parse_slice(kind)
     return provision.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
 
 
@@ -107,7 +107,7 @@ def test_a_change_that_does_not_answer_in_time_is_looked_up(
     google.world.watch = watch
     said: list[str] = []
     gcloud.use_project(settings.project)
-    tpu = resolve("v5e-8")
+    tpu = parse_slice("v5e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api"))
     machine = provision.make(spec, [ZONE], settings, said.append)
     assert machine.state == "ready"
@@ -190,7 +190,7 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch, api: str
 ) -> None:
     first = make(settings, api)
-    tpu = resolve("v6e-8")
+    tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, first.api, "me", 1.0, rates.runtime_for(tpu, first.api))
     with monkeypatch.context() as patch:
         patch.setattr(provision, "find_existing", lambda spec: None)  # asked before the other's machine was listed
@@ -233,7 +233,7 @@ def test_several_machines_of_a_name_are_said(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(settings)
-    tpu = resolve("v6e-8")
+    tpu = parse_slice("v6e-8")
     with monkeypatch.context() as patch:
         patch.setattr(provision, "find_existing", lambda spec: None)
         patch.setattr(provision, "keep_first", lambda made, settings, tell: made)

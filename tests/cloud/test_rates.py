@@ -4,12 +4,12 @@ import pytest
 
 from taetpu.cloud import rates
 from taetpu.cloud.machines import Machine, Spec
-from taetpu.core.chips import generations, resolve
+from taetpu.core.chips import generations, parse_slice
 from taetpu.core.errors import UserError
 
 
 def spec(kind: str = "v6e-8", hours: float = 4.0, **options) -> Spec:
-    tpu = resolve(kind)
+    tpu = parse_slice(kind)
     return Spec("box", tpu, rates.api_for(tpu), "me", hours, "r", **options)
 
 
@@ -84,13 +84,13 @@ def test_every_generation_has_zones_and_an_api() -> None:
 ])  # fmt: skip
 def test_an_api_that_does_not_make_it_is_refused(kind: str, wanted: str, said: str) -> None:
     with pytest.raises(UserError) as raised:
-        rates.api_for(resolve(kind), wanted)
+        rates.api_for(parse_slice(kind), wanted)
     assert said in str(raised.value)
 
 
 def test_several_hosts_are_made_by_the_tpu_api() -> None:
-    assert rates.api_for(resolve("v6e-8")) == "gce"
-    assert rates.api_for(resolve("v6e-16")) == "tpu-api"
+    assert rates.api_for(parse_slice("v6e-8")) == "gce"
+    assert rates.api_for(parse_slice("v6e-16")) == "tpu-api"
 
 
 def test_a_listed_machine_has_the_rate_of_its_type() -> None:

@@ -14,7 +14,7 @@ from taetpu.cloud.gcloud import use_project
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -
     """A machine whose timer looks five times a second, and the folder of its script's state."""
     google.hosts.programs["sleep"] = FAST_SLEEP
     use_project(settings.project)
-    tpu = resolve("v6e-8")
+    tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, api, "me", hours, rates.runtime_for(tpu, api))
     machine = provision.make(spec, [ZONE], settings, lambda line: None)
     state = google.hosts.vms["box", 0].folder / "state"
@@ -70,7 +70,7 @@ def test_a_machine_that_cannot_reach_google_is_not_ready(google: FakeGoogle, set
     google.world.faults.append(Fault("queuedResources.get", Refused(7, "denied"), times=1000))
     google.hosts.programs["sleep"] = FAST_SLEEP
     use_project(settings.project)
-    tpu = resolve("v6e-8")
+    tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 2.0, rates.runtime_for(tpu, "tpu-api"))
     machine = provision.make(spec, [ZONE], settings, lambda line: None)
     with pytest.raises(startup.NotSetUp, match="could not delete itself: no Cloud NAT"):
@@ -109,7 +109,7 @@ def test_without_an_idle_limit_only_the_end_counts(google: FakeGoogle, settings:
 
 @pytest.mark.parametrize("api", ["tpu-api", "gce"])
 def test_the_script_has_valid_values_for_every_name(settings: Settings, api: str) -> None:
-    spec = Spec("box", resolve("v6e-8"), api, "me", 0.1, "r")
+    spec = Spec("box", parse_slice("v6e-8"), api, "me", 0.1, "r")
     script = startup.startup_script(spec, ZONE, settings)
     assert script.startswith("#!/bin/bash\nname=box\n")
     assert "minutes=6\n" in script

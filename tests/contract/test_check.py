@@ -10,7 +10,7 @@ from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check_arms, compare_parameters
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS, LayerConfig
 from taetpu.nn.lm import named_parameters
@@ -280,7 +280,7 @@ def test_on_a_task_that_shows_its_question_whole_it_may(study):
     arm = loaded.arms[1]
     assert sees_later_tokens(arm.config, loaded.source(arm))
     shown = arm.config.model_copy(
-        update={"task": component("task", {"kind": "sort", "form": "encoder", "seq_len": 12})}
+        update={"task": build_component("task", {"kind": "sort", "form": "encoder", "seq_len": 12})}
     )
     assert not sees_later_tokens(shown, loaded.source(arm))
 
@@ -289,7 +289,7 @@ def test_what_is_wrong_with_several_arms_comes_together(study):
     loaded = study("x: {model.ffn: copied}\n  ok: {model.bias: true}\n  y: {model.ffn: meddling}")
     with pytest.raises(UserError) as caught:
         check_arms(loaded)
-    assert [error.path[:2] for error in caught.value.each] == [("arms", "x"), ("arms", "y")]
+    assert [error.path[:2] for error in caught.value.all_errors] == [("arms", "x"), ("arms", "y")]
 
 
 def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):

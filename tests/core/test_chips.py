@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from taetpu.core.chips import chip_of, dated, generations, peak, resolve
+from taetpu.core.chips import find_chip, find_peak, generations, parse_slice, table_date
 from taetpu.core.errors import UserError
 
 WHAT_WE_ASK = [  # name, canonical, topology, chips, cores, devices, hosts
@@ -27,7 +27,7 @@ WHAT_WE_ASK = [  # name, canonical, topology, chips, cores, devices, hosts
 
 @pytest.mark.parametrize(("asked", "name", "topology", "chips", "cores", "devices", "hosts"), WHAT_WE_ASK)
 def test_a_name_says_its_size(asked, name, topology, chips, cores, devices, hosts):
-    found = resolve(asked)
+    found = parse_slice(asked)
     assert (found.name, found.topology_name) == (name, topology)
     assert (found.chips, found.cores, found.devices, found.hosts) == (chips, cores, devices, hosts)
 
@@ -37,7 +37,7 @@ def test_every_published_slice_is_found_by_both_of_its_names():
         sizes = [math.prod(topology) for topology in chip.topologies]
         assert len(set(sizes)) == len(sizes), "a size names one shape"
         for one in chip.slices():
-            assert resolve(one.name) == resolve(one.topology_name) == one
+            assert parse_slice(one.name) == parse_slice(one.topology_name) == one
             assert one.hosts * one.chips_per_host == one.chips
             assert one.hbm_bytes == one.devices * one.hbm_bytes_per_device
             assert 0.9 < chip.program_gib * 2**30 / one.hbm_bytes_per_device < 1.01
@@ -58,15 +58,15 @@ def test_every_published_slice_is_found_by_both_of_its_names():
 )
 def test_a_wrong_name_is_told_the_nearest(name, remedy):
     with pytest.raises(UserError) as error:
-        resolve(name)
+        parse_slice(name)
     assert repr(name) in error.value.problem
     assert (error.value.remedy or "").startswith(remedy)
 
 
 def test_a_price_is_of_all_chips_and_unknown_is_no_rate():
-    assert resolve("v5e-8").usd_per_hour(spot=False) == pytest.approx(8 * 1.20)
-    assert resolve("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.2449)
-    assert resolve("tpu7x-8").usd_per_hour(spot=False) is None
+    assert parse_slice("v5e-8").usd_per_hour(spot=False) == pytest.approx(8 * 1.20)
+    assert parse_slice("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.2449)
+    assert parse_slice("tpu7x-8").usd_per_hour(spot=False) is None
 
 
 def test_every_figure_has_a_source_with_a_date_no_later_than_the_table():
@@ -76,7 +76,7 @@ def test_every_figure_has_a_source_with_a_date_no_later_than_the_table():
             known = bool(getattr(chip, name))
             assert (name in sources) == known, f"{chip.name}.{name}"
         assert all(source.title for source in sources.values())
-        assert all(source.read <= dated() if source.read else source.via for source in sources.values())
+        assert all(source.read <= table_date() if source.read else source.via for source in sources.values())
 
 
 def test_a_published_clock_gives_the_published_rate():
@@ -126,7 +126,7 @@ def test_the_table_agrees_with_jax_where_neither_is_rounded():
     ],
 )
 def test_a_device_is_known_by_its_kind(kind, name, flops):
-    found = peak(kind)
+    found = find_peak(kind)
     assert found is not None
     assert (found.name, found.bf16_flops) == (name, flops)
     assert found.source.title
@@ -134,8 +134,8 @@ def test_a_device_is_known_by_its_kind(kind, name, flops):
 
 def test_what_is_not_in_the_table_has_no_peak():
     for kind in ("cpu", "NVIDIA A10G", "NVIDIA GH200 480GB", "NVIDIA H100 NVL", "TPU v99", ""):
-        assert peak(kind) is None, kind
-    assert chip_of("NVIDIA H100 PCIe") is None
+        assert find_peak(kind) is None, kind
+    assert find_chip("NVIDIA H100 PCIe") is None
 
 
 ASK_LIBTPU = """

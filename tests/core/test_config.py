@@ -8,9 +8,9 @@ from pydantic import Field, PositiveInt
 
 from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load, replace
+from taetpu.core.loading import load_config, replace_fields
 from taetpu.core.plugins import load_plugins
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.lm import ModelConfig
 
 
@@ -86,20 +86,20 @@ def no_plugins():
 def test_what_is_refused_is_told_with_place_and_remedy(case):
     data, text = REFUSED[case]
     with pytest.raises(UserError) as caught:
-        load(Outer, data, ("base",))
+        load_config(Outer, data, ("base",))
     assert str(caught.value) == text
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "0.1", None])
 def test_a_number_is_finite(value):
     with pytest.raises(UserError, match=r"is not allowed: .*\n  where:  rate"):
-        load(Inner, {"rate": value})
+        load_config(Inner, {"rate": value})
     with pytest.raises(UserError, match=r"is not allowed: .*\n  where:  lr"):
-        load(Outer, {"path": "a", "lr": value})
+        load_config(Outer, {"path": "a", "lr": value})
 
 
 def test_an_integer_is_a_float_and_a_list_a_tuple():
-    config = load(Inner, {"rate": 0, "drop": [1, 2]})
+    config = load_config(Inner, {"rate": 0, "drop": [1, 2]})
     assert config.drop == (1, 2)
     assert isinstance(config.rate, float)
 
@@ -109,25 +109,27 @@ def test_a_config_as_plain_data_loads_to_itself():
         {"dim": 16, "num_layers": 3, "layers": {-1: {"ffn": "none"}, "0:2": {"norm": "layer"}}},
         {"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2, "drop_heads": [1]}},
     ):
-        config = load(ModelConfig, data)
+        config = load_config(ModelConfig, data)
         plain = to_data(config)
-        assert to_data(load(ModelConfig, plain)) == plain
-        assert load(ModelConfig, plain).resolve() == config.resolve()
+        assert to_data(load_config(ModelConfig, plain)) == plain
+        assert load_config(ModelConfig, plain).resolve() == config.resolve()
 
 
 def test_replace_validates_and_leaves_the_old_one():
-    config = load(Outer, {"path": "a"})
-    assert replace(config, lr=2.0).lr == 2.0
+    config = load_config(Outer, {"path": "a"})
+    assert replace_fields(config, lr=2.0).lr == 2.0
     assert config.lr == 1.0
     with pytest.raises(UserError, match="unknown field 'l'"):
-        replace(config, l=2.0)
+        replace_fields(config, l=2.0)
 
 
 # --- structure and numbers -------------------------------------------------------------------------------------------
 
 
 def outer(**inner: Any) -> Outer:
-    return load(Outer, {"path": "a", "inner": inner, "parts": (Inner(), load(Inner, inner)), "ffn": "relu"})
+    return load_config(
+        Outer, {"path": "a", "inner": inner, "parts": (Inner(), load_config(Inner, inner)), "ffn": "relu"}
+    )
 
 
 def test_neutral_values_stay_in_the_structure_and_others_become_numbers():
@@ -158,7 +160,7 @@ def test_structures_agree_for_configs_that_differ_in_traced_numbers_alone():
 
 def test_a_neutral_value_is_traced_when_another_run_needs_the_field():
     plain, masked = outer(), outer(drop=[1])
-    live = active(plain) | active(masked)
+    live = promoted_fields(plain) | promoted_fields(masked)
     assert live == {"inner.drop", "parts.*.drop"}
     (a, numbers), (b, others) = split(plain, live), split(masked, live)
     assert a == b
@@ -168,5 +170,5 @@ def test_a_neutral_value_is_traced_when_another_run_needs_the_field():
 
 
 def test_a_rate_of_zero_is_never_promoted():
-    assert active(outer(rate=0.5)) == frozenset()
-    assert "inner.rate" not in split(outer(), active(outer(rate=0.5)))[1]
+    assert promoted_fields(outer(rate=0.5)) == frozenset()
+    assert "inner.rate" not in split(outer(), promoted_fields(outer(rate=0.5)))[1]

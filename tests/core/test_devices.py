@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import taetpu
-from taetpu.core.devices import ONE_CHIP, accelerators, choose, default_to_cpu
+from taetpu.core.devices import SINGLE_CHIP_ENVIRONMENT, default_to_cpu, find_accelerators, select_device
 from taetpu.core.errors import UserError
 
 
@@ -26,7 +26,7 @@ def dev(tmp_path):
 
 def test_files_are_counted_in_the_order_of_their_numbers(dev):
     here = dev(*(f"nvidia{number}" for number in range(11)))
-    (found,) = accelerators(here)
+    (found,) = find_accelerators(here)
     assert (found.kind, [file.name for file in found.files]) == ("NVIDIA GPU", [f"nvidia{n}" for n in range(11)])
 
 
@@ -34,26 +34,26 @@ def test_files_are_counted_in_the_order_of_their_numbers(dev):
     ("files", "kind"), [(["accel0"], "TPU"), (["vfio/0", "vfio/1"], "TPU"), (["kfd"], "AMD GPU"), ([], None)]
 )
 def test_each_kind_is_told_by_its_files(dev, files, kind):
-    assert [one.kind for one in accelerators(dev(*files))] == ([kind] if kind else [])
+    assert [one.kind for one in find_accelerators(dev(*files))] == ([kind] if kind else [])
 
 
 def test_one_gpu_is_all_that_a_process_sees(dev):
     environ = {}
-    choose("1", dev("nvidia0", "nvidia1"), environ)
+    select_device("1", dev("nvidia0", "nvidia1"), environ)
     assert environ == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_a_number_counts_among_what_a_scheduler_gave(dev):
     environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    choose("1", dev("nvidia0", "nvidia1", "nvidia2", "nvidia3"), environ)
+    select_device("1", dev("nvidia0", "nvidia1", "nvidia2", "nvidia3"), environ)
     assert environ == {"CUDA_VISIBLE_DEVICES": "3"}
 
 
 def test_one_chip_does_not_wait_for_the_others(dev):
     environ = {}
-    choose("3", dev("accel0", "accel1", "accel2", "accel3"), environ)
+    select_device("3", dev("accel0", "accel1", "accel2", "accel3"), environ)
     assert environ.pop("TPU_VISIBLE_CHIPS") == "3"
-    assert environ == ONE_CHIP
+    assert environ == SINGLE_CHIP_ENVIRONMENT
     assert {environ[name] for name in ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")} == {"1,1,1"}
 
 
@@ -72,7 +72,7 @@ def test_one_chip_does_not_wait_for_the_others(dev):
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_set(dev, device, files, environ, told):
     before = dict(environ)
     with pytest.raises(UserError, match=r".") as error:
-        choose(device, dev(*files), environ)
+        select_device(device, dev(*files), environ)
     assert told in error.value.problem
     assert error.value.remedy
     assert environ == before
@@ -114,7 +114,7 @@ def python(code, **environ):
     return done.stdout.split(), done.stderr
 
 
-@pytest.mark.skipif(bool(accelerators()), reason="this machine has an accelerator, which jax is to find")
+@pytest.mark.skipif(bool(find_accelerators()), reason="this machine has an accelerator, which jax is to find")
 def test_importing_taetpu_keeps_libtpu_from_searching_for_a_tpu():
     assert python("import taetpu, jax; print(jax.devices()[0].platform)") == (["cpu"], "")
     code = "import os, {}; print(os.environ.get('JAX_PLATFORMS'))"

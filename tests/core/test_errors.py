@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.core.errors import UserError, dotted, suggest
+from taetpu.core.errors import UserError, dotted_path, suggest
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_the_message(error, text):
 
 
 def test_seen_from_further_up_only_the_place_grows():
-    error = UserError("bad", path=("a",), line=3, remedy="r").at("base", "model", file="s.yaml", line=9)
+    error = UserError("bad", path=("a",), line=3, remedy="r").within("base", "model", file="s.yaml", line=9)
     assert str(error) == "bad\n  where:  s.yaml:3 at base.model.a\n  remedy: r"
 
 
@@ -27,7 +27,7 @@ def test_suggestions():
     assert suggest("swigul", ["swiglu", "relu"]) == "did you mean 'swiglu'? known: relu, swiglu"
     assert suggest("zzz", ["swiglu", "relu"]) == "known: relu, swiglu"
     assert suggest("a", []) == "nothing is known here"
-    assert dotted(("layers", -1, "ffn")) == "layers.-1.ffn"
+    assert dotted_path(("layers", -1, "ffn")) == "layers.-1.ffn"
 
 
 def test_of_many_names_the_nearest_few_are_told() -> None:

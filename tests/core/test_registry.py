@@ -7,7 +7,7 @@ import pytest
 from taetpu.core import registry
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.core.registry import kinds, register
 
 
@@ -25,13 +25,13 @@ def test_a_registered_kind_is_built_by_name():
 
     assert kinds("ffn")["mine"] is Mine
     assert (Mine.slot, Mine.kind) == ("ffn", "mine")
-    assert component("ffn", "mine") == Mine()
-    assert component("ffn", {"kind": "mine", "width": 4}) == Mine(width=4)
-    assert component("ffn", Mine(width=5)).width == 5
+    assert build_component("ffn", "mine") == Mine()
+    assert build_component("ffn", {"kind": "mine", "width": 4}) == Mine(width=4)
+    assert build_component("ffn", Mine(width=5)).width == 5
 
 
 def test_none_is_the_kind_none():
-    assert component("ffn", None).kind == component("ffn", "none").kind == "none"
+    assert build_component("ffn", None).kind == build_component("ffn", "none").kind == "none"
 
 
 def test_a_taken_name_is_refused():
@@ -62,10 +62,12 @@ def test_a_reloaded_class_replaces_itself():
 
 def test_a_component_of_another_slot_is_refused():
     with pytest.raises(UserError, match=r"ffn needs a kind, got .*\n  where:  model.ffn"):
-        component("ffn", component("norm", "rms"), ("model", "ffn"))
+        build_component("ffn", build_component("norm", "rms"), ("model", "ffn"))
 
 
-@pytest.mark.parametrize("ask", [kinds, lambda slot: register(slot, "mine"), lambda slot: component(slot, "none")])
+@pytest.mark.parametrize(
+    "ask", [kinds, lambda slot: register(slot, "mine"), lambda slot: build_component(slot, "none")]
+)
 def test_an_unknown_slot(ask):
     with pytest.raises(UserError, match=r"unknown slot 'fnn'\n  remedy: did you mean 'ffn'\?"):
         ask("fnn")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from taetpu.core.signals import held, listening
+from taetpu.core.signals import delay_interrupts, raise_interrupts
 
 
 def press():
@@ -15,7 +15,7 @@ def press():
 
 def test_a_swallowed_interrupt_is_raised_again_at_the_next_check():
     before = signal.getsignal(signal.SIGINT)
-    with listening() as check:
+    with raise_interrupts() as check:
         check()  # nothing was pressed yet
         try:
             press()
@@ -39,7 +39,7 @@ def test_a_held_interrupt_waits_for_the_end_of_the_block():
     before, done = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with held():
+        with delay_interrupts():
             press()
             done.append("the rest")
 
@@ -53,7 +53,7 @@ def test_pressed_twice_it_waits_no_longer():
     done = []
 
     def work():
-        with held():
+        with delay_interrupts():
             press()
             press()
             done.append("the rest")
@@ -67,7 +67,7 @@ def test_in_another_thread_both_leave_signals_alone():
     before, found = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with listening() as check, held():
+        with raise_interrupts() as check, delay_interrupts():
             check()
             found.append(signal.getsignal(signal.SIGINT))
 

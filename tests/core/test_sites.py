@@ -188,7 +188,7 @@ def test_a_failed_capture_leaves_nothing_behind(model):
 
     with pytest.raises(ZeroDivisionError):
         capture(broken, ["embed"])(TOKENS)
-    assert not sites.wanted("embed")
+    assert not sites.is_requested("embed")
 
 
 # --- two of one name, one inside another, and layers that differ -----------------------------------------------------

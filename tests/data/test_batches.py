@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.data.batches import epoch_rows, evaluation_order, evaluation_split, permutation, train_windows
 
 sizes = st.integers(1, 20)
@@ -69,7 +69,7 @@ def test_windows_lose_no_target_between_them(length: int, seq_len: int):
 
 @given(text=st.text(alphabet="abc\u00e9", min_size=2, max_size=40), seq_len=st.integers(1, 12))
 def test_evaluation_covers_the_whole_split(text: str, seq_len: int):
-    tokenizer = component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer = build_component("tokenizer", "byte").train(text)  # pyright: ignore[reportAttributeAccessIssue]
     stream = tokenizer.encode(text)
     split = evaluation_split(stream, seq_len, vocab_size=256, num_bytes=len(text.encode()), escape_bits=3.0)
     counted = split.weights.ravel() > 0

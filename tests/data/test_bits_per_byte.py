@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.data.text import TextTask
 from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, Tokenizer
 from taetpu.train.metric_buffer import derived
@@ -30,7 +30,7 @@ texts = st.text(alphabet=ALPHABET, min_size=1, max_size=30)
 
 
 def trained(config: dict[str, Any], text: str) -> Tokenizer:
-    return component("tokenizer", config).train(text)  # pyright: ignore[reportAttributeAccessIssue]
+    return build_component("tokenizer", config).train(text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def bits(tokenizer: Tokenizer, text: str, chances: np.ndarray) -> float:
@@ -99,7 +99,7 @@ def test_the_denominator_is_the_raw_text(config, text, seq_len, tmp_path_factory
 
 
 def prepared(fields: dict[str, Any], folder: Path = Path()) -> Any:
-    return component("task", fields).prepare(folder)  # pyright: ignore[reportAttributeAccessIssue]
+    return build_component("task", fields).prepare(folder)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def score(folder: Path, tokenizer: object) -> float | None:

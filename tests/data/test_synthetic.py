@@ -11,7 +11,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.data import attention_free_bound
 from taetpu.data.batches import Batch, Source
 
@@ -22,7 +22,7 @@ SEQ_LEN = 12
 
 def prepared(kind: str, form: str | None = None, **fields: Any) -> Source:
     config = {"kind": kind, "seq_len": SEQ_LEN, "symbols": 5, "eval_size": 64, **fields}
-    task = component("task", config if form is None else {**config, "form": form})
+    task = build_component("task", config if form is None else {**config, "form": form})
     assert task.causal == (form != "encoder")  # pyright: ignore[reportAttributeAccessIssue]
     return task.prepare(Path())  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -217,5 +217,5 @@ def test_sizes_that_do_not_fit(kind: str, fields: dict[str, Any], where: str, pr
 
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(UserError, match="unknown task kind 'histgram'") as caught:
-        component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
+        build_component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
     assert str(caught.value.remedy).startswith("did you mean 'histogram'? known: copy, histogram, induction, reverse")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.data import corpora
 from taetpu.data.batches import Source
 from taetpu.data.text import bigram_loss
@@ -27,7 +27,7 @@ KEY = jax.random.key(0)
 
 
 def prepared(folder: Path, **fields: Any) -> Source:
-    return component("task", {"kind": "text", "seq_len": 8, **fields}).prepare(folder)  # pyright: ignore[reportAttributeAccessIssue]
+    return build_component("task", {"kind": "text", "seq_len": 8, **fields}).prepare(folder)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.fixture

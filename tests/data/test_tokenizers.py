@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.data.tokenizers import UNK, Tokenizer, load_tokenizer
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3
@@ -20,7 +20,7 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 def trained(config: object, text: str = TEXT) -> Tokenizer:
-    return component("tokenizer", config).train(text)  # pyright: ignore[reportAttributeAccessIssue]
+    return build_component("tokenizer", config).train(text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 TOKENIZERS = {str(config["kind"]): trained(config) for config in KINDS}
@@ -118,7 +118,7 @@ def test_bpe_training_is_the_same_in_every_process():
 
 def test_bpe_needs_room_for_the_bytes():
     with pytest.raises(UserError, match="255 is not allowed") as caught:
-        component("tokenizer", {"kind": "bpe", "vocab_size": 255}, ("task", "tokenizer"))
+        build_component("tokenizer", {"kind": "bpe", "vocab_size": 255}, ("task", "tokenizer"))
     assert caught.value.path == ("task", "tokenizer", "vocab_size")
     with pytest.raises(UserError, match="'vocab_size' is missing"):
-        component("tokenizer", "bpe")
+        build_component("tokenizer", "bpe")

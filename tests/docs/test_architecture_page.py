@@ -43,11 +43,13 @@ def test_the_modules_and_files_that_a_page_names_exist(page: str):
 
 def text_of_settings(text: str) -> list[str]:
     """Return the paths of a study file that a page names, such as `train.hooks`."""
-    return [name for name in re.findall(r"`(train(?:\.[\w-]+)+)`", text) if name.split(".")[1] in TrainConfig.model_fields]
+    return [
+        name for name in re.findall(r"`(train(?:\.[\w-]+)+)`", text) if name.split(".")[1] in TrainConfig.model_fields
+    ]
 
 
 def is_defined(name: str) -> bool:
-    """Return whether a path is a file of the package, or a dotted name a module or something that its module defines."""
+    """Return whether a path is a file of the package, or a dotted name a module or one of its definitions."""
     if (PACKAGE / name).exists():
         return True
     place, rest = PACKAGE, name.split(".")

@@ -8,7 +8,7 @@ import pytest
 from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
-from taetpu.core.registry import BUILTIN
+from taetpu.core.registry import BUILTIN_MODULES
 from taetpu.core.runtime import prepare_jax
 from taetpu.optim.hooks import METHODS
 from taetpu.spec.loading import load_study
@@ -81,4 +81,4 @@ def test_what_the_worked_example_refuses(page):
 
 def test_the_tables_name_every_slot_and_every_method_of_a_hook():
     named = {name for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)", row)}
-    assert named == {*BUILTIN, *METHODS}
+    assert named == {*BUILTIN_MODULES, *METHODS}

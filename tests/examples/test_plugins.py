@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_tensors
 
-from taetpu.core.config import components
+from taetpu.core.config import iter_components
 from taetpu.core.keys import named, root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Batch
 from taetpu.nn.common import join, trainable
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
@@ -96,7 +96,7 @@ def test_an_example_is_under_25_lines(file):
 
 
 def test_every_example_is_used_by_an_arm_or_as_a_metric(study, arms):
-    used = {component.plugin for config in arms.values() for component in components(config)}
+    used = {component.plugin for config in arms.values() for component in iter_components(config)}
     assert {plugin.sha256 for plugin in study.plugins} <= used
     assert len(study.plugins) == len(PLUGINS) == 7
 
@@ -117,7 +117,7 @@ def forward(arms):
 
     def forward(arm, tokens):
         config = arms[arm].model if isinstance(arm, str) else arm
-        structure, numbers = split(config, active(config))
+        structure, numbers = split(config, promoted_fields(config))
 
         @jax.jit
         def blank():  # its parameters are not asked for, so that none is drawn
@@ -162,7 +162,7 @@ def test_the_squared_output_is_the_square_of_swiglus(forward, tokens, plain):
 def test_scores_times_a_number_are_attention_of_another_scale(forward, tokens, plain, arm, factor):
     head_dim = 16 // 2
     mixer = {"kind": "attention", "num_heads": 2, "scale": factor * head_dim**-0.5}
-    builtin = load(ModelConfig, {"dim": 16, "num_layers": 2, "mixer": mixer}).resolve()
+    builtin = load_config(ModelConfig, {"dim": 16, "num_layers": 2, "mixer": mixer}).resolve()
     logits, reads = forward(arm, tokens)
     np.testing.assert_allclose(logits, forward(builtin, tokens)[0], rtol=1e-4, atol=1e-4)
     assert np.abs(reads["mixer.pattern"][0] - plain[1]["mixer.pattern"][0]).max() > 0.01

@@ -14,7 +14,7 @@ from tests.fake_google.hosts import executable
 from tests.fake_google.server import Server
 from tests.fake_google.world import World
 
-from taetpu.core.tempdir import scratch
+from taetpu.core.tempdir import process_folder
 from taetpu.store import gcs_client
 from taetpu.store.gcs import open_bucket
 
@@ -36,7 +36,7 @@ def ignore_unclosed() -> None:
 def forget_buckets() -> None:
     """Nothing that this process knows of a bucket outlives the test."""
     open_bucket.cache_clear()
-    scratch.cache_clear()
+    process_folder.cache_clear()
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
     gc.freeze()  # what is left stays: looking through it again takes longer than most tests

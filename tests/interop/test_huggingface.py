@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load, replace
+from taetpu.core.loading import load_config, replace_fields
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
 from taetpu.nn.lm import ModelConfig, build, named_parameters
 
@@ -105,7 +105,9 @@ def test_what_goes_out_comes_back_bit_for_bit(case):
 
 
 def test_our_bias_free_gpt2_is_theirs_with_zero_biases():
-    config = load(ModelConfig, {"dim": 16, "num_layers": 2, "position": "learned", "norm": "layer", "ffn": "gelu-erf"})
+    config = load_config(
+        ModelConfig, {"dim": 16, "num_layers": 2, "position": "learned", "norm": "layer", "ffn": "gelu-erf"}
+    )
     model = build(config.resolve(), VOCAB, SEQ, key=root_key(1))
     settings, tensors = to_huggingface(config, model)
     hf = GPT2LMHeadModel(GPT2Config(**settings, bos_token_id=0, eos_token_id=0)).eval()
@@ -243,7 +245,7 @@ BASE = {"dim": 16, "num_layers": 3}
 
 @pytest.fixture(scope="module")
 def llama_model():
-    return build(load(ModelConfig, BASE).resolve(), VOCAB, SEQ, key=root_key(0))
+    return build(load_config(ModelConfig, BASE).resolve(), VOCAB, SEQ, key=root_key(0))
 
 
 @pytest.mark.parametrize(
@@ -263,11 +265,11 @@ def llama_model():
 )  # fmt: skip
 def test_models_that_cannot_be_said(llama_model, settings, text):
     with pytest.raises(UserError, match=text):  # raised before the model is looked at
-        to_huggingface(load(ModelConfig, BASE | settings), llama_model)
+        to_huggingface(load_config(ModelConfig, BASE | settings), llama_model)
 
 
 def test_a_default_spelled_out_is_still_the_default(llama_model):
-    config = load(ModelConfig, BASE)
-    spelled = replace(config.mixer, num_kv_heads=4, head_dim=4, scale=0.5)
-    same = replace(config, mixer=spelled)
+    config = load_config(ModelConfig, BASE)
+    spelled = replace_fields(config.mixer, num_kv_heads=4, head_dim=4, scale=0.5)
+    same = replace_fields(config, mixer=spelled)
     assert to_huggingface(same, llama_model)[0] == to_huggingface(config, llama_model)[0]

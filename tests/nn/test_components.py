@@ -8,9 +8,9 @@ import torch
 
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import component, load
+from taetpu.core.loading import build_component, load_config
 from taetpu.core.sites import Edit, capture
-from taetpu.core.tree import count
+from taetpu.core.tree import count_elements
 from taetpu.nn.common import Context, Dims, Dropout, Fixed, trainable
 from taetpu.nn.lm import ModelConfig, build, named_parameters
 
@@ -21,7 +21,7 @@ CTX = Context(TOKENS, jnp.arange(5))
 
 
 def dims(dim=16, **other):
-    fields = {"num_layers": 2, "seq_len": 8, "vocab_size": 7, "bias": True, "init": component("init", "fan-in")}
+    fields = {"num_layers": 2, "seq_len": 8, "vocab_size": 7, "bias": True, "init": build_component("init", "fan-in")}
     return Dims(dim, **(fields | other))
 
 
@@ -40,7 +40,7 @@ def run_on_x(component):
 
 @pytest.mark.parametrize(("kind", "theirs"), [("layer", torch.nn.LayerNorm), ("rms", torch.nn.RMSNorm)])
 def test_norms_are_torchs(kind, theirs):
-    ours = random_like(component("norm", {"kind": kind, "eps": 0.1}).init(dims(), key=root_key(0)))
+    ours = random_like(build_component("norm", {"kind": kind, "eps": 0.1}).init(dims(), key=root_key(0)))
     reference = theirs(16, eps=0.1)
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
@@ -51,7 +51,7 @@ def test_norms_are_torchs(kind, theirs):
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_norms_of_bfloat16_are_computed_in_float32(kind):
-    norm = component("norm", kind).init(dims(), key=root_key(0))
+    norm = build_component("norm", kind).init(dims(), key=root_key(0))
     half = jnp.asarray(300 * X + 200, jnp.bfloat16)
     assert norm(half).dtype == jnp.bfloat16
     np.testing.assert_array_equal(norm(half), norm(half.astype(jnp.float32)).astype(jnp.bfloat16))
@@ -66,7 +66,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
     ],
 )
 def test_feed_forwards(kind, act):
-    ffn = random_like(component("ffn", {"kind": kind, "mult": 1.5}).init(dims(), key=root_key(0)))
+    ffn = random_like(build_component("ffn", {"kind": kind, "mult": 1.5}).init(dims(), key=root_key(0)))
     assert ffn.up.shape == (16, 24)
     ffn, run = jax.tree.map(np.asarray, ffn), run_on_x(ffn)
     h = act(torch.tensor(X @ ffn.up + ffn.up_bias)).numpy()
@@ -74,7 +74,7 @@ def test_feed_forwards(kind, act):
 
 
 def test_swiglu():
-    ffn = random_like(component("ffn", "swiglu").init(dims(), key=root_key(0)))
+    ffn = random_like(build_component("ffn", "swiglu").init(dims(), key=root_key(0)))
     ffn, run = jax.tree.map(np.asarray, ffn), run_on_x(ffn)
     gate = torch.nn.functional.silu(torch.tensor(X @ ffn.gate + ffn.gate_bias)).numpy()
     expected = (gate * (X @ ffn.up + ffn.up_bias)) @ ffn.down + ffn.down_bias
@@ -83,16 +83,16 @@ def test_swiglu():
 
 @pytest.mark.parametrize(("dim", "hidden"), [(96, 256), (16, 40), (128, 344), (2, 8)])
 def test_swiglus_default_size_matches_a_four_times_mlp(dim, hidden):
-    ffn = component("ffn", "swiglu").init(dims(dim, bias=False), key=root_key(0))
+    ffn = build_component("ffn", "swiglu").init(dims(dim, bias=False), key=root_key(0))
     assert ffn.up.shape == (dim, hidden)
-    assert dim < 8 or abs(count(ffn) / (8 * dim * dim) - 1) < 0.07
+    assert dim < 8 or abs(count_elements(ffn) / (8 * dim * dim) - 1) < 0.07
 
 
 # --- positions -------------------------------------------------------------------------------------------------------
 
 
 def rope(base=10000.0):
-    return component("position", {"kind": "rope", "base": base}).in_attention(6)
+    return build_component("position", {"kind": "rope", "base": base}).in_attention(6)
 
 
 def at(offset):
@@ -116,7 +116,7 @@ def test_rope_scores_depend_on_distance_alone():
 
 def test_sinusoidal_is_the_papers_formula():
     """Of embeddings times sqrt(dim) = 4."""
-    position = component("position", "sinusoidal").at_input(dims(), key=root_key(0))
+    position = build_component("position", "sinusoidal").at_input(dims(), key=root_key(0))
     expected = np.zeros((5, 16))
     for t in range(5):
         for i in range(8):
@@ -126,7 +126,7 @@ def test_sinusoidal_is_the_papers_formula():
 
 
 def test_learned_positions_are_rows_of_a_table():
-    position = component("position", "learned").at_input(dims(), key=root_key(0))
+    position = build_component("position", "learned").at_input(dims(), key=root_key(0))
     np.testing.assert_array_equal(position(jnp.zeros((1, 5, 16)), at(2))[0], position.weight[2:7])
 
 
@@ -134,8 +134,8 @@ def test_learned_positions_are_rows_of_a_table():
 
 
 def attention(**settings):
-    config = component("mixer", {"kind": "attention", **settings})
-    params, rest = trainable(config.init(dims(), component("position", "none"), key=root_key(0)))
+    config = build_component("mixer", {"kind": "attention", **settings})
+    params, rest = trainable(config.init(dims(), build_component("position", "none"), key=root_key(0)))
     return jax.tree.map(lambda p, r: r if p is None else p, random_like(params), rest, is_leaf=lambda n: n is None)
 
 
@@ -203,7 +203,7 @@ def test_dropout_acts_only_with_a_key_and_by_it(draw):
 
 
 def shapes(**settings):
-    config = load(ModelConfig, {"dim": 16, "num_layers": 2, **settings}).resolve()
+    config = load_config(ModelConfig, {"dim": 16, "num_layers": 2, **settings}).resolve()
     return jax.eval_shape(lambda: named_parameters(build(config, 7, 8, key=root_key(0))))
 
 
@@ -237,7 +237,7 @@ def test_what_is_absent_has_no_parameters():
 def test_standard_deviations_at_birth(init, expected):
     """Dim 64, 2 layers: the out-projections of gpt2-scaled are divided by sqrt(2 * 2) = 2."""
     settings = {"dim": 64, "num_layers": 2, "ffn": "relu", "embedding": "untied", "position": "learned", "bias": True}
-    config = load(ModelConfig, settings | {"init": init}).resolve()
+    config = load_config(ModelConfig, settings | {"init": init}).resolve()
     for name, a in jit_once(lambda: named_parameters(build(config, 64, 64, key=root_key(0))))().items():
         std = expected.get(name.rpartition(".")[2], expected["other"])
         if name.endswith("norm.weight"):

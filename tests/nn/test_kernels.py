@@ -8,7 +8,7 @@ import pytest
 
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.sites import Edit, capture, present
+from taetpu.core.sites import Edit, capture, find_sites
 from taetpu.nn import kernels
 from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.kernels import PATHS, CuDNN, Plain, Splash, call_of
@@ -119,7 +119,7 @@ def test_whoever_looks_at_scores_or_patterns_finds_them(draw):
         for looking in ({"sites": [name]}, {"edits": [Edit(name, lambda x, _: x * 0.5)]}):
             looked_at = capture(forward, **looking)
             assert text(looked_at, splash) == text(looked_at, plain)
-    assert present(forward, splash) == present(forward, plain)
+    assert find_sites(forward, splash) == find_sites(forward, plain)
     assert calls(capture(forward, ["mixer.z", "residual"]), splash)
 
 

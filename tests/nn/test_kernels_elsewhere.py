@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.nn.common import join, trainable
 from taetpu.nn.compute_options import Execution
 from taetpu.nn.kernels import CuDNN
@@ -38,7 +38,7 @@ print(json.dumps(found))
 def gradients(attention, runs, seq):
     """The gradients of so many models with a layer of attention, in bfloat16, and the shapes of the models."""
     heads = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64}
-    config = load(ModelConfig, {"dim": 64, "num_layers": 1, "mixer": heads, "ffn": "none"}).resolve()
+    config = load_config(ModelConfig, {"dim": 64, "num_layers": 1, "mixer": heads, "ffn": "none"}).resolve()
 
     def first(seed):
         return trainable(Execution(attention=attention).applied(build(config, 7, seq, key=root_key(seed))))

@@ -6,8 +6,8 @@ import pytest
 
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.loading import load_config
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
@@ -57,11 +57,11 @@ def test_what_is_dropped_learns_nothing(draw):
 
 
 def test_a_mask_and_no_mask_share_a_program_when_told_so(draw):
-    plain = load(ModelConfig, BASE).resolve()
-    masked = load(
+    plain = load_config(ModelConfig, BASE).resolve()
+    masked = load_config(
         ModelConfig, BASE | {"layers": {1: {"drop": ["mixer"], "mixer": HEADS | {"drop_heads": [3]}}}}
     ).resolve()
-    live = active(plain) | active(masked)
+    live = promoted_fields(plain) | promoted_fields(masked)
     (structure, numbers), (other, others) = split(plain, live), split(masked, live)
     assert structure == other
     whole = draw(BASE)

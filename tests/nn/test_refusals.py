@@ -4,7 +4,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.nn.lm import ModelConfig, build
 
 BASE = {"dim": 16, "num_layers": 3}
@@ -98,7 +98,7 @@ CASES = {
 def test_refused(case):
     settings, text = CASES[case]
     with pytest.raises(UserError) as caught:
-        build(load(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
+        build(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
     assert str(caught.value).startswith(text)
 
 
@@ -115,7 +115,7 @@ def test_refused(case):
 )
 def test_a_layer_may_have_positions_that_act_in_it(model, layer):
     settings = {"position": model, "layers": {1: {"position": layer}}}
-    config = load(ModelConfig, BASE | settings).resolve()
+    config = load_config(ModelConfig, BASE | settings).resolve()
     config.check(vocab_size=7, seq_len=8)  # does not refuse
     kind = layer if isinstance(layer, str) else layer["kind"]
     assert config.layers[1].position.kind == kind
@@ -126,12 +126,12 @@ def test_a_layer_may_have_positions_that_act_in_it(model, layer):
     [(1, [1]), (-1, [2]), ("-3", [0]), ("0:2", [0, 1]), ("::2", [0, 2]), ("-2:", [1, 2]), (":", [0, 1, 2])],
 )
 def test_layers_are_named_as_python_indexes(where, layers):
-    config = load(ModelConfig, BASE | {"layers": {where: {"ffn": "none"}}}).resolve()
+    config = load_config(ModelConfig, BASE | {"layers": {where: {"ffn": "none"}}}).resolve()
     assert [i for i, layer in enumerate(config.layers) if layer.ffn.kind == "none"] == layers
 
 
 def test_later_overrides_of_a_layer_win_slot_by_slot():
-    config = load(
+    config = load_config(
         ModelConfig, BASE | {"layers": {":": {"ffn": "none", "norm": "layer"}, -1: {"ffn": "relu"}}}
     ).resolve()
     assert [layer.ffn.kind for layer in config.layers] == ["none", "none", "relu"]
@@ -140,7 +140,7 @@ def test_later_overrides_of_a_layer_win_slot_by_slot():
 
 def test_two_ways_of_writing_the_same_attention_are_one():
     def one(**fields):
-        return load(ModelConfig, BASE | {"mixer": {"kind": "attention", "num_heads": 4, **fields}}).mixer
+        return load_config(ModelConfig, BASE | {"mixer": {"kind": "attention", "num_heads": 4, **fields}}).mixer
 
     assert one(drop_heads=[1, 0, 1]) == one(drop_heads=[0, 1])
     assert one(num_kv_heads=4) == one()

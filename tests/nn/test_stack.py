@@ -8,7 +8,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.nn import stack
 from taetpu.nn.common import trainable
 from taetpu.nn.compute_options import Execution
@@ -30,7 +30,7 @@ def parameters(model):
 
 def born(settings, seeds=(0,)):
     """The parameters of models as their own init draws them, one for each seed."""
-    config = load(ModelConfig, BASE | settings).resolve()
+    config = load_config(ModelConfig, BASE | settings).resolve()
     drawn = jit_once(lambda seed: named_parameters(build(config, 7, 8, key=root_key(seed))))
     return [drawn(seed) for seed in seeds]
 

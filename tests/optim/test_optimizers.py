@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 from taetpu.nn.common import trainable
 from taetpu.nn.lm import matrices, named_parameters
 
@@ -23,7 +23,7 @@ def test_five_steps_are_torchs(draw):
         lambda a: np.random.default_rng(a.size).standard_normal((5, *a.shape)).astype(np.float32), params
     )
 
-    config = component("optimizer", SETTINGS)
+    config = build_component("optimizer", SETTINGS)
     rule = config.transform(config.lr, matrices(params))
 
     @jax.jit
@@ -53,7 +53,7 @@ def test_traced_numbers_are_the_same_numbers():
     params, grads = {"w": jnp.ones((2, 2))}, {"w": jnp.full((2, 2), 0.5)}
 
     def update(lr, b1):
-        rule = component("optimizer", SETTINGS).model_copy(update={"b1": b1}).transform(lr, {"w": True})
+        rule = build_component("optimizer", SETTINGS).model_copy(update={"b1": b1}).transform(lr, {"w": True})
         return rule.update(grads, rule.init(params), params)[0]["w"]
 
     np.testing.assert_allclose(jax.jit(update)(0.1, 0.8), update(0.1, 0.8), rtol=1e-6)
@@ -62,4 +62,4 @@ def test_traced_numbers_are_the_same_numbers():
 @pytest.mark.parametrize(("field", "value"), [("lr", -1.0), ("b1", 1.0), ("eps", 0.0), ("weight_decay", -0.1)])
 def test_numbers_out_of_range(field, value):
     with pytest.raises(UserError, match=rf"{value} is not allowed: must be .*\n  where:  optimizer.{field}"):
-        component("optimizer", {"kind": "adamw", field: value}, ("optimizer",))
+        build_component("optimizer", {"kind": "adamw", field: value}, ("optimizer",))

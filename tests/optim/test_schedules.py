@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.loading import component
+from taetpu.core.loading import build_component
 
 PEAK, STEPS = 2.0, 11
 
 
 def rates(steps=STEPS, **settings):
-    schedule = component("schedule", settings)
+    schedule = build_component("schedule", settings)
     return np.asarray(jax.vmap(lambda i: schedule.lr(i, steps, PEAK))(jnp.arange(steps)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import vl_convert
 
-from taetpu.core.registry import BUILTIN, kinds
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.report import charts
 from taetpu.report.build import build
 from taetpu.report.priors import NONE, SEVERAL, collected, priors, section
@@ -44,7 +44,7 @@ def based(**slots: Any) -> dict[str, Any]:
 def test_each_entry_is_of_kinds_that_there_are_and_has_a_source_with_a_year(entry) -> None:
     slot = entry["setting"].removeprefix("model.")
     for value in (*entry["from"], *entry["to"]):
-        if slot in BUILTIN:
+        if slot in BUILTIN_MODULES:
             assert value in kinds(slot)
         else:
             slot_of, _, field = slot.partition(".")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.core.errors import Mistakes, UserError
+from taetpu.core.errors import ErrorList, UserError
 from taetpu.spec.arms import candidates, label
 from taetpu.spec.resolved_study import frozen_data
 from taetpu.spec.schema import NAME, load_spec
@@ -20,9 +20,9 @@ values = scalars | st.lists(scalars, min_size=1, max_size=3) | st.dictionaries(s
 
 
 def arms(**parts):
-    mistakes = Mistakes()
+    mistakes = ErrorList()
     made = candidates(load_spec({"study": "s", "base": BASE, **parts}), BASE, mistakes)
-    mistakes.raised()
+    mistakes.raise_all()
     return made
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import TypeAdapter
 
-from taetpu.core.config import Component, Config, config_of, slot_of, to_data
-from taetpu.core.identity import BESIDE, SCHEMA, canonical
+from taetpu.core.config import Component, Config, config_class_of, slot_of, to_data
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
@@ -31,7 +31,7 @@ def classes(cls: type[Config] = ResolvedConfig) -> Iterator[type[Config]]:
     """Every class of the package whose fields enter an identity."""
     yield cls
     for name in entering(cls):
-        inner, slot = config_of(cls, name), slot_of(cls, name)
+        inner, slot = config_class_of(cls, name), slot_of(cls, name)
         if inner is not None:
             yield from classes(inner)
         for kind in kinds(slot.name).values() if slot else ():
@@ -40,7 +40,7 @@ def classes(cls: type[Config] = ResolvedConfig) -> Iterator[type[Config]]:
 
 
 def entering(cls: type[Config]) -> list[str]:
-    beside = BESIDE if cls.__name__ == "TrainConfig" else ()
+    beside = FIELDS_OUTSIDE_IDENTITY if cls.__name__ == "TrainConfig" else ()
     return [name for name in cls.model_fields if name not in beside]
 
 
@@ -64,7 +64,7 @@ def changed(stored: Defaults, now: Defaults) -> list[str]:
         found += [
             f"{cls}.{name}"
             for name in fields
-            if canonical(now.get(cls, {}).get(name, "gone")) != canonical(fields[name])
+            if canonical_json(now.get(cls, {}).get(name, "gone")) != canonical_json(fields[name])
         ]
         found += [f"{cls}.{name}" for name, own in now.get(cls, {}).items() if name not in fields and own == "required"]
     return found
@@ -116,10 +116,10 @@ def test_a_default_that_is_given_loads_as_itself() -> None:
     """Else a field given at its default would enter the identity: `val: 0` as 0.0 beside a default of 0."""
     for cls in {*classes(), AdamW}:
         for name, info in cls.model_fields.items():
-            if not info.is_required() and slot_of(cls, name) is None and config_of(cls, name) is None:
+            if not info.is_required() and slot_of(cls, name) is None and config_class_of(cls, name) is None:
                 default = info.get_default(call_default_factory=True)
                 given = _adapter(info).validate_python(default)
-                assert canonical(to_data(given)) == canonical(to_data(default)), f"{cls.__name__}.{name}"
+                assert canonical_json(to_data(given)) == canonical_json(to_data(default)), f"{cls.__name__}.{name}"
 
 
 def _adapter(info: Any) -> TypeAdapter[Any]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.evaluation import SHARE, TRAINING, Sample
 from taetpu.spec.schema import RunConfig
 from taetpu.spec.train_config import TrainConfig
@@ -16,7 +16,7 @@ WINDOWS = 60
 def sample(**train) -> Sample:
     task = {"kind": "copy", "seq_len": 16, "symbols": 5, "min_length": 2, "max_length": 6, "eval_size": WINDOWS}
     data = {"task": task, "model": {"dim": 8, "num_layers": 1}, "train": {"steps": 10, **train}}
-    config = load(RunConfig, data).resolve()
+    config = load_config(RunConfig, data).resolve()
     return Sample.from_config(config, config.task.prepare(None))
 
 
@@ -24,7 +24,7 @@ def sample(**train) -> Sample:
 @given(steps=st.integers(1, 3000), batch=st.integers(1, 64), every=st.none() | st.integers(1, 500))
 def test_evaluating_costs_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
     found = sample(steps=steps, batch_size=batch, eval_every=every)
-    train = load(TrainConfig, {"steps": steps, "eval_every": every})
+    train = load_config(TrainConfig, {"steps": steps, "eval_every": every})
     times = len(train.evaluations(steps))
     for after in (0, steps // 3, steps - 1, steps):
         assert train.num_evaluations(steps, after) == sum(step > after for step in train.evaluations(steps))
@@ -61,7 +61,7 @@ def test_more_windows_than_the_split_has_are_refused_with_their_number():
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "some"])
 def test_what_is_no_number_of_windows_is_refused(value):
     with pytest.raises(UserError, match="must be auto, all or a positive number of windows") as caught:
-        load(TrainConfig, {"steps": 1, "eval_windows": value})
+        load_config(TrainConfig, {"steps": 1, "eval_windows": value})
     assert caught.value.path == ("eval_windows",)
     assert "from 1 on" in str(caught.value.remedy)
 

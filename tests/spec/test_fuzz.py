@@ -219,8 +219,8 @@ def check(file: Path, sets: list[str], whole: bool) -> None:
         most = SLOWEST if code == 2 else TRACED
     elif (error := refusal(file, sets)) is not None:
         assert error.problem
-        assert all(one.file is not None or one.path for one in error.each)
-        assert len(str(error)) < 2000 * len(error.each)
+        assert all(one.file is not None or one.path for one in error.all_errors)
+        assert len(str(error)) < 2000 * len(error.all_errors)
     assert time.thread_time() - began < most
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from taetpu.core.config import Component, Config, defaults, slot_of, to_data
+from taetpu.core.config import Component, Config, fields_at_default, slot_of, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.identity import BESIDE, SCHEMA, recorded_identity, stated
-from taetpu.core.loading import load
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json, recorded_identity, without_defaults
+from taetpu.core.loading import load_config
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.identity import canonical, run_id
+from taetpu.spec.identity import run_id
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.spec.train_config import TrainConfig
@@ -37,7 +37,7 @@ WRITTEN_OUT = {
 
 
 def resolve(data) -> ResolvedConfig:
-    return load(RunConfig, data).resolve()
+    return load_config(RunConfig, data).resolve()
 
 
 def ident(data, seed=0, fingerprint="f") -> str:
@@ -84,7 +84,7 @@ def test_a_field_given_at_its_default_has_the_identity_of_one_left_out(section, 
 
 @pytest.mark.parametrize(("section", "cls"), [("model", ModelConfig), ("train", TrainConfig)])
 def test_so_has_a_section_with_all_its_defaults_written_out(section, cls):
-    full = {**to_data(load(RunConfig, SHORT)), "task": SHORT["task"]}
+    full = {**to_data(load_config(RunConfig, SHORT)), "task": SHORT["task"]}
     assert ident(full) == ident(SHORT)
     for name, info in cls.model_fields.items():
         if not info.is_required() and name not in SHORT[section]:
@@ -114,14 +114,22 @@ class Later(Earlier):
 def test_a_field_that_a_later_version_adds_leaves_identities_as_they_are():
     for a in (1, 5):
         old, new = Earlier(a=a), Later(a=a)
-        assert stated(to_data(old), defaults(old)) == stated(to_data(new), defaults(new))
+        assert without_defaults(to_data(old), fields_at_default(old)) == without_defaults(
+            to_data(new), fields_at_default(new)
+        )
     other = Later(b=3.0)
-    assert stated(to_data(other), defaults(other)) == {"kind": "", "b": 3.0}
+    assert without_defaults(to_data(other), fields_at_default(other)) == {"kind": "", "b": 3.0}
 
 
 def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
     config = resolve(SHORT)
-    record = {"schema": SCHEMA, "config": to_data(config), "defaults": defaults(config), "seed": 3, "plugins": []}
+    record = {
+        "schema": SCHEMA,
+        "config": to_data(config),
+        "defaults": fields_at_default(config),
+        "seed": 3,
+        "plugins": [],
+    }
     assert recorded_identity(json.loads(json.dumps(record)), "f") == run_id(config, 3, "f")
     for path, value in leaves(record["config"]):
         edited = deepcopy(record)
@@ -129,7 +137,7 @@ def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
         for part in path[:-1]:
             node = node[part]
         node[path[-1]] = "edited" if value != "edited" else None
-        beside = (path[0] == "train" and path[1] in BESIDE) or path[:2] == ("task", "source")
+        beside = (path[0] == "train" and path[1] in FIELDS_OUTSIDE_IDENTITY) or path[:2] == ("task", "source")
         assert (recorded_identity(edited, "f") == run_id(config, 3, "f")) == beside, path
 
 
@@ -172,7 +180,7 @@ def test_another_number_is_another_run(part, field, value):
 )
 def test_how_a_run_is_watched_or_computed_is_no_part_of_it(field, value):
     assert ident({**SHORT, "train": {**SHORT["train"], field: value}}) == ident(SHORT)
-    assert field in BESIDE
+    assert field in FIELDS_OUTSIDE_IDENTITY
 
 
 def test_the_seed_and_the_data_are_part_of_it():
@@ -198,12 +206,12 @@ def test_the_place_of_the_data_does_not_count_and_its_content_does(study, folder
 
 def test_a_resolved_config_survives_being_written_as_plain_data():
     config = resolve(SHORT)
-    assert load(ResolvedConfig, to_data(config)) == config
+    assert load_config(ResolvedConfig, to_data(config)) == config
 
 
 def test_numbers_that_are_not_finite_have_no_canonical_form():
     with pytest.raises(ValueError, match="JSON compliant"):
-        canonical({"x": float("nan")})
+        canonical_json({"x": float("nan")})
     with pytest.raises(UserError, match="finite"):
         resolve({**SHORT, "train": {"steps": 10, "loss_bound": float("inf")}})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.core.errors import MOST, UserError
+from taetpu.core.errors import MAX_ERRORS_SHOWN, UserError
 from taetpu.spec.loading import load_study
 
 WRONG = """\
@@ -28,7 +28,7 @@ def mistakes(folder: Path, text: str, sets: tuple[str, ...] = ()) -> list[UserEr
     (folder / "s.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
         load_study(folder / "s.yaml", sets)
-    return caught.value.each
+    return caught.value.all_errors
 
 
 def places(found: list[UserError]) -> list[tuple[str, int | None]]:
@@ -47,10 +47,10 @@ def test_every_arm_and_every_set(study, folder) -> None:
     text = "arms:\n  x: {model.mixr: none}\n  3: {model.bias: true}\n  ok: {model.bias: true}\n  y: {model.dim: -1}\n"
     with pytest.raises(UserError) as caught:
         study(text)
-    assert places(caught.value.each) == [("arms.x.model.mixr", 7), ("arms.3", 8), ("arms.y.model.dim", 10)]
+    assert places(caught.value.all_errors) == [("arms.x.model.mixr", 7), ("arms.3", 8), ("arms.y.model.dim", 10)]
     with pytest.raises(UserError) as caught:
         study("", ("model.dim", "train.steps=[", "model.bias=true"))
-    assert [error.path for error in caught.value.each] == [("--set model.dim",), ("--set train.steps=[",)]
+    assert [error.path for error in caught.value.all_errors] == [("--set model.dim",), ("--set train.steps=[",)]
 
 
 def test_what_only_follows_from_a_mistake_is_not_told(folder) -> None:
@@ -89,14 +89,14 @@ def test_every_arm_that_cannot_be_compared(study) -> None:
     text = f"arms:\n  b: {{task.tokenizer: byte}}\n  ok: {{model.bias: true}}\n  c: {{task.tokenizer: {bpe}}}\n"
     with pytest.raises(UserError) as caught:
         study(text).runs()
-    assert places(caught.value.each) == [("arms.b.task.tokenizer", 7), ("arms.c.task.tokenizer", 9)]
+    assert places(caught.value.all_errors) == [("arms.b.task.tokenizer", 7), ("arms.c.task.tokenizer", 9)]
 
 
 def test_of_very_many_the_first_are_shown_and_the_others_counted(folder) -> None:
     (first, *others) = mistakes(folder, "study: s\nbase: {}\n" + "".join(f"wrong{i}: 1\n" for i in range(30)))
     assert len(others) >= 29
-    assert str(first).count("unknown field") == MOST
-    assert str(first).endswith(f"and {1 + len(others) - MOST} more")
+    assert str(first).count("unknown field") == MAX_ERRORS_SHOWN
+    assert str(first).endswith(f"and {1 + len(others) - MAX_ERRORS_SHOWN} more")
 
 
 def test_the_command_prints_them_all_and_exits_with_2(folder) -> None:

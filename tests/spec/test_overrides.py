@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.overrides import apply_overrides, takes_list
 from taetpu.spec.schema import RunConfig
 
@@ -23,7 +23,7 @@ BASE = {
 
 
 def resolved(overrides):
-    return load(RunConfig, apply_overrides(BASE, overrides)).resolve()
+    return load_config(RunConfig, apply_overrides(BASE, overrides)).resolve()
 
 
 PLAIN = resolved({})
@@ -70,7 +70,7 @@ def test_a_kind_is_changed_before_the_fields_that_only_it_has():
 def test_two_layers_keys_of_one_layer_keep_their_order():
     base = deepcopy(BASE)
     base["model"]["layers"] = {0: {"ffn": "none"}, "0:2": {"ffn": "relu"}}
-    layers = load(RunConfig, apply_overrides(base, {"model.layers.0.mixer": "none"})).resolve().model.layers
+    layers = load_config(RunConfig, apply_overrides(base, {"model.layers.0.mixer": "none"})).resolve().model.layers
     assert [(x.mixer.kind, x.ffn.kind) for x in layers[:2]] == [("none", "relu"), ("attention", "relu")]
 
 

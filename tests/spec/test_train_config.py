@@ -3,38 +3,38 @@
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.train_config import TrainConfig
 
 
 @pytest.mark.parametrize(("epochs", "windows", "steps"), [(1, 320, 10), (2.5, 320, 25), (1, 330, 10), (1, 3, 1)])
 def test_epochs_are_passes_over_the_windows(epochs, windows, steps):
-    assert load(TrainConfig, {"epochs": epochs, "batch_size": 32}).total_steps(windows) == steps
+    assert load_config(TrainConfig, {"epochs": epochs, "batch_size": 32}).total_steps(windows) == steps
 
 
 def test_steps_do_not_depend_on_the_data():
-    config = load(TrainConfig, {"steps": 7})
+    config = load_config(TrainConfig, {"steps": 7})
     assert config.total_steps(None) == config.total_steps(1000) == 7
 
 
 def test_warm_up_may_take_all_steps_but_the_last():
     schedule = {"kind": "linear", "warmup": 9}
-    assert load(TrainConfig, {"steps": 10, "schedule": schedule}).schedule.warmup == 9
+    assert load_config(TrainConfig, {"steps": 10, "schedule": schedule}).schedule.warmup == 9
     with pytest.raises(UserError, match="warmup=9 is not shorter than the 9 steps"):
-        load(TrainConfig, {"steps": 9, "schedule": schedule})
+        load_config(TrainConfig, {"steps": 9, "schedule": schedule})
 
 
 @pytest.mark.parametrize("rule", ["eval", "log", "end", 5])
 def test_checkpoint_rules(rule):
-    assert load(TrainConfig, {"steps": 7, "checkpoint": rule}).checkpoint == rule
+    assert load_config(TrainConfig, {"steps": 7, "checkpoint": rule}).checkpoint == rule
 
 
 @pytest.mark.parametrize("rule", ["never", 0, -1, True, 1.5, None])
 def test_what_is_no_checkpoint_rule(rule):
     with pytest.raises(UserError, match="must be eval, log, end or a positive number of steps"):
-        load(TrainConfig, {"steps": 7, "checkpoint": rule})
+        load_config(TrainConfig, {"steps": 7, "checkpoint": rule})
 
 
 def test_none_is_written_as_none():
-    config = load(TrainConfig, {"steps": 7, "clip": "none", "sample": "none", "eval_every": None})
+    config = load_config(TrainConfig, {"steps": 7, "clip": "none", "sample": "none", "eval_every": None})
     assert (config.clip, config.sample, config.eval_every) == (None, None, None)

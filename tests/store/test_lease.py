@@ -12,7 +12,7 @@ from tests.fake_google.world import Fault, Refused, World
 
 from taetpu.core import tempdir as scratches
 from taetpu.core.errors import UserError
-from taetpu.core.tempdir import dead, lock_file, scratch, sweep
+from taetpu.core.tempdir import is_abandoned, process_folder, process_lock, remove_abandoned
 from taetpu.store import lease
 from taetpu.store.backend import open_store
 from taetpu.store.gcs import GcsStore
@@ -134,9 +134,9 @@ def test_a_killed_holder_of_this_machine_is_seen_at_once(
     (folder / "left").mkdir()
     with store.claim("s/lock"):
         assert not (folder / "left").exists()
-    assert dead(folder / "lock")  # so that other claims of it are seen to be free
+    assert is_abandoned(folder / "lock")  # so that other claims of it are seen to be free
     monkeypatch.setattr(scratches, "KEPT_SECONDS", -1)
-    sweep()
+    remove_abandoned()
     assert not folder.exists()
 
 
@@ -293,12 +293,12 @@ def test_an_end_without_a_connection_leaves_a_lease_that_ends_by_itself(store: G
 
 def test_a_living_process_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
-    scratch.cache_clear()
-    assert not dead(lock_file())
-    assert not dead(tmp_path / "none")
-    sweep()
-    assert lock_file().exists()
-    scratch.cache_clear()
+    process_folder.cache_clear()
+    assert not is_abandoned(process_lock())
+    assert not is_abandoned(tmp_path / "none")
+    remove_abandoned()
+    assert process_lock().exists()
+    process_folder.cache_clear()
 
 
 def until(true: Callable[[], bool]) -> None:

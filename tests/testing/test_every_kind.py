@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.registry import BUILTIN, kinds
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.testing import check_component
 from taetpu.testing.slots import CHECKS
 
@@ -18,12 +18,12 @@ SETTINGS = {
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
 }
-EVERY = [(slot, kind) for slot in BUILTIN for kind in kinds(slot)]
+EVERY = [(slot, kind) for slot in BUILTIN_MODULES for kind in kinds(slot)]
 QUICK = {("schedule", "cosine"), ("tokenizer", "char"), ("tokenizer", "bpe"), ("task", "copy")}
 
 
 def test_every_slot_has_checks():
-    assert set(CHECKS) == set(BUILTIN)
+    assert set(CHECKS) == set(BUILTIN_MODULES)
 
 
 @pytest.mark.parametrize(

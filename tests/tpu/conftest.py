@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
 from taetpu.tpu.preflight import PreflightRequest, preflight
 from taetpu.train.layout import AUTO, Packing
@@ -37,6 +37,6 @@ def compile_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         study = load_study(file, list(sets))
         plugins = tuple(plugin.file for plugin in study.plugins)
         request = PreflightRequest(study.runs(), study.sources, packing, study.folder, plugins)
-        return preflight(request, [resolve(name) for name in names])
+        return preflight(request, [parse_slice(name) for name in names])
 
     return run

@@ -2,10 +2,10 @@
 
 import pytest
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.tpu.estimate import SPLASH_SHARE, Work, bill, estimate
 
-V5E = resolve("v5e-8")
+V5E = parse_slice("v5e-8")
 FACTS = {
     "flops": 10**12, "padded_flops": 2 * 10**12, "kernel_flops": {}, "bytes": 10**9, "cycles": 30_000_000,
     "memory": {"needed": 2**30, "arguments": 2**28, "temporaries": 2**29, "code": 2**20},
@@ -34,7 +34,7 @@ def test_memory_traffic_bounds_the_roofline() -> None:
 
 def test_a_device_has_its_share_of_a_chip() -> None:
     """jax shows a v3 chip as two devices, each with half of its memory and rates."""
-    v3 = resolve("v3-8")
+    v3 = parse_slice("v3-8")
     assert estimate(FACTS, WORK, v3)["hbm"]["available"] < v3.generation.hbm_bytes / 2
     assert estimate(FACTS, WORK, v3)["roofline_seconds"] == pytest.approx(2e12 / (v3.generation.bf16_flops / 2))
 
@@ -76,7 +76,7 @@ def test_cost_of_steps_excludes_compiling() -> None:
 
 
 def test_without_a_rate_there_is_no_price() -> None:
-    ironwood = resolve("tpu7x-8")
+    ironwood = parse_slice("tpu7x-8")
     assert ironwood.usd_per_hour(spot=True) is None
     assert bill([(1.0, 1.0)], 0.0, ironwood)["usd_spot"] is None
     assert bill([(1.0, 1.0), None], 0.0, V5E)["usd_spot"] is None

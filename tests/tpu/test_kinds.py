@@ -7,7 +7,7 @@ import pytest
 from benchmarks.kinds import config, every_kind, requests
 from tests.tpu.conftest import NEEDS_LIBTPU
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.tpu.compiler import Compiler
 
 SLOTS = sorted({slot for slot, _ in every_kind()})
@@ -24,7 +24,7 @@ def test_every_kind_can_be_built_without_settings() -> None:
 
 
 def compiles(slot: str, name: str) -> None:
-    asked = requests([kind for kind in every_kind() if kind[0] == slot], resolve(name))
+    asked = requests([kind for kind in every_kind() if kind[0] == slot], parse_slice(name))
     with Compiler() as compiler:
         found = dict(zip(asked, compiler.compile_all(list(asked.values())), strict=True))
     assert {kind: facts["error"] for kind, facts in found.items() if "memory" not in facts} == {}

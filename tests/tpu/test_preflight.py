@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.tpu.conftest import NEEDS_LIBTPU, STUDY
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
 from taetpu.tpu import compiler
 from taetpu.tpu.group_plan import plan_group
@@ -153,7 +153,7 @@ def test_a_program_that_does_not_fit_has_buffers_and_a_remedy_that_compiles(tmp_
 def test_remedies_keep_model_and_batch_size(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(STUDY)
     study = load_study(tmp_path / "small.yaml")
-    tpu = resolve("v5e-1")
+    tpu = parse_slice("v5e-1")
     (members,) = group(study.runs())
     plan = plan_group(tpu, members, study.sources.prepare(members.runs[0].config), parse_packing("off"))
     found = list(remedies(plan, tpu))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
 from taetpu.tpu.compiler import describe_crash
 from taetpu.tpu.group_plan import plan_group
@@ -22,7 +22,7 @@ seeds: 1
 arms: {deeper: {model.num_layers: 3}}
 """
 LARGE = {"needed": 2**35, "available": 2**34, "largest": []}
-V5E = resolve("v5e-1")
+V5E = parse_slice("v5e-1")
 
 
 def make_plans(folder: Path, dim: int = 32, layers: int = 2):

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from taetpu.core.chips import peak
+from taetpu.core.chips import find_peak
 from taetpu.core.devices import Accelerators
 from taetpu.core.errors import UserError
 from taetpu.tpu.verifying import checks, machine, pytorch, rates, training
@@ -132,7 +132,7 @@ def test_a_wrong_loss_is_named_by_its_step(precision, wrong):
 
 
 def test_rates_are_compared_with_the_published_peak():
-    h100, t4 = peak("NVIDIA H100 80GB HBM3"), peak("Tesla T4")
+    h100, t4 = find_peak("NVIDIA H100 80GB HBM3"), find_peak("Tesla T4")
     assert h100 is not None
     assert t4 is not None
     assert rates.compare_rates([700e12], h100.bf16_flops, h100) == ("ok", ", 71% of H100's peak")
@@ -145,14 +145,14 @@ def test_rates_are_compared_with_the_published_peak():
 def test_memory_below_the_peak_is_slow(monkeypatch):
     """Compare this machine with an H100."""
     monkeypatch.setattr(rates, "MEBI", 2**14)
-    found = rates.memory(peak("NVIDIA H100 80GB HBM3"))
+    found = rates.memory(find_peak("NVIDIA H100 80GB HBM3"))
     assert found.status == "slow"
     assert "% of H100's peak" in found.figure
 
 
 @pytest.mark.slow
 def test_matmul_below_the_peak_is_slow():
-    found = rates.flops(peak("NVIDIA H100 80GB HBM3"))
+    found = rates.flops(find_peak("NVIDIA H100 80GB HBM3"))
     assert found.status == "slow"
     assert found.values["bfloat16"][0] < found.values["peak_bfloat16"] / 2
 

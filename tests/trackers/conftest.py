@@ -73,7 +73,7 @@ def study(tmp_path):
 @pytest.fixture
 def own(monkeypatch):
     """Two kinds of the tests': `breaks`, which raises where it is asked to, and `keeps`, one run at a time."""
-    for slot in registry.BUILTIN:  # else what is first asked for here would be forgotten after the test
+    for slot in registry.BUILTIN_MODULES:  # else what is first asked for here would be forgotten after the test
         kinds(slot)
     monkeypatch.setattr(registry, "_KINDS", {slot: dict(known) for slot, known in registry._KINDS.items()})
     kept: dict[str, list] = {}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from taetpu.core.loading import load
-from taetpu.core.static_dynamic import active, split
+from taetpu.core.loading import load_config
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.layout import Layout, structure_key
@@ -18,7 +18,7 @@ def settings(task=COPY, model=(), **train) -> ResolvedConfig:
         "model": {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, **dict(model)},
         "train": {"steps": 12, "batch_size": 4, "schedule": {"kind": "cosine", "warmup": 3}, "sample": None, **train},
     }
-    return load(RunConfig, data).resolve()
+    return load_config(RunConfig, data).resolve()
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ class Trainer:
     """A pack of equal configs on several seeds, driven by hand."""
 
     def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), **mesh):
-        live = frozenset(live).union(*(active(c) for c in configs))
+        live = frozenset(live).union(*(promoted_fields(c) for c in configs))
         parts = [split(c, live) for c in configs]
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)

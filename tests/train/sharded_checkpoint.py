@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from taetpu.core.distributed import Cluster, joined
+from taetpu.core.distributed import Cluster, join_cluster
 from taetpu.store.backend import open_store
 from taetpu.store.packs import PackFolder
 from taetpu.train.checkpoint import Checkpoints
@@ -38,7 +38,7 @@ def growth(into: dict[str, int], name: str) -> Iterator[None]:
 
 
 def main(port: str, number: str, root: str) -> None:
-    with joined(Cluster(f"localhost:{port}", PROCESSES, int(number))):
+    with join_cluster(Cluster(f"localhost:{port}", PROCESSES, int(number))):
         sharding = NamedSharding(Mesh(jax.devices(), ("data",)), P("data"))
         count = jnp.arange(ROWS * COLUMNS, dtype=jnp.float32)
         make = jax.jit(lambda i: (i + count).reshape(ROWS, COLUMNS), out_shardings=sharding)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from taetpu.core.chips import resolve
+from taetpu.core.chips import parse_slice
 from taetpu.core.errors import UserError
-from taetpu.core.registry import register, withdraw
+from taetpu.core.registry import register, unregister
 from taetpu.core.static_dynamic import split
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.compute_options import AS_BUILT, Execution
@@ -155,7 +155,7 @@ def own_path():
             return eqx.tree_at(lambda a: a.path, super().init(dims, position, key=key), Own())
 
     yield
-    withdraw(__name__)
+    unregister(__name__)
 
 
 def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path):
@@ -202,10 +202,15 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
 @pytest.mark.parametrize(
     ("place", "data", "model", "refused"),
     [
-        (Place.of(resolve("v5e-8")), 4, 2, None),
-        (Place.of(resolve("v5e-8")), 3, 1, None),  # two devices are idle
-        (Place.of(resolve("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
-        (Place.of(resolve("v5e-16")), 3, 1, "over 3 devices, and v5litepod-16 has 16"),  # each of its hosts takes part
+        (Place.of(parse_slice("v5e-8")), 4, 2, None),
+        (Place.of(parse_slice("v5e-8")), 3, 1, None),  # two devices are idle
+        (Place.of(parse_slice("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
+        (
+            Place.of(parse_slice("v5e-16")),
+            3,
+            1,
+            "over 3 devices, and v5litepod-16 has 16",
+        ),  # each of its hosts takes part
         (Place("cpu", 2), 4, 2, "over 8 devices, and here are 2"),
     ],
 )

@@ -1,7 +1,7 @@
 """Counts agree with counting by hand."""
 
-from taetpu.core.loading import load
-from taetpu.core.tree import count
+from taetpu.core.loading import load_config
+from taetpu.core.tree import count_elements
 from taetpu.nn.common import trainable
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.count import _forward, activation_bytes, flops_per_token, num_params
@@ -10,13 +10,13 @@ VOCAB, SEQ, DIM = 7, 8, 16
 
 
 def resolved(**settings):
-    return load(ModelConfig, {"dim": DIM, "num_layers": 2, **settings}).resolve()
+    return load_config(ModelConfig, {"dim": DIM, "num_layers": 2, **settings}).resolve()
 
 
 def test_parameters_are_those_of_the_built_model(draw):
     settings = {"dim": DIM, "num_layers": 2, "bias": True, "embedding": "untied", "position": "learned"}
     model = draw(settings, vocab=VOCAB, seq=SEQ)
-    assert num_params(load(ModelConfig, settings).resolve(), VOCAB, SEQ) == count(trainable(model)[0])
+    assert num_params(load_config(ModelConfig, settings).resolve(), VOCAB, SEQ) == count_elements(trainable(model)[0])
 
 
 def test_flops_are_six_per_weight_and_the_attention_products():

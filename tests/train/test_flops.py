@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from taetpu.core.registry import register, withdraw
+from taetpu.core.registry import register, unregister
 from taetpu.optim.hooks import Hook
 from taetpu.train.count import flops_per_token
 from taetpu.train.flops import hook_flops, step_flops, training_flops_per_token
@@ -32,7 +32,7 @@ def planted():
             return jax.tree.map(jnp.sign, gradients)
 
     yield
-    withdraw(__name__)
+    unregister(__name__)
 
 
 @pytest.mark.parametrize(("hook", "more"), [("test-again", 1.0), ("test-teacher", 1 / 3), ("test-cheap", 0.0)])

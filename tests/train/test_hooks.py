@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
-from taetpu.core.registry import register, registered, withdraw
+from taetpu.core.loading import load_config
+from taetpu.core.registry import register, registered_by, unregister
 from taetpu.nn.lm import named_parameters
 from taetpu.optim.hooks import Hook
 from taetpu.plugin import Number
@@ -64,8 +64,8 @@ def planted():
         pass
 
     yield
-    assert registered(__name__)
-    withdraw(__name__)
+    assert registered_by(__name__)
+    unregister(__name__)
 
 
 def parameters(run) -> dict[str, np.ndarray]:
@@ -155,7 +155,7 @@ def test_mistakes_in_hooks(hooks, problem, path):
     data = {"task": {"kind": "copy", "seq_len": 16}, "model": {"dim": 16, "num_layers": 1},
             "train": {"steps": 5, "hooks": hooks}}  # fmt: skip
     with pytest.raises(UserError, match=problem) as error:
-        load(RunConfig, data)
+        load_config(RunConfig, data)
     assert error.value.path == path
 
 

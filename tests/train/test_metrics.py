@@ -116,7 +116,7 @@ def test_every_built_in_metric_is_tested_here():
 
 
 def test_a_metric_that_measures_nothing_is_refused(make):
-    from taetpu.core.registry import register, withdraw
+    from taetpu.core.registry import register, unregister
     from taetpu.optim.metrics import Metric
 
     @register("metric", "test-blind")
@@ -127,7 +127,7 @@ def test_a_metric_that_measures_nothing_is_refused(make):
         with pytest.raises(UserError, match="metric 'test-blind' measures nothing") as error:
             make(metrics=["test-blind"])
     finally:
-        withdraw(__name__)
+        unregister(__name__)
     assert error.value.path == ("train", "metrics", "test-blind")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.static_dynamic import active, split
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import evaluation_order
 from taetpu.nn.compute_options import Execution
 from taetpu.train.layout import Layout
@@ -28,7 +28,7 @@ def configs(make, text):
 
 
 def test_packed_agrees_with_solo(trainer, configs, text):
-    live = active(configs[2]) | active(configs[3])  # one solo program for all four
+    live = promoted_fields(configs[2]) | promoted_fields(configs[3])  # one solo program for all four
     packed = trainer(configs, text[1], seeds=[5, 6, 7, 8]).advance(8, 4)["train/loss"]
     for i, config in enumerate(configs):
         solo = trainer([config], text[1], seeds=[5 + i], live=live).advance(8, 4)["train/loss"][0]
@@ -48,7 +48,7 @@ def test_cutting_dispatches_elsewhere_changes_no_bit(trainer, configs, text):
 @pytest.mark.slow
 def test_a_run_is_the_same_bits_in_a_pack_of_any_width(trainer, configs, text):
     """Runs of one device take turns, so what is trained beside a run does not touch it."""
-    live = active(configs[2]) | active(configs[3])
+    live = promoted_fields(configs[2]) | promoted_fields(configs[3])
     for devices, widths in ((1, (1, 2, 4)), (2, (2, 4))):
         found = []
         for width in widths:
@@ -150,7 +150,7 @@ def test_more_devices_than_there_are_is_refused():
 def test_shapes_are_those_of_what_the_program_is_called_with(trainer, configs, text):
     """What is compiled ahead of time is what training calls."""
     run = trainer(configs, text[1], devices=2)
-    shapes = run.program.shapes(split(configs[0], active(configs[2]) | active(configs[3]))[1])
+    shapes = run.program.shapes(split(configs[0], promoted_fields(configs[2]) | promoted_fields(configs[3]))[1])
     rows = np.zeros((4, run.program.chunk, 4), np.int32)
     real = {
         "init": (run.numbers, run.seeds),

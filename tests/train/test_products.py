@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.nn.kernels import Splash
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.count import flops_per_token
@@ -92,7 +92,9 @@ def test_attentions_kernels_count_by_the_blocks_that_are_not_masked(causal, bloc
 
 
 def test_a_models_count_leaves_out_what_its_kernel_does():
-    config = load(ModelConfig, {"dim": 64, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}).resolve()
+    config = load_config(
+        ModelConfig, {"dim": 64, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
+    ).resolve()
     plain, splash = (flops_per_token(config, 7, 2048, attention) for attention in ("plain", "splash"))
     scores = 3 * 2 * 2 * 2 * 2048 * 64  # layers, products, multiply and add
     assert plain - splash == scores * 6 // 16

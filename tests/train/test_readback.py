@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.small import TINY
 
-from taetpu.core.registry import withdraw
+from taetpu.core.registry import unregister
 from taetpu.nn.lm import named_constants
 from taetpu.train.model_io import from_files, to_files
 from taetpu.train.readback import FULL, difference, mismatches
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_be_reproduced_has_no_result(tmp_path, monkeypatch, ca
             assert "does not give the stored val/loss: sequence" in told
             assert "Traceback" not in told
     finally:
-        withdraw("idea")
+        unregister("idea")
     done = {path.parents[1].name for path in Path("runs/tiny/runs").glob("*/*/result.json")}
     assert done == {"baseline", "features"}
 

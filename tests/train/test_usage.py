@@ -6,7 +6,7 @@ import mmap
 import jax
 import pytest
 
-from taetpu.core.chips import peak
+from taetpu.core.chips import find_peak
 from taetpu.report.usage import used
 from taetpu.train.memory import host_bytes
 from taetpu.train.usage import memory_in_use, resident_bytes, usage, utilisation
@@ -14,7 +14,7 @@ from taetpu.train.usage import memory_in_use, resident_bytes, usage, utilisation
 
 @pytest.mark.parametrize(("kind", "devices"), [("TPU v5 lite", 8), ("TPU v4", 4), ("NVIDIA H100 80GB HBM3", 1)])
 def test_utilisation_is_the_share_of_what_all_devices_are_published_to_reach(kind, devices):
-    published = peak(kind)
+    published = find_peak(kind)
     assert published is not None
     assert published.bf16_flops is not None
     assert utilisation(kind, devices, 0.4 * devices * published.bf16_flops) == pytest.approx(0.4)

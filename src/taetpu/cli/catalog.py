@@ -40,14 +40,14 @@ def catalog(
     Example: taetpu catalog train.schedule
     """
     from taetpu.core.plugins import load_plugins
-    from taetpu.core.registry import BUILTIN, kinds
+    from taetpu.core.registry import BUILTIN_MODULES, kinds
 
     load_plugins(plugin or [])
-    if what and what.partition("/")[0] not in BUILTIN:
+    if what and what.partition("/")[0] not in BUILTIN_MODULES:
         _catalog_fields(what, as_json)
         return
     slot, _, kind = what.partition("/")
-    slots = [slot] if what else list(BUILTIN)
+    slots = [slot] if what else list(BUILTIN_MODULES)
     entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
     if kind:
         entries = {slot: {kind: entries[slot].get(kind) or _unknown(slot, kind, entries[slot])}}
@@ -111,13 +111,13 @@ def _value(value: Any) -> str:
 def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field that a path names, and the fields below it."""
     from taetpu.core.errors import UserError, suggest
-    from taetpu.core.registry import BUILTIN
+    from taetpu.core.registry import BUILTIN_MODULES
     from taetpu.spec.fields import find_fields, known_paths, list_fields
     from taetpu.spec.schema import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
-        known = suggest(path, [*BUILTIN, *known_paths()])
+        known = suggest(path, [*BUILTIN_MODULES, *known_paths()])
         raise UserError(f"unknown slot or field {path!r}", remedy=known)
     found = list_fields(StudySpec) if path == STUDY else find_fields(path)
     entries = [describe_field(place) for place in found]
@@ -141,7 +141,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 
 def describe_field(place: "Place") -> dict[str, Any]:
     """A field of a study file as plain data, with the fields below it."""
-    from taetpu.core.config import marks, slot_of, to_data
+    from taetpu.core.config import slot_of, to_data, traced_fields
     from taetpu.spec.fields import list_fields
 
     field, mark = place.owner.model_fields[place.name], slot_of(place.owner, place.name)
@@ -154,7 +154,7 @@ def describe_field(place: "Place") -> dict[str, Any]:
         "type": kind or ("section" if section else "") or type_name(field.annotation, field.metadata),
         "slot": mark.name if mark else None,
         "default": default,
-        "traced": place.name in marks(place.owner),
+        "traced": place.name in traced_fields(place.owner),
         "about": field.description or "",
         "example": f"{place.name}: {place.example}" if place.example else None,
         "fields": [describe_field(below) for below in list_fields(section)] if section else [],

@@ -24,30 +24,30 @@ def chips(
 
     Example: taetpu chips v5e-8
     """
-    from taetpu.core.chips import dated, generations
+    from taetpu.core.chips import generations, table_date
 
     if name.strip().lower() not in ("", ALL):
         found = named(name, "shows every chip")
-        show_json(_slice(found) | {"chip": _chip(found.generation), "dated": dated()}) if as_json else _show(found)
+        show_json(_slice(found) | {"chip": _chip(found.generation), "dated": table_date()}) if as_json else _show(found)
         return
     if as_json:
-        show_json({"dated": dated(), "chips": [_chip(chip) for chip in generations()]})
+        show_json({"dated": table_date(), "chips": [_chip(chip) for chip in generations()]})
         return
     show_table([_row(chip) for chip in generations()])
     typer.echo("")
     say(
-        f"Per chip, as of {dated()}; USD an hour on demand and spot, where it is cheapest in the US. A slice's name "
+        f"Per chip, as of {table_date()}; USD per hour on demand and spot, in the cheapest US region. A slice's name "
         "counts its cores or its chips. Each figure's source: taetpu chips --json"
     )
 
 
 def named(name: str, otherwise: str) -> "Slice":
     """Return the slice of a name, or raise `UserError`, whose remedy says what `all` does."""
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
 
     try:
-        return resolve(name)
+        return parse_slice(name)
     except UserError as error:
         raise UserError(error.problem, remedy=f"{(error.remedy or '').rstrip('.')}; `{ALL}` {otherwise}.") from None
 

@@ -100,7 +100,7 @@ def build_spec(
     from taetpu.cloud import rates
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import Spec
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
 
     if kind is None:
@@ -111,7 +111,7 @@ def build_spec(
     if not SHORTEST_HOURS <= hours <= LONGEST_HOURS:
         problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
         raise UserError(problem, path=("--max-hours",), remedy="A machine needs minutes to be ready.")
-    tpu = resolve(kind)
+    tpu = parse_slice(kind)
     chosen = rates.api_for(tpu, api or settings.api)
     return Spec(
         name, tpu, chosen, label_value(settings.owner), hours, runtime or rates.runtime_for(tpu, chosen), spot=spot,
@@ -139,7 +139,7 @@ def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", ma
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     """Return what will be made, where, what it costs, and when it ends."""
     from taetpu.cloud import rates
-    from taetpu.core.chips import dated
+    from taetpu.core.chips import table_date
 
     reserved = f"reservation {spec.reservation}" if spec.api == "gce" else "any reservation of the project"
     way = "spot" if spec.spot else reserved if spec.reservation else "on demand"
@@ -149,7 +149,9 @@ def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     if len(zones) > 6:
         lines.append(f"  or {len(zones) - 6} more zones")
     by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
-    lines.append(f"deleted {spec.hours:.3g} h after its start by {by}; rates of {dated()}, without disks and traffic")
+    lines.append(
+        f"deleted {spec.hours:.3g} h after its start by {by}; rates of {table_date()}, without disks and traffic"
+    )
     return "\n".join(lines)
 
 

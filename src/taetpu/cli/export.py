@@ -65,7 +65,7 @@ def skypilot(
 
     Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --root gs://my-studies/studies --install GIT
     """
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
     from taetpu.study.export import skypilot_task
 
@@ -74,7 +74,7 @@ def skypilot(
         raise UserError("no package for the machines to install", path=("--install",), remedy=remedy)
     loaded, base, files = _files(study, sets)
     place = _bucket(root)
-    each = resolve(tpu)
+    each = parse_slice(tpu)
     text = skypilot_task(_share(loaded, sets, place, shards), base, files, each, install, spot)
     file = out or Path(f"{loaded.name}.sky.yaml")
     _write(file, text, force)
@@ -104,12 +104,12 @@ def kueue(
 
     Example: taetpu export kueue study.yaml --shards 8 --tpu v6e-8 --image IMAGE --root gs://my-studies/studies
     """
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
     from taetpu.study.export import kueue_job
 
     loaded, base, files = _files(study, sets)
     place = _bucket(root)
-    share, each = _share(loaded, sets, place, shards), resolve(tpu)
+    share, each = _share(loaded, sets, place, shards), parse_slice(tpu)
     text = kueue_job(share, base, files, each, image, queue, service_account, spot)
     file = out or Path(f"{loaded.name}.kueue.yaml")
     _write(file, text, force)
@@ -128,14 +128,14 @@ def _check_count(study: "Study", shards: int, tpu: "Slice | None" = None, spot: 
     """Say what the machines cost per hour, and warn where there are more of them than packs."""
     if tpu is not None:
         from taetpu.cloud.rates import rate, zones
-        from taetpu.core.chips import dated
+        from taetpu.core.chips import table_date
 
         rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, spot).usd) is not None]
         if rates:
             most = max(rates) * tpu.chips * shards
-            typer.echo(f"cost: at most ${most:,.2f}/h for {shards} x {tpu.name} (rates of {dated()})")
+            typer.echo(f"cost: at most ${most:,.2f}/h for {shards} x {tpu.name} (rates of {table_date()})")
         else:
-            typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {dated()})")
+            typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {table_date()})")
     packs = _packs(study, tpu)
     if shards > packs:
         where = tpu.name if tpu else "this machine"

@@ -44,12 +44,12 @@ class Commands(TyperGroup):
         except BaseException as error:
             if (plugins := sys.modules.get("taetpu.core.plugins")) is None:
                 raise
-            from taetpu.core.plugin_code import place
-            from taetpu.core.signals import pressed
+            from taetpu.core.plugin_code import plugin_location
+            from taetpu.core.signals import is_interrupt
 
-            if pressed(error) and (where := place(error)):
+            if is_interrupt(error) and (where := plugin_location(error)):
                 sys.stderr.write(f"\nstopped in a plug-in, at {where}")
-            with plugins.attributed():
+            with plugins.attribute_errors():
                 raise
 
 
@@ -87,9 +87,9 @@ def options(
     ] = None,
 ) -> None:
     if device is not None:
-        from taetpu.core.devices import choose
+        from taetpu.core.devices import select_device
 
-        choose(device)
+        select_device(device)
 
 
 app.command()(new.new)
@@ -116,11 +116,11 @@ app.add_typer(export.app, name="export")
 def main() -> None:
     """Run a command; turn errors into a message and an exit code."""
     from taetpu.core.errors import Failed, UserError
-    from taetpu.core.signals import listening
+    from taetpu.core.signals import raise_interrupts
 
     arguments = sys.argv[1:] or ["--help"]
     try:
-        with listening():
+        with raise_interrupts():
             code = app(arguments, prog_name="taetpu", standalone_mode=False)
     except typer.TyperException as error:
         _refuse(_misused(error))

@@ -16,16 +16,16 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     from importlib.resources import files
 
     from taetpu.core.errors import UserError
-    from taetpu.core.modules import run_by_tools, shadowed
+    from taetpu.core.modules import find_shadowed, is_run_by_tools
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")
     check_name(name, "study", ARGUMENT)
-    if module := shadowed(name):
+    if module := find_shadowed(name):
         problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
         raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. {name}-study")
-    if run_by_tools(name):
+    if is_run_by_tools(name):
         problem = f"{name}.py would be taken for a file of tests or packaging by pytest, pip or nox"
         raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. study-{name.replace('_', '-')}")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")

@@ -25,17 +25,17 @@ def wanted_slices(name: str | None) -> "list[Slice]":
     Raises:
         UserError: there is no such slice.
     """
-    from taetpu.core.chips import generations, resolve
+    from taetpu.core.chips import generations, parse_slice
     from taetpu.core.errors import UserError
 
     if name is None:
         return []
     if name.strip().lower() == ALL:
-        return [resolve(f"{chip.name}-{COMPARED}") for chip in generations()]
+        return [parse_slice(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
         return [named(name, "compares the generations")]
     except UserError as error:
-        raise error.at("--tpu") from None
+        raise error.within("--tpu") from None
 
 
 def most_of(slices: "list[Slice]") -> "Place | None":
@@ -88,7 +88,7 @@ def show_slices(found: list[dict[str, Any]]) -> None:
     """One slice in detail, or several side by side; then what all of it rests on."""
     from importlib.metadata import version
 
-    from taetpu.core.chips import dated
+    from taetpu.core.chips import table_date
 
     if len(found) == 1:
         _show_slice(found[0])
@@ -100,7 +100,7 @@ def show_slices(found: list[dict[str, Any]]) -> None:
     typer.echo("")
     say(
         f"Compiled by libtpu {version('libtpu')} for TPUs that are not here; nothing was measured. Times lie between a "
-        f"roofline and the compiler's own cycles; facts and prices of {dated()}."
+        f"roofline and the compiler's own cycles; facts and prices of {table_date()}."
     )
 
 
@@ -187,14 +187,14 @@ def _price(found: dict[str, Any], how: str) -> str:
 
 def _remark(found: dict[str, Any]) -> str:
     """Why a slice has no figures, or no upper end of them, in a word or two; below it is told whole."""
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
 
     if "refused" in found:
         return "too few devices"
     if found["hours"] is None:
         return "too large" if any("too_large" in one for one in found["programs"]) else "does not compile"
     if found["hours"][1] is None:
-        return "no cycles" if resolve(found["tpu"]).generation.clock_hz else "clock not published"
+        return "no cycles" if parse_slice(found["tpu"]).generation.clock_hz else "clock not published"
     return ""
 
 

@@ -163,11 +163,11 @@ def run(
     if coordinator is not None and profile:
         remedy = "leave it out, or profile a pack in one process"
         raise UserError("several processes are not profiled together", path=("--profile",), remedy=remedy)
-    from taetpu.core.distributed import Cluster, joined
+    from taetpu.core.distributed import Cluster, join_cluster
 
     with started(study, root, xla_flags, libtpu_args, dump):
         cluster = Cluster(coordinator, processes, process) if coordinator else None
-        with joined(cluster):
+        with join_cluster(cluster):
             if cluster is None:
                 train_study(study, sets or [], root, how, as_json)
                 return
@@ -233,7 +233,7 @@ def _check_elsewhere(
     from importlib.util import find_spec
 
     from taetpu.core.errors import UserError
-    from taetpu.core.flags import LIBTPU, XLA, tried
+    from taetpu.core.flags import LIBTPU, XLA, check_flags
     from taetpu.core.runtime import prepare_jax
 
     if on != "tpu":
@@ -243,9 +243,9 @@ def _check_elsewhere(
             problem, remedy = f"no TPU sees {root!r}", "a root in a bucket: --reuse gs://BUCKET/FOLDER"
             raise UserError(problem, path=("--reuse",), remedy=remedy)
     if xla_flags:
-        tried(XLA, xla_flags)
+        check_flags(XLA, xla_flags)
     if libtpu_args and find_spec("libtpu"):  # else nothing here knows them: the machine's own does
-        tried(LIBTPU, libtpu_args)
+        check_flags(LIBTPU, libtpu_args)
     prepare_jax()
     from taetpu.study.run import parse_audit, parse_profile
     from taetpu.train.layout import parse_packing

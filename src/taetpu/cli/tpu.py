@@ -53,9 +53,9 @@ def zones(
     Example: taetpu tpu zones --type v6e-8 --spot
     """
     from taetpu.cloud import rates
-    from taetpu.core.chips import dated, resolve
+    from taetpu.core.chips import parse_slice, table_date
 
-    tpu = resolve(kind)
+    tpu = parse_slice(kind)
     settings = read_settings(need_project=False)
     rows = []
     for zone in rates.zones_by_rate(tpu, spot):
@@ -64,10 +64,10 @@ def zones(
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
         rows.append(row | {"other_region": rate.elsewhere})
     if as_json:
-        show_json({"type": tpu.name, "spot": spot, "dated": dated(), "zones": rows})
+        show_json({"type": tpu.name, "spot": spot, "dated": table_date(), "zones": rows})
         return
     show_table([_zone_cells(row) for row in rows])
-    say(f"Rates of {dated()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
+    say(f"Rates of {table_date()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
@@ -234,7 +234,7 @@ def cost(as_json: AsJson = False) -> None:
     from taetpu.cloud import rates
     from taetpu.cloud.labels import hours_left, label_value
     from taetpu.cloud.machines import list_machines
-    from taetpu.core.chips import dated
+    from taetpu.core.chips import table_date
 
     settings = read_settings()
     rows = []
@@ -247,7 +247,7 @@ def cost(as_json: AsJson = False) -> None:
         show_json(rows)
     elif rows:
         show_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
-        say(f"Rates of {dated()}, without disks, traffic and storage. hours_left counts to the latest end.")
+        say(f"Rates of {table_date()}, without disks, traffic and storage. hours_left counts to the latest end.")
         if any((row["hours_left"] or 0) < 0 for row in rows):
             say("A machine runs beyond its end: `taetpu tpu gc` deletes it.")
     else:

@@ -43,19 +43,19 @@ def started(file: Path, root: str | None, xla: str = "", libtpu: str = "", dump:
     Raises:
         UserError: a flag is not known.
     """
-    from taetpu.core.flags import dump_to, set_flags, size_of
+    from taetpu.core.flags import enable_dumps, folder_size, set_flags
     from taetpu.core.runtime import prepare_jax
 
     set_flags(xla, libtpu)
     dumps = dumps_of(file, root) if dump else None
     if dumps is not None:
-        dump_to(dumps.folder)
+        enable_dumps(dumps.folder)
     prepare_jax()
     try:
         yield
     finally:
         if dumps is not None:
-            files, size = size_of(dumps.folder)
+            files, size = folder_size(dumps.folder)
             dumps.keep()
             told = f"dumps: {files} files, {size / 1e6:.1f} MB in {dumps.where}"
             typer.echo(told if files else "dumps: nothing was compiled", err=True)

@@ -205,10 +205,10 @@ def _contains(ports: str, port: int) -> bool:
 def check_service_account(settings: Settings) -> Check:
     """Check that the machines' service account can delete queued resources."""
     from taetpu.cloud.provision import check_can_delete_itself
-    from taetpu.core.chips import resolve
+    from taetpu.core.chips import parse_slice
 
     account = settings.service_account or default_account(settings.project)
-    spec = Spec("check", resolve("v5e-8"), "tpu-api", "", 1.0, "", service_account=settings.service_account)
+    spec = Spec("check", parse_slice("v5e-8"), "tpu-api", "", 1.0, "", service_account=settings.service_account)
     try:
         check_can_delete_itself(spec, settings.project)
     except UserError as error:

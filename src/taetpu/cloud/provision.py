@@ -430,7 +430,7 @@ def default_account(project: str) -> str:
 def name_lock(name: str, operation: int) -> Iterator[int]:
     """Hold this computer's lock of a machine's name, shared or exclusive; yield its file descriptor."""
     path = _state_file("changes", name)
-    with disk.explained("write", path):
+    with disk.explain_os_error("write", path):
         disk.make_folder(path.parent)
         file = path.open("w")
     with file:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from taetpu.cloud.gcloud import SIGN_IN
 from taetpu.core.config import Config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 
 FILE, TABLE, PREFIX = "taetpu.toml", "cloud", "TAETPU_"
 ZONE = r"[a-z]+-[a-z]+\d+-[a-z0-9]+"
@@ -127,11 +127,11 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
     variables = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     given = {name: _parse(name, text) for name, one in variables.items() if (text := environment.get(one, ""))}
     try:
-        settings = load(Settings, values | given, (TABLE,))
+        settings = load_config(Settings, values | given, (TABLE,))
     except UserError as error:
         if (name := str(error.path[1] if len(error.path) > 1 else "")) in given:
             raise UserError(error.problem, path=(variables[name],), remedy=error.remedy) from None
-        raise error.at(file=file) if file else error from None
+        raise error.within(file=file) if file else error from None
     project = settings.project or environment.get("GOOGLE_CLOUD_PROJECT", "")
     owner = settings.owner or environment.get("USER", "") or _login()
     bucket = settings.bucket or (re.sub("[.:]", "-", project) + "-taetpu" if project else "")

@@ -103,7 +103,7 @@ class Hosts:
         record["workers"] = [asdict(worker) for worker in machine.workers]
         if _read_record(folder) not in (None, record):
             forget(machine.name, project)
-        with disk.explained("write", folder):
+        with disk.explain_os_error("write", folder):
             disk.make_folder(folder)
             disk.write_file(folder / "config", _config(folder, machine, user, project).encode(), replace=True)
             disk.write_file(folder / "machine.json", json.dumps(record, indent=2).encode(), replace=True)
@@ -250,7 +250,7 @@ def state_folder() -> Path:
 
 def _key() -> Path:
     path = state_folder() / "ssh" / "id_ed25519"
-    with disk.explained("write", path):
+    with disk.explain_os_error("write", path):
         disk.make_folder(path.parent)
         path.parent.chmod(0o700)
         with (path.parent / "lock").open("w") as lock:

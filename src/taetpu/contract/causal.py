@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.config import components
+from taetpu.core.config import iter_components
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.nn.common import join, trainable
 from taetpu.spec.schema import ResolvedConfig
@@ -27,7 +27,7 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     Two sequences are compared that share their first half. Models without plug-ins, and those of tasks that are not
     causal, are not tried: built-in components are tested.
     """
-    own = any(component.plugin for component in components(config.model))
+    own = any(component.plugin for component in iter_components(config.model))
     small = num_params(config.model, source.vocab_size, source.seq_len) <= MAX_PARAMS
     if not own or not config.task.causal or not small or source.seq_len < 2:
         return False
@@ -36,7 +36,7 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     tokens[1, :half] = tokens[0, :half]
 
     def predict(seed: Any, tokens: Any) -> Any:
-        params, rest = trainable(new_model(bind(*split(config, active(config))), source, seed))
+        params, rest = trainable(new_model(bind(*split(config, promoted_fields(config))), source, seed))
         leaves, form = jax.tree.flatten(params)
         keys = jax.random.split(named(root_key(seed), "nudge"), len(leaves))
         moved = [a + NUDGE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]

@@ -13,11 +13,11 @@ from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.computation import Computation
 from taetpu.contract.no_op import explain_no_op
 from taetpu.contract.outputs import check_outputs
-from taetpu.core.config import components
-from taetpu.core.errors import Mistakes, UserError, suggest
-from taetpu.core.loading import load
-from taetpu.core.plugins import attributed, unchanged
-from taetpu.core.static_dynamic import active
+from taetpu.core.config import iter_components
+from taetpu.core.errors import ErrorList, UserError, suggest
+from taetpu.core.loading import load_config
+from taetpu.core.plugins import attribute_errors, forbid_changes
+from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.origins import keep_first_per_list
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
@@ -81,17 +81,17 @@ def check_arms(study: Study, told: Progress = lambda done, of: None) -> dict[str
         UserError: an arm, or one of its overrides, changes nothing; two arms are the same; an arm changes more than it
             says; a model cannot be built, or a plug-in raises. What is wrong with several arms comes together.
     """
-    contract, mistakes = Contract(study), Mistakes()
-    with _without_collections(), unchanged():
+    contract, mistakes = Contract(study), ErrorList()
+    with _without_collections(), forbid_changes():
         told(0, len(study.arms))
         contract.refuse_blind()
         contract.admit(study.arms[0])
         for number, arm in enumerate(study.arms[1:], start=1):
             told(number, len(study.arms))
-            with mistakes.collected():
+            with mistakes.collect():
                 contract.admit(arm)
         told(len(study.arms), len(study.arms))
-    keep_first_per_list(mistakes).raised()
+    keep_first_per_list(mistakes).raise_all()
     return contract.known
 
 
@@ -105,7 +105,7 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
     if name not in known:
         raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
-    with unchanged():
+    with forbid_changes():
         contract.admit(baseline)
         try:
             contract.admit(arm)
@@ -119,7 +119,7 @@ class Contract:
 
     def __init__(self, study: Study):
         self.study, self.baseline = study, study.arms[0]
-        self.live = frozenset[str]().union(*(active(arm.config) for arm in study.arms))
+        self.live = frozenset[str]().union(*(promoted_fields(arm.config) for arm in study.arms))
         self.known: dict[str, Computation] = {}
 
     def admit(self, arm: Arm) -> None:
@@ -129,7 +129,9 @@ class Contract:
             self.refuse_broken(arm, new)
             source = self.study.source(arm)
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
-            if any(component.plugin for component in components(arm.config)):  # training steps that raise do so now
+            if any(
+                component.plugin for component in iter_components(arm.config)
+            ):  # training steps that raise do so now
                 _ = new.outline.onwards
         self.known[arm.name] = new
 
@@ -161,7 +163,7 @@ class Contract:
             return Computation(config, source, self.live)
         except UserError as error:
             whole = error.path and error.path[0] in ResolvedConfig.model_fields
-            raise arm.explain(error if whole else error.at("model")) from None
+            raise arm.explain(error if whole else error.within("model")) from None
 
     def refuse_undeclared(self, arm: Arm, new: Computation) -> None:
         old = self.known[self.baseline.name]
@@ -227,7 +229,7 @@ class Contract:
 def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
     """An arm's config without one of its overrides; None where the others do not stand without it."""
     try:
-        config = load(
+        config = load_config(
             RunConfig, apply_overrides(study.base, {p: v for p, v in arm.overrides.items() if p != path})
         ).resolve()
         config.check()
@@ -241,7 +243,7 @@ def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
 def _traced(arm: Arm) -> Iterator[None]:
     """Whatever a plug-in makes fail while an arm is traced is a `UserError`, seen from the study file."""
     try:
-        with attributed(f"arm {arm.name!r} cannot be traced", components(arm.config)):
+        with attribute_errors(f"arm {arm.name!r} cannot be traced", iter_components(arm.config)):
             yield
     except UserError as error:
         raise error if error.path[:1] not in ((), ("train",)) else arm.explain(error) from None

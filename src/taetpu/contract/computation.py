@@ -15,8 +15,8 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.contract.init_digest import digest_array, digest_outputs
-from taetpu.core.config import components
-from taetpu.core.sites import present
+from taetpu.core.config import iter_components
+from taetpu.core.sites import find_sites
 from taetpu.core.static_dynamic import bind, split
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.common import trainable
@@ -143,7 +143,7 @@ class Outline:
     def sites(self) -> frozenset[str]:
         """The sites that the model has."""
         tokens = jax.ShapeDtypeStruct((1, self.source.seq_len), jnp.int32)
-        return frozenset(present(lambda model, tokens: model(tokens), self.state.model, tokens))
+        return frozenset(find_sites(lambda model, tokens: model(tokens), self.state.model, tokens))
 
     @cached_property
     def looks(self) -> frozenset[str]:
@@ -203,7 +203,7 @@ def _outline(structure: ResolvedConfig, source: Source, numbers: Mapping[str, np
     """The outline of a structure, made once in a process."""
     precision = structure.train.precision
     precision = auto_precision() if precision == "auto" else precision
-    kinds = tuple(type(component) for component in components(structure))
+    kinds = tuple(type(component) for component in iter_components(structure))
     key = (structure_key(structure), kinds, precision, source.fingerprint, source.vocab_size, source.seq_len)
     if key not in _KNOWN:
         if len(_KNOWN) >= MAX_KEPT:

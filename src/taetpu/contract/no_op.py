@@ -6,7 +6,7 @@ from taetpu.contract.allowed_changes import Place, places, value_at
 from taetpu.contract.computation import Computation
 from taetpu.core.config import Component, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.overrides import format_brief, format_value
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig
@@ -78,4 +78,4 @@ def _with(config: ResolvedConfig, where: list[Place], value: object) -> Resolved
         for part in place[:-1]:
             node = node[int(part)] if isinstance(node, list) else node[part]
         node[place[-1]] = to_data(value)
-    return load(ResolvedConfig, data)
+    return load_config(ResolvedConfig, data)

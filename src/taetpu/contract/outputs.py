@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.config import Component, components
-from taetpu.core.errors import UserError, Where
+from taetpu.core.config import Component, iter_components
+from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.keys import named, root_key
-from taetpu.core.plugins import attributed
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.plugins import attribute_errors
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Context
@@ -44,16 +44,16 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
                 continue
             slot = f"{component.slot} {component.kind!r}"
             try:
-                with attributed(f"{slot} cannot be called", components(component)):
+                with attribute_errors(f"{slot} cannot be called", iter_components(component)):
                     _try(component, part, at)
             except UserError as error:
-                raise error if error.path else error.at("model", *path) from None
+                raise error if error.path else error.within("model", *path) from None
             if len(_PASSED) >= MAX_KEPT:
                 _PASSED.clear()
             _PASSED.add(key)
 
 
-def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[Where, Component, Part | None, Setup]]:
+def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:
     """Where the components of a model are called: path, component, place (None: it draws weights), sizes."""
     dims = model.dims(source.vocab_size, source.seq_len)
 
@@ -87,13 +87,18 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[Where,
 
 def _key(component: Component, part: Part | None, at: Setup) -> Any:
     """What the outcome of a call depends on."""
-    inner = [*components(component), *components(at.dims.init), *components(at.position)]
+    inner = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
     sources = tuple((type(one).__module__, type(one).__qualname__, one.plugin) for one in inner)
-    return sources, part and (part.builder, part.method), repr(split(component, active(component))[0]), repr(at)
+    return (
+        sources,
+        part and (part.builder, part.method),
+        repr(split(component, promoted_fields(component))[0]),
+        repr(at),
+    )
 
 
 def _try(component: Component, part: Part | None, at: Setup) -> None:
-    structure, numbers = split(component, active(component))
+    structure, numbers = split(component, promoted_fields(component))
     shapes = {path: jax.ShapeDtypeStruct(np.shape(value), jnp.float32) for path, value in numbers.items()}
 
     def call(numbers: Any, seed: Any, tokens: Any, layer: Any) -> None:
@@ -106,7 +111,7 @@ def _try(component: Component, part: Part | None, at: Setup) -> None:
             module = built(own, part, at, key)
         except UserError as error:
             file, line = _place(component, getattr(type(component), part.builder))
-            raise error.at(file=file, line=line) from None
+            raise error.within(file=file, line=line) from None
         for noise in (key, None) if part.context and module is not None else ():
             _refuse_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
         if module is not None and not part.context:

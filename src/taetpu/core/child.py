@@ -77,7 +77,7 @@ class Child:
         self.stderr.close()
 
 
-def requests() -> Iterator[Any]:
+def read_requests() -> Iterator[Any]:
     """Yield the lines that the parent sends. The process ends with its parent, even in the middle of a compile."""
     lines: SimpleQueue[str] = SimpleQueue()
 

@@ -199,7 +199,7 @@ def _sources() -> dict[str, Source]:
     return {key: Source(**one | {"read": one["read"] and one["read"].isoformat()}) for key, one in entries}
 
 
-def dated() -> str:
+def table_date() -> str:
     """The day of the table, an ISO date."""
     return _document()["dated"].isoformat()
 
@@ -241,14 +241,14 @@ def _shape(text: str) -> Topology:
     return tuple(int(size) for size in text.split("x"))
 
 
-def chip_of(device_kind: str) -> Chip | None:
+def find_chip(device_kind: str) -> Chip | None:
     """The generation of a device by jax's name for it (`TPU v5 lite`); None for what is no known TPU."""
     return next((chip for chip in _table() if device_kind in chip.device_kinds), None)
 
 
-def peak(device_kind: str) -> Peak | None:
+def find_peak(device_kind: str) -> Peak | None:
     """What one device of jax is published to reach, by jax's name for it; None where nothing is known, as for a CPU."""
-    if chip := chip_of(device_kind):
+    if chip := find_chip(device_kind):
         share = chip.devices_per_chip
         source = dict(chip.sources)["bf16_flops"]
         return Peak(f"TPU {chip.name}", chip.bf16_flops / share, chip.hbm_bandwidth / share, source)
@@ -262,7 +262,7 @@ def peak(device_kind: str) -> Peak | None:
     return None
 
 
-def resolve(name: str) -> Slice:
+def parse_slice(name: str) -> Slice:
     """The slice of a name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
 
     Raises:

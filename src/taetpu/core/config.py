@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from taetpu.core.identity import canonical
+from taetpu.core.identity import canonical_json
 
 MAX_SIZE = 2**20
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
@@ -68,7 +68,7 @@ class Component(Config):
         """Raise `UserError` with the field as its path when this component cannot be built at `dims`."""
 
 
-def marks(cls: type[Config]) -> dict[str, Traced]:
+def traced_fields(cls: type[Config]) -> dict[str, Traced]:
     """The traced fields of a config class."""
     found = {}
     for name, info in cls.model_fields.items():
@@ -83,13 +83,13 @@ def slot_of(cls: type[Config], field: str) -> SlotMark | None:
     return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
-def config_of(cls: type[Config], field: str) -> type[Config] | None:
+def config_class_of(cls: type[Config], field: str) -> type[Config] | None:
     """The config class of a field that holds one (or none, or a tuple of them); None for any other field."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
 
 
-def components(node: Any) -> Iterator[Component]:
+def iter_components(node: Any) -> Iterator[Component]:
     """Every component in a config tree."""
     if isinstance(node, Component):
         yield node
@@ -98,10 +98,10 @@ def components(node: Any) -> Iterator[Component]:
     else:
         inner = list(node.values()) if isinstance(node, Mapping) else node if isinstance(node, tuple) else ()
     for child in inner:
-        yield from components(child)
+        yield from iter_components(child)
 
 
-def defaults(value: Any, prefix: str = "") -> dict[str, Any]:
+def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
     """The fields of a config tree that have their default: their values as plain data, by dotted path.
 
     A slot at its default counts as one field. The fields of any other component are compared with the defaults of its
@@ -112,13 +112,13 @@ def defaults(value: Any, prefix: str = "") -> dict[str, Any]:
         for name, info in type(value).model_fields.items():
             own, path = getattr(value, name), f"{prefix}{name}"
             data, default = to_data(own), info.get_default(call_default_factory=True)
-            if not info.is_required() and canonical(data) == canonical(to_data(default)):
+            if not info.is_required() and canonical_json(data) == canonical_json(to_data(default)):
                 found[path] = data
             else:
-                found |= defaults(own, f"{path}.")
+                found |= fields_at_default(own, f"{path}.")
     elif isinstance(value, Mapping | tuple):
         for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            found |= defaults(inner, f"{prefix}{name}.")
+            found |= fields_at_default(inner, f"{prefix}{name}.")
     return found
 
 

@@ -29,11 +29,11 @@ class Declaration:
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
-PART = {"init": lambda self, dims, *, key: None}
+INIT = {"init": lambda self, dims, *, key: None}
 DECLARATIONS: dict[str, Declaration] = {
-    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding"), Declaration(methods=PART)),
+    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding"), Declaration(methods=INIT)),
     "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
-    "norm": Declaration(methods=PART, fields={"placement": "'pre' or 'post'"}),
+    "norm": Declaration(methods=INIT, fields={"placement": "'pre' or 'post'"}),
     "position": Declaration("taetpu.nn.position.PositionConfig"),
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(
@@ -49,7 +49,7 @@ DECLARATIONS: dict[str, Declaration] = {
 }
 
 
-def refuse_malformed(cls: type[Component]) -> None:
+def check_declaration(cls: type[Component]) -> None:
     """Refuse a registered config class that its slot could not use.
 
     Raises:

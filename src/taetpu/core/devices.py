@@ -20,9 +20,13 @@ KINDS = {
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
     "AMD GPU": (r"kfd", None),  # one file for all of them
 }
-WSL = "dxg"
+WSL_DEVICE = "dxg"
 """The device file of all GPUs together under Windows; which kind they are it does not tell."""
-ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0"}
+SINGLE_CHIP_ENVIRONMENT = {
+    "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+    "TPU_PROCESS_BOUNDS": "1,1,1",
+    "CLOUD_TPU_TASK_ID": "0",
+}
 """What libtpu must know besides, to start on one chip of several without waiting for the others, or for other hosts."""
 
 
@@ -38,7 +42,7 @@ class Accelerators:
         return KINDS[self.kind][1]
 
 
-def accelerators(dev: Path = DEV) -> list[Accelerators]:
+def find_accelerators(dev: Path = DEV) -> list[Accelerators]:
     """What this machine has, a kind an entry; empty on a machine with CPUs alone."""
     names = [path.relative_to(dev).as_posix() for path in (*dev.glob("*"), *dev.glob("vfio/*"))]
     found = []
@@ -60,11 +64,11 @@ def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.envir
     Does nothing where the user has chosen a platform, or jax is imported already.
     """
     chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
-    if not (chosen or "jax" in sys.modules or accelerators(dev) or (dev / WSL).exists()):
+    if not (chosen or "jax" in sys.modules or find_accelerators(dev) or (dev / WSL_DEVICE).exists()):
         environ["JAX_PLATFORMS"] = "cpu"
 
 
-def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
+def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
     """Let this process and its children see one accelerator, or none. To be called before jax is imported.
 
     Args:
@@ -78,7 +82,7 @@ def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.
         return
     if not (device.isascii() and device.isdecimal()):
         raise _refused(f"--device {device} is neither a number nor cpu", remedy="--device 0 is the first accelerator")
-    if not (found := accelerators(dev)):
+    if not (found := find_accelerators(dev)):
         raise _refused(
             f"there is no device {device}: this machine has no accelerator", remedy="leave --device out, or say cpu"
         )
@@ -95,7 +99,7 @@ def choose(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.
         raise _refused(f"there is no device {device}: this machine has {many}{limit}", remedy=f"{known}, or cpu")
     environ[there.variable] = seen[int(device)]
     if there.kind == "TPU":
-        environ.update(ONE_CHIP)
+        environ.update(SINGLE_CHIP_ENVIRONMENT)
 
 
 def _refused(problem: str, remedy: str) -> UserError:

@@ -20,7 +20,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextmanager
-def explained(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
+def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
     """Turn an `OSError` of the body into a `UserError` that names the path and says what to do.
 
     Args:
@@ -95,7 +95,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sweep(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what writes and deletes of killed processes left below `folder`; those of living ones stay."""
     for parent, folders, files in os.walk(folder):
         for name in [name for name in folders if name.startswith(UNFINISHED)]:

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 
 from taetpu.core.errors import Failed, UserError
 
-FRAME = 1024  # bytes of the first collective of a broadcast; the rest is padded to a power of two
+FRAME_BYTES = 1024  # bytes of the first collective of a broadcast; the rest is padded to a power of two
 AUTO = "auto"
 SHUTDOWN_SECONDS = 20  # that processes wait for each other when they end
 
@@ -29,7 +29,7 @@ class PeerFailed(Failed):
     """Another process failed in what all do together; its own output says why."""
 
 
-class Separated(Failed):
+class LocalFailure(Failed):
     """Something failed in this process alone, in the middle of collectives: the processes cannot continue together."""
 
 
@@ -68,7 +68,7 @@ JOINED: list[Cluster] = []
 
 
 @contextmanager
-def joined(cluster: Cluster | None) -> Iterator[None]:
+def join_cluster(cluster: Cluster | None) -> Iterator[None]:
     """Join a cluster for a `with` block, which must be entered before jax is first used.
 
     At the end all processes wait for each other. A process that fails alone ends at once; the others end at their next
@@ -94,7 +94,7 @@ def joined(cluster: Cluster | None) -> Iterator[None]:
     JOINED.append(cluster)
     try:
         yield
-    except Separated as error:
+    except LocalFailure as error:
         _leave(str(error), Failed.exit_code)
     except (UserError, Failed, KeyboardInterrupt):  # raised in every process, or between collectives
         jax.distributed.shutdown()
@@ -116,7 +116,7 @@ def multi_process() -> bool:
     return jax.process_count() > 1
 
 
-def refuse_unjoined() -> None:
+def require_joined() -> None:
     """Raise `UserError` where processes were joined without `joined`: none of them would follow the primary."""
     if multi_process() and not JOINED:
         remedy = "Start `taetpu run` in every process, with --coordinator; or leave jax.distributed.initialize out."
@@ -158,7 +158,7 @@ def on_primary(fn: Callable[[], None]) -> None:
 
 
 @contextmanager
-def separated_on_failure() -> Iterator[None]:
+def raise_local_failure() -> Iterator[None]:
     """Turn what this process alone raises into `Separated`: others may wait for it in a collective for ever.
 
     A `UserError` and a `Failed` come from a step that all processes take, and are raised in all.
@@ -172,7 +172,7 @@ def separated_on_failure() -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"process {jax.process_index()} of {jax.process_count()} failed: {reason}"
-        raise Separated(f"{problem}\nrun the same command in every process again: it resumes") from error
+        raise LocalFailure(f"{problem}\nrun the same command in every process again: it resumes") from error
 
 
 def broadcast(value: Any = None) -> Any:
@@ -180,7 +180,7 @@ def broadcast(value: Any = None) -> Any:
     if not multi_process():
         return value
     message = json.dumps(value).encode() if is_primary() else b""
-    start = _collective(len(message).to_bytes(8, "little") + message, FRAME)
+    start = _collective(len(message).to_bytes(8, "little") + message, FRAME_BYTES)
     length = int.from_bytes(start[:8], "little")
     received = start[8 : 8 + length]
     if missing := length - len(received):

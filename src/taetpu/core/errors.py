@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-Where = tuple[str | int, ...]
-MANY = 24
+KeyPath = tuple[str | int, ...]
+MAX_SUGGESTIONS = 24
 """A list of more names than this is not read."""
-MOST = 10
+MAX_ERRORS_SHOWN = 10
 """More errors than this are counted rather than shown."""
-LONGEST = 1000
+MAX_LENGTH = 1000
 """Longer messages, names and values are cut in their middle."""
 
 
@@ -35,18 +35,18 @@ class UserError(Exception):
         self,
         problem: str,
         *,
-        path: Where = (),
+        path: KeyPath = (),
         file: str | Path | None = None,
         line: int | None = None,
         remedy: str | None = None,
     ):
-        self.problem, self.remedy = shortened(problem), remedy and shortened(remedy)
+        self.problem, self.remedy = shorten(problem), remedy and shorten(remedy)
         super().__init__(self.problem)
         self.path, self.file, self.line = path, file, line
 
-    def at(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
+    def within(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
         """The same error seen from further up: `prefix` goes before the path; a known file or line stays."""
-        return self.mapped(
+        return self.map(
             lambda error: UserError(
                 error.problem,
                 path=(*prefix, *error.path),
@@ -57,46 +57,47 @@ class UserError(Exception):
         )
 
     @property
-    def each(self) -> "list[UserError]":
+    def all_errors(self) -> "list[UserError]":
         """This error and the others that were found with it."""
         return [self, *self.others]
 
-    def mapped(self, change: "Callable[[UserError], UserError]") -> "UserError":
+    def map(self, change: "Callable[[UserError], UserError]") -> "UserError":
         """The error after a change, which is made to the others too."""
         made = change(self)
         made.others = tuple(change(other) for other in self.others)
         return made
 
     def __str__(self) -> str:
-        shown = [error.message for error in self.each[:MOST]]
-        return "\n".join([*shown, f"and {len(self.each) - MOST} more"] if len(self.each) > MOST else shown)
+        errors = self.all_errors
+        shown = [error.message for error in errors[:MAX_ERRORS_SHOWN]]
+        return "\n".join([*shown, f"and {len(errors) - len(shown)} more"] if len(errors) > len(shown) else shown)
 
     @property
     def message(self) -> str:
         """This error without the others."""
         place = f"{self.file}:{self.line}" if self.file and self.line else str(self.file or "")
-        where = " at ".join(part for part in (place, shortened(dotted(self.path), 200)) if part)
+        where = " at ".join(part for part in (place, shorten(dotted_path(self.path), 200)) if part)
         lines = [self.problem, f"  where:  {where}" if where else "", f"  remedy: {self.remedy}" if self.remedy else ""]
         return "\n".join(line for line in lines if line)
 
 
-class Mistakes(list[UserError]):
+class ErrorList(list[UserError]):
     """Errors that do not depend on each other, collected to be raised together."""
 
     @contextmanager
-    def collected(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Go on after the `with` block where it raises `UserError`."""
         try:
             yield
         except UserError as error:
-            self.extend(error.each)
+            self.extend(error.all_errors)
 
-    def raised(self) -> None:
+    def raise_all(self) -> None:
         """Raise what was collected, in the order of the lines; nothing otherwise."""
         if self:
             ordered = sorted(self, key=lambda error: error.line or 0)
             first, *others = {error.message: error for error in ordered}.values()
-            first.others = tuple(other.mapped(lambda error: error) for other in others)
+            first.others = tuple(other.map(lambda error: error) for other in others)
             raise first
 
 
@@ -108,12 +109,12 @@ class Failed(Exception):
     exit_code = 3
 
 
-def dotted(path: Iterable[str | int]) -> str:
+def dotted_path(path: Iterable[str | int]) -> str:
     """`("model", "layers", 0)` as `model.layers.0`, the way overrides are written."""
     return ".".join(str(part) for part in path)
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = MAX_LENGTH) -> str:
     """A text, its middle left out where it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
@@ -123,13 +124,13 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 def suggest(word: str, known: Iterable[str]) -> str:
     """A remedy for a misspelt name: the nearest known one, then all of them, or the nearest few of many."""
     names = sorted(set(known))
-    near = get_close_matches(word[:LONGEST], names, n=MANY, cutoff=0.5)  # quadratic in the length
+    near = get_close_matches(word[:MAX_LENGTH], names, n=MAX_SUGGESTIONS, cutoff=0.5)  # quadratic in the length
     hint = f"did you mean {near[0]!r}? " if near else ""
     if not names:
         return "nothing is known here"
-    if len(names) <= MANY:
+    if len(names) <= MAX_SUGGESTIONS:
         return f"{hint}known: {', '.join(names)}"
     last = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
-    shown = list(dict.fromkeys([*near, *last, *names]))[:MANY]
+    shown = list(dict.fromkeys([*near, *last, *names]))[:MAX_SUGGESTIONS]
     hint = hint or (f"did you mean {last[0]!r}? " if last else "")
-    return f"{hint}known: {', '.join(shown)}, and {len(names) - MANY} more"
+    return f"{hint}known: {', '.join(shown)}, and {len(names) - MAX_SUGGESTIONS} more"

@@ -14,36 +14,39 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from taetpu.core.devices import DEV, accelerators
+from taetpu.core.devices import DEV, find_accelerators
 from taetpu.core.errors import UserError
 
 XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
 # What changes no program: how many devices a CPU is made into, which a pack's layout says, and where dumps go.
-INDIFFERENT = ("--xla_force_host_platform_device_count", "--xla_dump_")
-ELSEWHERE = ("--xla_cpu_", "--xla_gpu_")  # what changes no program for TPUs
-TRIES = {
+WITHOUT_EFFECT = ("--xla_force_host_platform_device_count", "--xla_dump_")
+NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # what changes no program for TPUs
+PROBES = {
     XLA: "import jax; jax.devices()",
     LIBTPU: "from jax.experimental import topologies as t; "
     "t.get_topology_desc(platform='tpu', topology_name='v5e:2x2')",
 }
-TIMEOUT = 120  # seconds
+PROBE_SECONDS = 120  # seconds
 
 
-def flags(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
+def program_flags(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
     """The flags that programs here may depend on, by variable; a variable without any is left out."""
-    found = {name.lower(): relevant(environ.get(name, "")) for name in OPTIONS}
+    found = {name.lower(): relevant_flags(environ.get(name, "")) for name in OPTIONS}
     return {name: given for name, given in found.items() if given}
 
 
-def relevant(text: str) -> list[str]:
+def relevant_flags(text: str) -> list[str]:
     """The flags in a variable's text that a program may depend on, in their order: the last of a name holds."""
-    return [flag for flag in shlex.split(text) if not flag.startswith(INDIFFERENT)]
+    return [flag for flag in shlex.split(text) if not flag.startswith(WITHOUT_EFFECT)]
 
 
-def for_tpus(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def tpu_flags(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables with the flags that a program for TPUs may depend on; without those that would then be empty."""
-    found = {name: [flag for flag in given if not flag.startswith(ELSEWHERE)] for name, given in flags(environ).items()}
+    found = {
+        name: [flag for flag in given if not flag.startswith(NOT_FOR_TPUS)]
+        for name, given in program_flags(environ).items()
+    }
     return {name.upper(): shlex.join(given) for name, given in found.items() if given}
 
 
@@ -65,19 +68,19 @@ def set_flags(
     Raises:
         UserError: a flag is not known, or not read by anything here.
     """
-    has_tpu = compiles or any(found.kind == "TPU" for found in accelerators(dev))
+    has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
     if libtpu and not has_tpu:
         problem = f"--libtpu-args {libtpu!r}: this machine has no TPU, so that nothing would read it"
         raise UserError(problem, path=("--libtpu-args",), remedy="leave it out, or --xla-flags for XLA's own flags")
     for name, given in ((XLA, xla), (LIBTPU, libtpu)):
         together = " ".join(part for part in (environ.get(name, ""), given) if part)
-        if relevant(together) and (name == XLA or has_tpu):
-            tried(name, together, environ)
+        if relevant_flags(together) and (name == XLA or has_tpu):
+            check_flags(name, together, environ)
         if given:
             environ[name] = together
 
 
-def tried(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None:
+def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None:
     """See in a child process whether a variable's flags are accepted.
 
     Raises:
@@ -94,11 +97,11 @@ def tried(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None
     if name == LIBTPU:  # as on a machine without one: the chips are not touched
         own |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
                 "TPU_ACCELERATOR_TYPE": "v5litepod-4", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
-    command = [sys.executable, "-P", "-c", TRIES[name]]
+    command = [sys.executable, "-P", "-c", PROBES[name]]
     try:
-        ended = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+        ended = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise _refused(name, f"XLA did not start within {TIMEOUT} s with {text}", "try fewer flags") from None
+        raise _refused(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "try fewer flags") from None
     if ended.returncode:
         raise _refused(name, *_explained(name, shlex.split(text), ended.stderr))
 
@@ -126,7 +129,7 @@ def _refused(name: str, problem: str, remedy: str) -> UserError:
 # --- dumps -----------------------------------------------------------------------------------------------------------
 
 
-def dump_to(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
+def enable_dumps(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
     """Have XLA write down every program that it compiles in this process. To be called before jax is imported.
 
     Programs are compiled anew: those that the cache has would not be written.
@@ -135,13 +138,13 @@ def dump_to(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Non
     environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
-def without_dumps(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment_without_dumps(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a child process whose programs are nobody's business."""
     kept = [flag for flag in shlex.split(environ.get(XLA, "")) if not flag.startswith("--xla_dump_")]
     return {**environ, XLA: shlex.join(kept)} if XLA in environ else dict(environ)
 
 
-def size_of(folder: Path) -> tuple[int, int]:
+def folder_size(folder: Path) -> tuple[int, int]:
     """How many files lie below a folder, and their bytes together."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return len(files), sum(path.stat().st_size for path in files)

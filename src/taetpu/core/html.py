@@ -25,6 +25,6 @@ def _row(tag: str, cells: Sequence[object], left: int) -> str:
     return f"<tr>{''.join(made)}</tr>"
 
 
-def folded(summary: object, inside: str) -> str:
+def details(summary: object, inside: str) -> str:
     """HTML that is shown when its summary is clicked."""
     return f"<details><summary>{escape(str(summary))}</summary>{inside}</details>"

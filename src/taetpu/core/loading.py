@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from taetpu.core.config import Component, Config, config_of, slot_of
-from taetpu.core.errors import Mistakes, UserError, Where, suggest
+from taetpu.core.config import Component, Config, config_class_of, slot_of
+from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
@@ -32,7 +32,7 @@ MAX_INT = 2**63 - 1
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
-def load(cls: type[C], data: Any, path: Where = ()) -> C:
+def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
 
     `none` means None wherever a field may be None, and a whole number may be written as a float (`1e3`).
@@ -45,11 +45,11 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
-        raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {names(cls)}")
-    values, mistakes = {}, Mistakes()
+        raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {field_names(cls)}")
+    values, mistakes = {}, ErrorList()
     unread = set[str]()  # fields that are written, or may be under another name
     for key, value in data.items():
-        with mistakes.collected():
+        with mistakes.collect():
             if key not in cls.model_fields:
                 unread |= set(get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.5)) - data.keys()
                 raise UserError(f"unknown field {key!r}", path=(*path, key), remedy=suggest(str(key), cls.model_fields))
@@ -64,8 +64,8 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
         there = [wrong[place] for place in reversed(wrong) if not unread.intersection(map(str, place))]
         mistakes += [_explained(cls, details, path) for details in there]
     except UserError as error:  # a config's own check of its fields against each other
-        mistakes += [] if unread else error.at(*path).each
-    mistakes.raised()
+        mistakes += [] if unread else error.within(*path).all_errors
+    mistakes.raise_all()
     assert made is not None
     for name, value in made:
         if type(value) is int and abs(value) > MAX_INT:
@@ -74,7 +74,7 @@ def load(cls: type[C], data: Any, path: Where = ()) -> C:
     return made
 
 
-def component(slot: str, value: Any, path: Where = ()) -> Component:
+def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
     """Build what fills a slot from `kind` or `{kind: ..., field: ...}`.
 
     Raises:
@@ -94,20 +94,20 @@ def component(slot: str, value: Any, path: Where = ()) -> Component:
     kind = str(value["kind"])
     if kind not in known:
         raise UserError(f"unknown {slot} kind {kind!r}", path=(*path, "kind"), remedy=suggest(kind, known))
-    return load(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)
+    return load_config(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)
 
 
-def several(slot: str, value: Any, path: Where = ()) -> dict[str, Component]:
+def build_components(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Component]:
     """Build what fills a slot that takes many.
 
     Raises:
         UserError: as `entries` and `component`.
     """
-    found = entries(slot, value, path)
-    return {name: component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
+    found = parse_entries(slot, value, path)
+    return {name: build_component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
 
 
-def entries(slot: str, value: Any, path: Where = ()) -> dict[str, Any]:
+def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
     """What a slot that takes many holds, `{name: settings}` or a list of kinds, as settings with their kind by name.
 
     A name is the kind where the settings give no other. None, or `none`, in place of settings leaves an entry out.
@@ -142,35 +142,35 @@ def _with_kind(name: str, settings: Any) -> Any:
     return None if settings == "none" else settings
 
 
-def replace(config: C, **fields: Any) -> C:
+def replace_fields(config: C, **fields: Any) -> C:
     """A copy with other fields, validated."""
-    return load(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
+    return load_config(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
 
 
-def names(cls: type[Config]) -> str:
+def field_names(cls: type[Config]) -> str:
     return ", ".join(cls.model_fields)
 
 
-def _field(cls: type[Config], name: str, value: Any, path: Where) -> Any:
+def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
     slot = slot_of(cls, name)
     if slot is not None:
-        return several(slot.name, value, path) if slot.many else component(slot.name, value, path)
+        return build_components(slot.name, value, path) if slot.many else build_component(slot.name, value, path)
     allowed = get_args(cls.model_fields[name].annotation)
     if value == "none" and NoneType in allowed and str not in allowed:
         return None
-    inner = config_of(cls, name)
+    inner = config_class_of(cls, name)
     if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
-        return load(inner, value, path)
+        return load_config(inner, value, path)
     if inner is not None and isinstance(value, list | tuple):
-        return tuple(load(inner, item, (*path, i)) for i, item in enumerate(value))
+        return tuple(load_config(inner, item, (*path, i)) for i, item in enumerate(value))
     types = _leaves(cls.model_fields[name].annotation)
-    return plain(value, integers=int in types and float not in types)
+    return normalize_value(value, integers=int in types and float not in types)
 
 
-def plain(value: Any, integers: bool = False) -> Any:
+def normalize_value(value: Any, integers: bool = False) -> Any:
     """A value with tuples for lists and, where `integers` are asked for, its whole floats as integers."""
     if isinstance(value, list | tuple):
-        return tuple(plain(item, integers) for item in value)
+        return tuple(normalize_value(item, integers) for item in value)
     return int(value) if integers and isinstance(value, float) and value.is_integer() else value
 
 
@@ -180,7 +180,7 @@ def _leaves(annotation: Any) -> set[Any]:
     return set[Any]().union(*map(_leaves, inner)) if inner else {annotation}
 
 
-def _explained(cls: type[Config], first: ErrorDetails, path: Where) -> UserError:
+def _explained(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError:
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         given = cls.model_fields[str(where[0])]

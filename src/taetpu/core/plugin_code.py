@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-PREFIX = "taetpu_plugin_"
+MODULE_PREFIX = "taetpu_plugin_"
 """Begins the name of every plug-in's module."""
-PATIENCE = 2.0
+ANNOUNCE_SECONDS = 2.0
 """Seconds without a word while a plug-in is loaded."""
 _EXIT = os._exit
 
@@ -40,19 +40,19 @@ os.register_at_fork(after_in_child=_restore_exit)
 
 
 def _is_plugin(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(PREFIX)
+    return str(frame.f_globals.get("__name__", "")).startswith(MODULE_PREFIX)
 
 
-def place(error: BaseException) -> str | None:
+def plugin_location(error: BaseException) -> str | None:
     """Return `FILE:LINE` of the innermost plug-in code that an exception passed through, or None."""
     passed = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_plugin(frame)]
     return f"{passed[-1][0].f_code.co_filename}:{passed[-1][1]}" if passed else None
 
 
 @contextmanager
-def announced(file: Path) -> Iterator[None]:
+def announce_slow_import(file: Path) -> Iterator[None]:
     """Write to stderr that a plug-in is still being loaded, once it has taken longer than `PATIENCE`."""
-    timer = threading.Timer(PATIENCE, lambda: sys.stderr.write(f"loading plug-in {file} ...\n"))
+    timer = threading.Timer(ANNOUNCE_SECONDS, lambda: sys.stderr.write(f"loading plug-in {file} ...\n"))
     timer.daemon = True
     timer.start()
     try:

@@ -14,16 +14,16 @@ from pathlib import Path
 from types import ModuleType
 
 from taetpu.core.config import Component
-from taetpu.core.declarations import refuse_malformed
+from taetpu.core.declarations import check_declaration
 from taetpu.core.errors import UserError
-from taetpu.core.plugin_code import PREFIX, announced, guard_exit
-from taetpu.core.registry import BUILTIN, registered, withdraw
-from taetpu.core.signals import pressed
+from taetpu.core.plugin_code import MODULE_PREFIX, announce_slow_import, guard_exit
+from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
+from taetpu.core.signals import is_interrupt
 from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
 _LOADED: dict[str, Snapshot] = {}  # what all runs share, as it was when the plug-ins had been loaded
-UTF_8 = "save it as UTF-8 text, without another encoding in its first two lines"
-INSTEAD = "register a kind instead, and name it in the arms that are to use it"
+UTF_8_REMEDY = "save it as UTF-8 text, without another encoding in its first two lines"
+REGISTER_REMEDY = "register a kind instead, and name it in the arms that are to use it"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
         UserError: a file cannot be read or run, registers nothing or a malformed kind, or changes what all runs share
             (see `core.snapshot`).
     """
-    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+    for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         _forget(name)
     _LOADED.clear()
     return tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
@@ -59,10 +59,10 @@ def _load(file: Path) -> Plugin:
     source = _read(file)
     tree = _parsed(file, source)
     digest = hashlib.sha256(source).hexdigest()
-    name = f"{PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
+    name = f"{MODULE_PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
     if name in sys.modules:
         raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="name it once")
-    for module in BUILTIN.values():
+    for module in BUILTIN_MODULES.values():
         import_module(module)
     for module in _imported(tree):
         with suppress(Exception):  # an import that fails is explained when the plug-in makes it
@@ -70,9 +70,9 @@ def _load(file: Path) -> Plugin:
     before = Snapshot()
     guard_exit()
     try:
-        with announced(file):
+        with announce_slow_import(file):
             _run(name, file, tree)
-        found = registered(name)
+        found = registered_by(name)
         if not found:
             raise UserError(
                 "this plug-in registers no kind, so that a study could use nothing of it",
@@ -81,16 +81,16 @@ def _load(file: Path) -> Plugin:
             )
         for cls in found:
             cls.plugin = digest
-            refuse_malformed(cls)
+            check_declaration(cls)
     except BaseException as error:
         _forget(name)
         _undo(before, name)
-        if isinstance(error, UserError) or pressed(error):
+        if isinstance(error, UserError) or is_interrupt(error):
             raise
-        raise explained(error, file) or error from None
+        raise explain_plugin_error(error, file) or error from None
     if changed := _undo(before, name):
         _forget(name)
-        raise UserError(f"this plug-in {_listed(changed)}, which all runs share", file=file, remedy=INSTEAD)
+        raise UserError(f"this plug-in {_listed(changed)}, which all runs share", file=file, remedy=REGISTER_REMEDY)
     _LOADED["snapshot"] = before
     return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in found)))
 
@@ -110,7 +110,7 @@ def _parsed(file: Path, source: bytes) -> ast.Module:
         return ast.parse(text, file)
     except SyntaxError as error:
         problem, line = error.msg, error.lineno
-        remedy = UTF_8 if "null bytes" in problem else None
+        remedy = UTF_8_REMEDY if "null bytes" in problem else None
     except (ValueError, RecursionError, MemoryError) as error:
         problem = str(error) or type(error).__name__
     raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=remedy)
@@ -125,7 +125,7 @@ def _decoded(file: Path, source: bytes) -> str:
         line = error.object[: error.start].count(b"\n") + 1
     except (SyntaxError, LookupError) as error:  # a wrong declaration of the encoding, or bytes of another one
         problem = f"{error}, and the file begins with {source[:4]!r}"
-    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=UTF_8)
+    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=UTF_8_REMEDY)
 
 
 def _imported(tree: ast.Module) -> list[str]:
@@ -147,12 +147,12 @@ def _run(name: str, file: Path, tree: ast.Module) -> None:
         # Not by the loader: it takes bytecode of an earlier content where an edit left time and size as they were.
         exec(compile(tree, file, "exec", dont_inherit=True), vars(module))
     except UserError as error:
-        raise error.at(file=file, line=_line_in(error, file)) from None
+        raise error.within(file=file, line=_line_in(error, file)) from None
     except RecursionError as error:  # raised while compiling, it comes from no line
-        raise explained(error, file) or UserError(f"not valid Python: {error}", file=file) from None
+        raise explain_plugin_error(error, file) or UserError(f"not valid Python: {error}", file=file) from None
 
 
-def explained(error: BaseException, file: Path | None = None) -> UserError | None:
+def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
     """An exception that came out of a plug-in, as one with the plug-in's file and line; None when none is to blame.
 
     Args:
@@ -178,7 +178,7 @@ def explained(error: BaseException, file: Path | None = None) -> UserError | Non
 
 
 @contextmanager
-def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
+def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
     """Turn every exception that comes out of a plug-in into a `UserError` with its file and line.
 
     `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` or `os._exit(0)` in a
@@ -193,9 +193,9 @@ def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[No
     except UserError:
         raise
     except BaseException as error:
-        if pressed(error):
+        if is_interrupt(error):
             raise
-        if (found := explained(error)) is not None:
+        if (found := explain_plugin_error(error)) is not None:
             raise found from None
         plugged = [component for component in used if component.plugin]
         if not plugged or not isinstance(error, Exception):
@@ -209,7 +209,7 @@ def attributed(problem: str = "", used: Iterable[Component] = ()) -> Iterator[No
 
 
 @contextmanager
-def unchanged() -> Iterator[None]:
+def forbid_changes() -> Iterator[None]:
     """Refuse what plug-ins have changed since they were loaded, in a config class or an `init`, and put it back.
 
     Raises:
@@ -220,10 +220,10 @@ def unchanged() -> Iterator[None]:
     except BaseException:
         _put_back_later_changes()
         raise
-    refuse_changes("while it is built")
+    check_unchanged("while it is built")
 
 
-def refuse_changes(when: str = "after it was loaded") -> None:
+def check_unchanged(when: str = "after it was loaded") -> None:
     """Put back what plug-ins have changed since they were loaded, a thread of theirs among them.
 
     It takes a tenth of a second, and nothing without plug-ins.
@@ -235,7 +235,7 @@ def refuse_changes(when: str = "after it was loaded") -> None:
         word = re.findall(r"\w+", changed[0].name)[-1].encode()
         modules = [module for module in _modules() if word in Path(str(module.__file__)).read_bytes()] or _modules()
         problem = f"a kind of this plug-in {_listed(changed)}, which all runs share, {when}"
-        raise UserError(problem, file=modules[-1].__file__, remedy=INSTEAD)
+        raise UserError(problem, file=modules[-1].__file__, remedy=REGISTER_REMEDY)
 
 
 def _put_back_later_changes() -> list[Change]:
@@ -265,7 +265,7 @@ def _listed(changed: list[Change]) -> str:
 
 def _forget(name: str) -> None:
     """Forget a plug-in's module and its kinds."""
-    withdraw(name)
+    unregister(name)
     sys.modules.pop(name, None)
 
 
@@ -275,4 +275,4 @@ def _line_in(error: BaseException, file: Path) -> int | None:
 
 
 def _modules() -> list[ModuleType]:
-    return [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
+    return [module for name, module in sys.modules.items() if name.startswith(MODULE_PREFIX)]

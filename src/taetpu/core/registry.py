@@ -11,10 +11,10 @@ from taetpu.core.errors import UserError, suggest
 
 C = TypeVar("C", bound=Component)
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
 # The modules that fill the slots, imported when a slot is first asked for (so that importing taetpu stays cheap).
-BUILTIN = {
+BUILTIN_MODULES = {
     "mixer": "taetpu.nn.attention",
     "position": "taetpu.nn.position",
     "norm": "taetpu.nn.norm",
@@ -33,7 +33,7 @@ BUILTIN = {
     "tracker": "taetpu.trackers.kinds",
 }
 
-_KINDS: dict[str, dict[str, type[Component]]] = {slot: {} for slot in BUILTIN}
+_KINDS: dict[str, dict[str, type[Component]]] = {slot: {} for slot in BUILTIN_MODULES}
 
 
 def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
@@ -43,9 +43,9 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
         UserError: the slot is unknown, the kind is not a name, what is named is no `Component`, or the kind is taken by
             another class.
     """
-    if not isinstance(slot, str) or slot not in BUILTIN:
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN))
-    if not isinstance(kind, str) or not NAME.fullmatch(kind):
+    if not isinstance(slot, str) or slot not in BUILTIN_MODULES:
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN_MODULES))
+    if not isinstance(kind, str) or not KIND_NAME.fullmatch(kind):
         raise UserError(
             f"{kind!r} is not a name for a kind of {slot}", remedy="use letters, digits and hyphens: 'mine'"
         )
@@ -70,20 +70,20 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
 def kinds(slot: str) -> Mapping[str, type[Component]]:
     """The kinds of a slot, by name."""
-    if slot not in BUILTIN:
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN))
-    import_module(BUILTIN[slot])
+    if slot not in BUILTIN_MODULES:
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN_MODULES))
+    import_module(BUILTIN_MODULES[slot])
     return _KINDS[slot]
 
 
-def withdraw(module: str) -> None:
+def unregister(module: str) -> None:
     """Forget the kinds that a module registered."""
     for known in _KINDS.values():
         for kind in [kind for kind, cls in known.items() if cls.__module__ == module]:
             del known[kind]
 
 
-def registered(module: str) -> list[type[Component]]:
+def registered_by(module: str) -> list[type[Component]]:
     """The kinds that a module registered."""
     return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]
 

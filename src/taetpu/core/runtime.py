@@ -10,7 +10,7 @@ from typing import Any
 from taetpu.core.devices import default_to_cpu
 
 
-def cores() -> int:
+def cpu_cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -38,7 +38,7 @@ def prepare_jax(*, cpu: bool = False) -> None:
     default_to_cpu()
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={cores()}".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={cpu_cores()}".strip()
     programs = cache_folder() / "programs" / f"jaxlib-{version('jaxlib')}"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(programs))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Pressed(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C as a signal, which a `KeyboardInterrupt` that other code raises is not."""
 
 
-def pressed(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
     """Is an exception a Ctrl-C? Python's own handler, outside of `listening`, does not distinguish it from code that
     raises `KeyboardInterrupt`, which then counts as one.
     """
@@ -21,7 +21,7 @@ def pressed(error: BaseException) -> bool:
 
 
 @contextmanager
-def listening() -> Iterator[Callable[[], None]]:
+def raise_interrupts() -> Iterator[Callable[[], None]]:
     """Raise `Pressed` on Ctrl-C, at once and again at each later call of the function that this yields.
 
     Python drops an exception that is raised in a callback of the garbage collector, of which jax has one.
@@ -30,11 +30,11 @@ def listening() -> Iterator[Callable[[], None]]:
 
     def note(number: int, frame: Any) -> None:
         pressed_once.set()
-        raise Pressed
+        raise Interrupted
 
     def check() -> None:
         if pressed_once.is_set():
-            raise Pressed
+            raise Interrupted
 
     with _handler(note):
         yield check
@@ -48,11 +48,11 @@ class _Note:
     def __call__(self, number: int, frame: Any) -> None:
         self.heard += 1
         if self.heard > 1:
-            raise Pressed
+            raise Interrupted
 
 
 @contextmanager
-def noted() -> Iterator[Callable[[], bool]]:
+def record_interrupts() -> Iterator[Callable[[], bool]]:
     """Ctrl-C is only noted, and what this gives says whether it was; pressed again, it waits no longer."""
     note = _Note()
     with _handler(note):
@@ -60,7 +60,7 @@ def noted() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def ending() -> Iterator[Callable[[], bool]]:
+def record_sigterm() -> Iterator[Callable[[], bool]]:
     """SIGTERM, with which a machine says that it will be taken away, is only noted; what this gives says whether it
     was. A second one ends the process as ever.
     """
@@ -75,7 +75,7 @@ def ending() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Ctrl-C waits until the block is done; pressed again, it waits no longer.
 
     For libraries that run an event loop: one of its threads would be left in the middle of its work.
@@ -83,10 +83,10 @@ def held() -> Iterator[None]:
     if isinstance(signal.getsignal(signal.SIGINT), _Note):  # it waits anyway, further out
         yield
         return
-    with noted() as heard:
+    with record_interrupts() as heard:
         yield
     if heard():
-        raise Pressed
+        raise Interrupted
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Ragged:
 Read = Array | Ragged
 Reads = tuple[dict[str, Read], ...]
 """What each of the captures inside each other has read, innermost first."""
-DEEPEST = 40  # calls by which two sites of one name are told apart
+MAX_FRAMES = 40  # calls by which two sites of one name are told apart
 
 
 def _joined(one: Read, other: Read) -> Read:
@@ -105,7 +105,7 @@ _TAPES: ContextVar[tuple[_Tape, ...]] = ContextVar(
 _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
-def wanted(name: str) -> bool:
+def is_requested(name: str) -> bool:
     """Is the site read or edited in a capture that is being traced? For code that has a cheaper way when not.
 
     Asking says that the site is there.
@@ -122,13 +122,13 @@ def site(name: str, x: Array) -> Array:
     Raises:
         UserError: the site is read or edited, and another one of this name was passed in the same layer.
     """
-    if not _TAPES.get() or not wanted(name):
+    if not _TAPES.get() or not is_requested(name):
         return x
     asking = [tape for tape in _TAPES.get() if tape.asks(name)]
     for tape in asking:
         if tape.trace != _trace_now():
             raise RuntimeError(
-                f"site {name!r} is inside a transform that owns no tape: wrap its body with sites.owning"
+                f"site {name!r} is inside a transform that owns no tape: wrap its body with sites.with_layer_tapes"
             )
         _check_single(tape, name)
         for edit in tape.edits:
@@ -148,7 +148,7 @@ def _check_single(tape: _Tape, name: str) -> None:
     """
     if name not in tape.sites and tape.layer is None:
         return
-    here = [f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_stack(limit=DEEPEST)[:-2])]
+    here = [f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_stack(limit=MAX_FRAMES)[:-2])]
     before = tape.places.setdefault(name, here)
     if before is not here:
         one, other = next(((a, b) for a, b in zip(before, here, strict=False) if a != b), (before[0], here[0]))
@@ -161,7 +161,7 @@ def _listed(layers: Iterable[Any]) -> str:
     return ", ".join(map(str, layers))
 
 
-def owning(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
+def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
     """Give the body of a scan over `layers` tapes of its own: `wrapped(layer, *args) -> (body(*args), reads)`.
 
     Wrap anew at every call: jax caches traces by function identity, and a cached body would replay one without a tape.
@@ -179,7 +179,7 @@ def owning(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tup
     return wrapped
 
 
-def note(reads: Reads, layers: Iterable[int] = ()) -> None:
+def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
     """Hand a stack's reads, each `(layers, ...)`, to the enclosing tapes; several stacks join along the layer axis.
 
     Where layers have the site in different shapes, as with different numbers of heads, they cannot be joined: see
@@ -229,7 +229,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
     return captured
 
 
-def present(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]:
+def find_sites(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]:
     """The sites that `fn(*args)` passes, each with the layers it is in (none: outside them). Nothing is computed."""
     seen: set[tuple[str, int | None]] = set()
 

@@ -16,7 +16,7 @@ ATTRIBUTES = {
     FunctionType: ("__code__", "__defaults__", "__kwdefaults__"),
     FieldInfo: ("default", "default_factory", "annotation"),
 }
-RULED = ("custom_jvp", "custom_vjp")
+CUSTOM_RULES = ("custom_jvp", "custom_vjp")
 """Types of jax's functions with rules of their own for derivatives, which are attributes."""
 TABLES = {
     "jax._src.interpreters.ad": ("primitive_jvps", "primitive_transposes"),
@@ -24,12 +24,12 @@ TABLES = {
     "jax._src.interpreters.mlir": ("_lowerings", "_platform_specific_lowerings"),
 }
 """By module: what jax does with each primitive. A plug-in may add its own primitives."""
-DEEPEST = 8  # containers within containers
+MAX_DEPTH = 8  # containers within containers
 ABSENT = object()
 
 # Attributes of a class that Python and pydantic may set when it is first used.
-LAZY = ("_abc_", "__annotations", "__signature__", "__pydantic_")
-KEPT = ("__pydantic_fields__", "__pydantic_validator__", "__pydantic_serializer__")
+LAZY_ATTRIBUTES = ("_abc_", "__annotations", "__signature__", "__pydantic_")
+CHECKED_ATTRIBUTES = ("__pydantic_fields__", "__pydantic_validator__", "__pydantic_serializer__")
 
 
 class Change(NamedTuple):
@@ -142,11 +142,11 @@ def _of_module(name: str, module: ModuleType) -> Iterator[_Held]:
             yield from _inside(here, value, name, cache=attribute.startswith("_"))
         elif isinstance(value, FunctionType) and value.__module__ == name:
             yield _Held(here, value, {key: getattr(value, key) for key in ATTRIBUTES[FunctionType]})
-        elif type(value).__name__ in RULED and value.__module__ == name:
+        elif type(value).__name__ in CUSTOM_RULES and value.__module__ == name:
             yield _Held(here, value, dict(vars(value)))
 
 
-def _inside(name: str, value: Any, module: str, *, cache: bool = False, depth: int = DEEPEST) -> Iterator[_Held]:
+def _inside(name: str, value: Any, module: str, *, cache: bool = False, depth: int = MAX_DEPTH) -> Iterator[_Held]:
     """The holders in a value: what a container holds, a function's code and defaults, a field's default."""
     value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     if (named := ATTRIBUTES.get(type(value))) is not None:
@@ -199,5 +199,5 @@ def _counts(owner: Any, key: Any, before: Any, after: Any, ours: bool) -> bool:
     if isinstance(owner, type):
         if not ours:
             return isinstance(before, FunctionType | property)
-        return key in KEPT or not str(key).startswith(LAZY)
+        return key in CHECKED_ATTRIBUTES or not str(key).startswith(LAZY_ATTRIBUTES)
     return True

@@ -7,7 +7,7 @@ alone share one compile. `split` takes those numbers out of a config tree, `bind
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from taetpu.core.config import Config, Hole, marks
+from taetpu.core.config import Config, Hole, traced_fields
 
 C = TypeVar("C", bound=Config)
 
@@ -26,7 +26,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
             return {name: visit(item, (*path, name)) for name, item in node.items()}
         if not isinstance(node, Config):
             return node
-        traced = marks(type(node))
+        traced = traced_fields(type(node))
         update = {}
         for name in type(node).model_fields:
             value, here = getattr(node, name), (*path, name)
@@ -35,7 +35,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
                 new = visit(value, here)
                 if new is not value:
                     update[name] = new
-            elif not _same(value, mark.neutral) or generic(here) in live:
+            elif not _same(value, mark.neutral) or wildcard_path(here) in live:
                 # A config that was bound already holds numbers.
                 encode = None if hasattr(value, "shape") else mark.encode
                 numbers[".".join(here)] = encode(node, value) if encode else value
@@ -45,7 +45,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
     return visit(config, ()), numbers
 
 
-def active(config: Config) -> frozenset[str]:
+def promoted_fields(config: Config) -> frozenset[str]:
     """The promotable fields that a config really uses, as generic paths: what `live` is collected from."""
     found: set[str] = set()
 
@@ -57,9 +57,9 @@ def active(config: Config) -> frozenset[str]:
             for name, item in node.items():
                 visit(item, (*path, name))
         elif isinstance(node, Config):
-            for name, mark in marks(type(node)).items():
+            for name, mark in traced_fields(type(node)).items():
                 if mark.promote and not _same(getattr(node, name), mark.neutral):
-                    found.add(generic((*path, name)))
+                    found.add(wildcard_path((*path, name)))
             for name in type(node).model_fields:
                 visit(getattr(node, name), (*path, name))
 
@@ -90,7 +90,7 @@ def bind(structure: C, numbers: Mapping[str, Any]) -> C:
     return visit(structure, ())
 
 
-def generic(path: tuple[str, ...]) -> str:
+def wildcard_path(path: tuple[str, ...]) -> str:
     """A path with every number in it replaced by `*`."""
     return ".".join("*" if part.isdigit() else part for part in path)
 

@@ -16,19 +16,19 @@ from taetpu.core import disk
 from taetpu.core.runtime import cache_folder
 
 LOCK, SWEPT = "lock", "swept"
-KEPT_SECONDS = 600
+LOCK_KEPT_SECONDS = 600
 """For which the lock file of a process that is gone is kept; longer than a claim in a bucket lasts."""
 
 
 @cache
-def scratch() -> Path:
+def process_folder() -> Path:
     """The folder, made when first asked for.
 
     Raises:
         UserError: it cannot be made.
     """
     top = cache_folder() / "scratch"
-    with disk.explained("create the folder", top):
+    with disk.explain_os_error("create the folder", top):
         disk.make_folder(top)
         folder = Path(tempfile.mkdtemp(dir=top))
         # Open for as long as the process lives: the kernel frees the lock, however it ends.
@@ -39,12 +39,12 @@ def scratch() -> Path:
     return folder
 
 
-def lock_file() -> Path:
+def process_lock() -> Path:
     """A file that is locked for as long as this process lives."""
-    return scratch() / LOCK
+    return process_folder() / LOCK
 
 
-def dead(lock: Path) -> bool:
+def is_abandoned(lock: Path) -> bool:
     """Is the process gone whose `lock_file` this was? A file that is not there says nothing: no."""
     try:
         with lock.open("r") as file:
@@ -54,17 +54,17 @@ def dead(lock: Path) -> bool:
     return True
 
 
-def sweep() -> None:
+def remove_abandoned() -> None:
     """Remove the folders of processes that are gone.
 
     The lock file stays for a while: other claims of the same process are judged by it.
     """
-    for lock in scratch().parent.glob(f"*/{LOCK}"):
-        if not dead(lock):
+    for lock in process_folder().parent.glob(f"*/{LOCK}"):
+        if not is_abandoned(lock):
             continue
         swept = lock.with_name(SWEPT)
         with suppress(OSError):  # another process sweeps at the same time
-            if swept.exists() and time.time() - swept.stat().st_mtime > KEPT_SECONDS:
+            if swept.exists() and time.time() - swept.stat().st_mtime > LOCK_KEPT_SECONDS:
                 shutil.rmtree(lock.parent)
                 continue
             swept.touch()

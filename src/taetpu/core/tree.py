@@ -12,6 +12,6 @@ def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> d
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in pairs}
 
 
-def count(tree: Any) -> int:
+def count_elements(tree: Any) -> int:
     """Numbers in a tree of arrays (or of their shapes)."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -81,7 +81,7 @@ class TextTask(Task):
             streams = {name: tokenizer.encode(text) for name, text in texts.items()}
             escape_bits = {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
         except UserError as error:
-            raise error.at("tokenizer") from None
+            raise error.within("tokenizer") from None
         shares = {"train": 1 - self.val - self.test, "val": self.val, "test": self.test}
         for name, share in shares.items():
             if share and len(streams[name]) <= self.seq_len:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.interop.families import FAMILIES, Family, Settings
 from taetpu.nn.lm import LM, LMConfig, ModelConfig, build, named_parameters, with_parameters
 
@@ -40,7 +40,7 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
         UserError: another `model_type`, a setting without a counterpart, a tensor missing, unknown or misshapen.
     """
     family = _family(config)
-    ours = load(ModelConfig, family.read(config))
+    ours = load_config(ModelConfig, family.read(config))
     # Rotary positions have no table, so that only a model with one needs to know how far it reaches.
     vocab_size, seq_len = config["vocab_size"], config.get("n_positions", 1)
     model = build(ours.resolve(), vocab_size, seq_len, key=root_key(0))
@@ -219,7 +219,7 @@ def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
     try:
         return from_huggingface(config, tensors)
     except UserError as error:
-        raise error.at(file=folder / CONFIG if error.path else weights) from None
+        raise error.within(file=folder / CONFIG if error.path else weights) from None
 
 
 def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> None:

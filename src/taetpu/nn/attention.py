@@ -79,7 +79,7 @@ class AttentionConfig(Component):
         try:
             self.scores.check(dims)
         except UserError as error:
-            raise error.at("scores") from None
+            raise error.within("scores") from None
         if self.head_dim is None and dims.dim % self.num_heads:
             fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
             near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]

@@ -54,7 +54,7 @@ class LayerConfig(Config):
             try:
                 getattr(self, slot).check(dims)
             except UserError as error:
-                raise error.at(slot) from None
+                raise error.within(slot) from None
         if self.norm.placement not in WIRINGS:
             problem = f"norm {self.norm.kind!r} has placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))

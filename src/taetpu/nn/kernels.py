@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from taetpu.core.keys import named
-from taetpu.core.sites import site, wanted
+from taetpu.core.sites import is_requested, site
 from taetpu.nn.common import Context, Identity
 from taetpu.nn.matmul import product
 
@@ -87,7 +87,7 @@ class Plain(eqx.Module):
         """
         pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         total = pattern.sum(-1, keepdims=True)
-        if wanted("mixer.pattern"):
+        if is_requested("mixer.pattern"):
             pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
         pattern = attention.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
         return (product(pattern, v, jnp.float32) / total).astype(v.dtype)
@@ -107,7 +107,9 @@ class Kernel(eqx.Module):
     needs: ClassVar[str]
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
-        observed = True in [wanted(name) for name in SITES]  # asking says that a site is there: both are asked for
+        observed = True in [
+            is_requested(name) for name in SITES
+        ]  # asking says that a site is there: both are asked for
         call = call_of(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)

@@ -13,10 +13,10 @@ from pydantic import Field
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.core.numerals import parse_int
 from taetpu.core.sites import site
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
@@ -77,11 +77,11 @@ class ModelConfig(Config):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
             for index in selected(where, self.num_layers):
                 own.setdefault(index, {}).update(settings)
-        usual = load(LayerConfig, base, ("layers", 0))
+        usual = load_config(LayerConfig, base, ("layers", 0))
         return LMConfig(
             **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"},
             layers=tuple(
-                load(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
+                load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
                 for i in range(self.num_layers)
             ),
         )
@@ -134,12 +134,12 @@ class LMConfig(Config):
                 layer.check(dims)
                 self.position.check_layer(layer.position, i)
             except UserError as error:
-                raise error.at("layers", i) from None
+                raise error.within("layers", i) from None
         for slot in ("position", "norm", "embedding", "init"):
             try:
                 getattr(self, slot).check(dims)
             except UserError as error:
-                raise error.at(slot) from None
+                raise error.within(slot) from None
 
     def build(self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False) -> "LM":
         """A freshly drawn model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
@@ -164,7 +164,7 @@ def build(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
         UserError: a part cannot be built at these sizes.
     """
     config.check(vocab_size, seq_len)
-    return bind(*split(config, active(config))).build(vocab_size, seq_len, key=key)
+    return bind(*split(config, promoted_fields(config))).build(vocab_size, seq_len, key=key)
 
 
 class LM(eqx.Module):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 from jaxtyping import Array, Float
 
-from taetpu.core.config import components
+from taetpu.core.config import iter_components
 from taetpu.core.keys import Key, named
-from taetpu.core.sites import Reads, note, owning
+from taetpu.core.sites import Reads, record_layers, with_layer_tapes
 from taetpu.core.static_dynamic import bind, split
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.common import Context, Dims
@@ -72,13 +72,13 @@ class Stack(eqx.Module):
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, Reads]:
             number, arrays = inputs
             # Inside a scan XLA cannot CSE the forward pass with its recomputation; unrolled, `prevent_cse` is needed.
-            kept = REMAT[self.remat](owning(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
+            kept = REMAT[self.remat](with_layer_tapes(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
             return kept(number, x, number, arrays)
 
         x, reads = jax.lax.scan(
             body, self.constrain(x), (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass
         )
-        note(reads, layers)
+        record_layers(reads, layers)
         return x
 
     def constrain(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
@@ -109,7 +109,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
     groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
     # Equal layers that are built apart are traced once; a plug-in's code may act otherwise each time that it runs.
-    once = apart and not any(one.plugin for part in (dims.init, *layers) for one in components(part))
+    once = apart and not any(one.plugin for part in (dims.init, *layers) for one in iter_components(part))
     builders: list[tuple[LayerConfig, Any]] = []
     for group in groups:
         structure, numbers = group[0][0], [n for _, n in group]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.keys import Key
-from taetpu.core.sites import wanted
+from taetpu.core.sites import is_requested
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM
 
@@ -45,7 +45,7 @@ def predictions(
     Where the model takes its loss in chunks (`LM.loss_chunk`) no logits are given, and those of the whole batch never
     exist. They do where they are asked for: `whole`, or read or edited as site `logits`.
     """
-    looked_at = wanted("logits")
+    looked_at = is_requested("logits")
     if model.loss_chunk is None or whole or looked_at or model.loss_chunk >= batch.tokens.size:
         logits = model(batch.tokens, key=key, dtype=dtype)
         return logits, positions(logits, batch.targets, batch.weights)

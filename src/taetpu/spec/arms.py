@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice, product
 from typing import Any
 
-from taetpu.core.errors import Mistakes, UserError, Where
+from taetpu.core.errors import ErrorList, KeyPath, UserError
 from taetpu.spec.candidates import (
     MAX_ARMS,
     Candidate,
@@ -20,7 +20,7 @@ from taetpu.spec.overrides import apply_overrides, format_value, takes_list
 from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
-def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> list[Candidate]:
+def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
     """All arms but the baseline: those that are written, those of designs, and all of them on the ladder's rungs.
 
     Args:
@@ -44,14 +44,14 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> 
     return list(found.values())
 
 
-def _place(arm: Candidate, otherwise: Where) -> Where:
+def _place(arm: Candidate, otherwise: KeyPath) -> KeyPath:
     return next(iter(arm.origins.values())) if arm.origins else otherwise
 
 
-def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: Mistakes) -> Iterator[Candidate]:
+def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> Iterator[Candidate]:
     for name, overrides in spec.arms.items():
         made: list[Candidate] = []
-        with mistakes.collected():
+        with mistakes.collect():
             made = list(_written_arm(name, overrides, base))
         yield from made
 
@@ -76,7 +76,7 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
     try:
         lists = {path: overrides[path] for path in _lists(overrides, base)}
     except UserError as error:
-        raise error.at(*place) from None
+        raise error.within(*place) from None
     if not lists:
         yield Candidate(name, overrides, {path: (*place, path) for path in overrides})
         return

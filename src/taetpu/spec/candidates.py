@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from taetpu.core.errors import UserError, Where, dotted
+from taetpu.core.errors import KeyPath, UserError, dotted_path
 from taetpu.spec.overrides import format_value
 from taetpu.spec.schema import LONGEST_NAME
 
@@ -31,13 +31,13 @@ class Candidate:
 
     name: str
     overrides: dict[str, Any]
-    origins: Mapping[str, Where]
+    origins: Mapping[str, KeyPath]
     crossed: bool = False
     grid: bool = False
     role: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_paths(overrides: Mapping[Any, Any], place: Where) -> None:
+def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
     """Raises `UserError` for what is no path, and for too many of them."""
     if len(overrides) > MAX_CHANGES:
         raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"at most {MAX_CHANGES}")
@@ -46,7 +46,7 @@ def check_paths(overrides: Mapping[Any, Any], place: Where) -> None:
             raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="e.g. model.mixer.num_heads")
 
 
-def check_values(values: list[Any], place: Where, repeated: bool = False) -> None:
+def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> None:
     """Raises `UserError` for an empty list, and for a value that is listed twice unless it may be `repeated`."""
     if len(values) > MAX_VALUES:
         raise UserError(f"{len(values)} values are too many", path=place, remedy=f"at most {MAX_VALUES}")
@@ -57,7 +57,7 @@ def check_values(values: list[Any], place: Where, repeated: bool = False) -> Non
             raise UserError(f"{format_value(value)} is listed twice", path=(*place, i), remedy="remove one")
 
 
-def check_count(lists: Iterable[Sequence[Any]], place: Where) -> None:
+def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
     """Raises `UserError` where the product of lists has more cells than a study has arms; no cell is made."""
     cells = math.prod(len(values) for values in lists)
     if cells > MAX_ARMS:
@@ -103,7 +103,7 @@ def short_paths(paths: list[str]) -> dict[str, str]:
     """Each path's last part, or as many of its last parts as make it differ from the others; `x.kind` counts as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
     for size in range(1, max(map(len, split.values()), default=0) + 1):
-        names = {path: dotted(parts[-size:]) for path, parts in split.items()}
+        names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}
         if len(set(names.values())) == len(names):
             return names
     return {path: path for path in paths}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from taetpu.core.errors import UserError, Where, dotted
-from taetpu.core.loading import load
+from taetpu.core.errors import KeyPath, UserError, dotted_path
+from taetpu.core.loading import load_config
 from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
 from taetpu.spec.fractions import Fraction, build_fraction
 from taetpu.spec.overrides import apply_overrides, format_value
@@ -29,7 +29,7 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
     for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
-        places: dict[str, Where] = {}
+        places: dict[str, KeyPath] = {}
         for name, overrides in parts.items():
             place = (kind, name)
             _check_part(name, overrides, place)
@@ -43,7 +43,7 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
             yield Candidate(f"{word}-all", together, places, role={"design": kind, "part": None})
 
 
-def _check_part(name: Any, overrides: Any, place: Where, what: str = "part") -> None:
+def _check_part(name: Any, overrides: Any, place: KeyPath, what: str = "part") -> None:
     if not isinstance(name, str):
         raise UserError(f"the name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
     check_name(name, what, place)
@@ -142,12 +142,14 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
     return Factor(name, written, [("", {}), *others])
 
 
-def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, Where]) -> bool:
+def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
     """Do these overrides say what the baseline says anyway? Raises `UserError` at the place of one of them."""
     try:
-        return load(RunConfig, apply_overrides(base, overrides)).resolve() == load(RunConfig, base).resolve()
+        return (
+            load_config(RunConfig, apply_overrides(base, overrides)).resolve() == load_config(RunConfig, base).resolve()
+        )
     except UserError as error:
-        there = f"{dotted(error.path)}."
+        there = f"{dotted_path(error.path)}."
         place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
         raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
 
@@ -192,7 +194,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
         if not rung.changes:
             yield from (replace(arm, role={**arm.role, "ladder": {"rung": rung.name, "arm": arm.name}}) for arm in arms)
             continue
-        places: dict[str, Where] = {path: ("ladder", path, rung.number) for path in rung.changes}
+        places: dict[str, KeyPath] = {path: ("ladder", path, rung.number) for path in rung.changes}
         baseline = bounded(f"{BASELINE}@{rung.name}")
         role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
         yield Candidate(baseline, dict(rung.changes), places, crossed=True, role=role)
@@ -239,7 +241,7 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
     found: list[Rung] = []
     for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
         changes = dict(zip(spec.ladder, values, strict=True))
-        places: dict[str, Where] = {path: ("ladder", path, number) for path in changes}
+        places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
         own, name = _is_baseline(base, changes, places), cell_name(changes)
         if any(rung.name == name for rung in found):
             raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="remove one")

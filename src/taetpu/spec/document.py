@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
 
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.errors import KeyPath, UserError, suggest
 from taetpu.core.numerals import DECIMAL, INTEGER
 
 NUMBERS = {
@@ -58,18 +58,18 @@ class Document:
 
     file: Path
     data: dict[str, Any]
-    lines: dict[Where, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
 
     def locate(self, error: UserError) -> UserError:
         """The error with this file and the line of the nearest place that stands in it."""
-        return error.mapped(self._located)
+        return error.map(self._located)
 
     def _located(self, error: UserError) -> UserError:
         if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
             return error
         known = (error.path[:n] for n in range(len(error.path), 0, -1))
         line = next((self.lines[path] for path in known if path in self.lines), None)
-        return error.at(file=self.file, line=line)
+        return error.within(file=self.file, line=line)
 
 
 def read_document(file: Path, form: Form = STUDY) -> Document:
@@ -79,7 +79,7 @@ def read_document(file: Path, form: Form = STUDY) -> Document:
         UserError: no such file, not a text file, not YAML, a key given twice, too large, not a mapping.
     """
     text = _text(file, form)
-    lines: dict[Where, int] = {}
+    lines: dict[KeyPath, int] = {}
     try:
         data = _plain(text, lines)
     except MarkedYAMLError as error:
@@ -130,7 +130,7 @@ class CoreResolver(VersionedResolver):
         super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
 
 
-def _plain(text: str, lines: dict[Where, int]) -> Any:
+def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
     """The plain data of a YAML text; `lines` gets the line of every place in it.
 
     Raises:
@@ -216,10 +216,10 @@ class _Walk:
     An alias counts as all that it stands for: a few lines of nested aliases expand to billions of values.
     """
 
-    def __init__(self, lines: dict[Where, int]):
+    def __init__(self, lines: dict[KeyPath, int]):
         self.lines, self.count = lines, 0
 
-    def walk(self, node: Any, path: Where, above: tuple[Any, ...] = ()) -> None:
+    def walk(self, node: Any, path: KeyPath, above: tuple[Any, ...] = ()) -> None:
         self.count += 1
         if self.count > MAX_VALUES:
             remedy = f"at most {MAX_VALUES}, with every alias written out"

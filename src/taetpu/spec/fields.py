@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from taetpu.core.config import Config, config_of, slot_of
+from taetpu.core.config import Config, config_class_of, slot_of
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
@@ -29,7 +29,7 @@ class Place(NamedTuple):
             return RunConfig
         if slot_of(self.owner, self.name) is not None:
             return None
-        return LayerConfig if _by_layer(self) else config_of(self.owner, self.name)
+        return LayerConfig if _by_layer(self) else config_class_of(self.owner, self.name)
 
 
 def known_paths() -> list[str]:

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import to_data
-from taetpu.core.errors import Mistakes, UserError, Where, suggest
-from taetpu.core.identity import BESIDE
-from taetpu.core.loading import load
+from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
+from taetpu.core.loading import load_config
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
 from taetpu.spec.candidates import Candidate, bounded
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, parse_value, read_document
-from taetpu.spec.identity import canonical
 from taetpu.spec.origins import Origins, keep_first_per_list
 from taetpu.spec.overrides import apply_overrides, apply_valid, format_value, merge_overrides
 from taetpu.spec.resolved_study import Arm, Study, difference
@@ -39,12 +38,12 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     """
     document = read_document(Path(file))
     folder = document.file.resolve().parent
-    mistakes = Mistakes()
+    mistakes = ErrorList()
     try:
         spec = _spec(document, list(sets), folder)
         plugins = _plugins(spec.plugins, folder)
         shown: dict[str, Any] = {}
-        with mistakes.collected():
+        with mistakes.collect():
             shown = load_trackers(spec.trackers)
         base, baseline, first = _baseline(spec.base, list(sets), document, mistakes)
         arms = _arms(spec, base, first, document, mistakes)
@@ -71,20 +70,20 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     )
 
 
-def _raise_located(mistakes: Mistakes, document: Document) -> None:
+def _raise_located(mistakes: ErrorList, document: Document) -> None:
     """Raise what was collected, in the order of the file."""
-    Mistakes(document.locate(mistake) for mistake in mistakes).raised()
+    ErrorList(document.locate(mistake) for mistake in mistakes).raise_all()
 
 
 def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
     """The top level of the file. Raises `UserError` for it together with what is wrong in the baseline."""
-    mistakes = Mistakes()
-    with mistakes.collected():
+    mistakes = ErrorList()
+    with mistakes.collect():
         return load_spec(document.data)
     base, plugins = document.data.get("base"), document.data.get("plugins", [])
     known = isinstance(plugins, list) and all(isinstance(name, str) for name in plugins)
     if isinstance(base, dict) and base and known:
-        with mistakes.collected():
+        with mistakes.collect():
             _plugins(tuple(plugins), folder)
             _baseline(base, sets, document, mistakes)
     _raise_located(mistakes, document)
@@ -104,7 +103,7 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
 
 
 def _resolved(data: Mapping[str, Any]) -> tuple[RunConfig, ResolvedConfig]:
-    config = load(RunConfig, data)
+    config = load_config(RunConfig, data)
     resolved = config.resolve()
     resolved.check()
     return config, resolved
@@ -119,14 +118,14 @@ def _num_layers(data: Mapping[str, Any]) -> Any:
 
 
 def _baseline(
-    data: dict[str, Any], sets: list[str], document: Document, mistakes: Mistakes
+    data: dict[str, Any], sets: list[str], document: Document, mistakes: ErrorList
 ) -> tuple[dict[str, Any], RunConfig, Arm]:
     """The baseline with `--set`. Raises `UserError` for what is wrong in both, together with earlier `mistakes`."""
     overrides = _parse_sets(sets, mistakes)
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
-    found, config, resolved = Mistakes(), None, None
+    found, config, resolved = ErrorList(), None, None
     base = apply_valid(data, {path: value for path, (_, value) in overrides.items()}, found)
-    with found.collected():
+    with found.collect():
         config, resolved = _resolved(base)
     mistakes += [origins.explain(error, _num_layers(base)) for error in found]
     _raise_located(mistakes, document)
@@ -135,13 +134,13 @@ def _baseline(
     return base, config, Arm(BASELINE, {}, resolved, {}, origins)
 
 
-def _parse_sets(sets: list[str], mistakes: Mistakes) -> dict[str, tuple[str, Any]]:
+def _parse_sets(sets: list[str], mistakes: ErrorList) -> dict[str, tuple[str, Any]]:
     """`{path: (as written, value)}` of those that can be read; `mistakes` gets what is wrong with the others."""
     found: dict[str, tuple[str, Any]] = {}
     for text in sets:
         path, equals, value = text.partition("=")
         path, place = path.strip(), (f"--set {text}",)
-        with mistakes.collected():
+        with mistakes.collect():
             if not equals or not path or not value.strip():
                 raise UserError(f"{text!r} is not of the form path=value", path=place, remedy="e.g. train.steps=200")
             if path in found:
@@ -149,7 +148,7 @@ def _parse_sets(sets: list[str], mistakes: Mistakes) -> dict[str, tuple[str, Any
             try:
                 found[path] = text, parse_value(value)
             except UserError as error:
-                raise error.at(*place) from None
+                raise error.within(*place) from None
     return found
 
 
@@ -157,20 +156,20 @@ def _parse_sets(sets: list[str], mistakes: Mistakes) -> dict[str, tuple[str, Any
 
 
 def _arms(
-    spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document, mistakes: Mistakes
+    spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document, mistakes: ErrorList
 ) -> dict[str, Arm]:
     """All arms by name, the baseline first. Raises `UserError` for what is wrong with any of them."""
     arms, layers = {first.name: first}, len(first.config.model.layers)
     found = candidates(spec, base, mistakes)
     _check_layers(layers * len(found), first)
     for candidate in found:
-        with mistakes.collected():
+        with mistakes.collect():
             arm = _arm(candidate, base, arms, document)
             if arm is not None:
                 arms[arm.name] = arm
                 layers += len(arm.config.model.layers)
         _check_layers(layers, first)
-    with mistakes.collected():
+    with mistakes.collect():
         _check_primary(spec.measure.primary, list(arms.values()))
     _raise_located(keep_first_per_list(mistakes), document)
     return arms
@@ -223,7 +222,7 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
         UserError: it cannot be built.
     """
     overrides = merge_overrides(arm.overrides, values)
-    origins: dict[str, Where] = {path: (key, path) for path in values}
+    origins: dict[str, KeyPath] = {path: (key, path) for path in values}
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
     built = _built(made, study.base, study.arms[0], study.document)
@@ -233,7 +232,7 @@ def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: s
 def _refuse_observation(candidate: Candidate) -> None:
     for path, place in candidate.origins.items():
         section, _, rest = path.partition(".")
-        if section == "train" and (says := BESIDE.get(rest.split(".")[0])):
+        if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
             part = "part of " if len(candidate.overrides) > 1 else ""
             problem = f"{part}arm {candidate.name!r} changes nothing that is trained: {path} says {says}"
             raise UserError(problem, path=place, remedy="set it in base")
@@ -245,7 +244,7 @@ def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfi
     In a product of several lists single values may be the baseline's, as long as one of them is not.
     """
     if candidate.crossed:
-        same = load(RunConfig, base).resolve() == resolved
+        same = load_config(RunConfig, base).resolve() == resolved
         return next(iter(candidate.overrides)) if same else None
     return next(_idle_overrides(candidate, base, resolved), None)
 
@@ -255,7 +254,7 @@ def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: Res
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
-            if load(RunConfig, apply_overrides(base, others)).resolve() == resolved:
+            if load_config(RunConfig, apply_overrides(base, others)).resolve() == resolved:
                 yield path
         except UserError:
             continue  # the others do not stand without it, so it does something
@@ -288,7 +287,7 @@ def _check_selection(tune: Tuning | None, arms: Iterable[Arm]) -> None:
 def _refuse_twins(arms: Iterable[Arm]) -> None:
     seen: dict[str, str] = {}
     for arm in arms:
-        key = canonical(to_data(arm.config))
+        key = canonical_json(to_data(arm.config))
         if key in seen:
             raise UserError(
                 f"arms {seen[key]!r} and {arm.name!r} are the same",

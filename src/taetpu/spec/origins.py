@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taetpu.core.errors import Mistakes, UserError, Where
-from taetpu.core.loading import plain
+from taetpu.core.errors import ErrorList, KeyPath, UserError
+from taetpu.core.loading import normalize_value
 from taetpu.nn.lm import selected
 from taetpu.spec.document import Document
 from taetpu.spec.schema import BASELINE
@@ -21,7 +21,7 @@ class Origins:
 
     document: Document
     arm: str
-    places: Mapping[str, Where] = field(default_factory=dict)
+    places: Mapping[str, KeyPath] = field(default_factory=dict)
 
     def explain(self, error: UserError, num_layers: Any = 0) -> UserError:
         """The error with file, line and path of its cause. Its path leads into the config, or starts with an override.
@@ -29,16 +29,16 @@ class Origins:
         What no override touches is blamed on the arm as a whole, or on its only override; in the baseline it is what
         the file says.
         """
-        number = plain(num_layers, integers=True)
+        number = normalize_value(num_layers, integers=True)
         layers = number if type(number) is int else 0
 
         def moved(one: UserError) -> UserError:
             there = self._place(one.path, layers)
             return UserError(one.problem, path=there, file=one.file, line=one.line, remedy=one.remedy)
 
-        return self.document.locate(error.mapped(moved))
+        return self.document.locate(error.map(moved))
 
-    def _place(self, path: Where, num_layers: int) -> Where:
+    def _place(self, path: KeyPath, num_layers: int) -> KeyPath:
         if path and path[0] in self.places:
             return (*self.places[str(path[0])], *path[1:])
         for override, place in self.places.items():
@@ -50,7 +50,7 @@ class Origins:
         whole = ("arms", self.arm)
         return whole if len(self.places) > 1 and whole in self.document.lines else next(iter(self.places.values()))
 
-    def _in_baseline(self, path: Where, num_layers: int) -> Where:
+    def _in_baseline(self, path: KeyPath, num_layers: int) -> KeyPath:
         """A path into one resolved layer as the file has it: under that layer's own settings, or model-wide."""
         if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
             return path
@@ -61,7 +61,7 @@ class Origins:
         return ("model", *path[3:])
 
 
-def _below(override: str, path: Where, num_layers: int) -> Where | None:
+def _below(override: str, path: KeyPath, num_layers: int) -> KeyPath | None:
     """What of a config path lies below an override, () when the override lies below the path; None when they part."""
     parts: list[Any] = override.split(".")
     layered = parts[:2] == ["model", "layers"] and len(parts) > 2
@@ -73,7 +73,7 @@ def _below(override: str, path: Where, num_layers: int) -> Where | None:
     return path[len(parts) :] if shared and tuple(parts[:shared]) == path[:shared] else None
 
 
-def _in_layer(path: Where) -> bool:
+def _in_layer(path: KeyPath) -> bool:
     return path[:2] == ("model", "layers") and len(path) > 2
 
 
@@ -84,9 +84,9 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
         return False
 
 
-def keep_first_per_list(mistakes: Mistakes) -> Mistakes:
+def keep_first_per_list(mistakes: ErrorList) -> ErrorList:
     """Mistakes of arms without those that the same list of values has made before."""
-    first: dict[Where, UserError] = {}
+    first: dict[KeyPath, UserError] = {}
     for mistake in mistakes:
         first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)
-    return Mistakes(first.values())
+    return ErrorList(first.values())

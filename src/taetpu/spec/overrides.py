@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, get_args, get_origin
 
-from taetpu.core.config import Component, Config, config_of, slot_of
-from taetpu.core.errors import Mistakes, UserError, Where, dotted, suggest
-from taetpu.core.loading import component, entries, load
+from taetpu.core.config import Component, Config, config_class_of, slot_of
+from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, suggest
+from taetpu.core.loading import build_component, load_config, parse_entries
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, selected
@@ -36,13 +36,13 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
         UserError: overrides that match nothing or overlap, or a new kind lacks a field that the baseline sets, all of
             them together; their paths start with the override. Errors of the baseline itself have a config path.
     """
-    mistakes = Mistakes()
+    mistakes = ErrorList()
     new = apply_valid(data, overrides, mistakes)
-    mistakes.raised()
+    mistakes.raise_all()
     return new
 
 
-def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> dict[str, Any]:
     """As `apply`, with those overrides that can be applied.
 
     Args:
@@ -53,25 +53,25 @@ def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes:
     wide = [path for path in overrides if not _layered(path) and path not in twice]
     layered = [path for path in overrides if _layered(path) and path not in twice]
     for path in sorted(wide, key=_kinds_first):
-        with mistakes.collected():
+        with mistakes.collect():
             _write(new, path, overrides[path])
     if layered:
-        with mistakes.collected():
+        with mistakes.collect():
             _write_layers(new, {path: overrides[path] for path in layered}, mistakes)
     return new
 
 
-def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: Mistakes) -> None:
+def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> None:
     """Write overrides of single layers. Raises `UserError` where the number of layers is not known."""
     num_layers = _num_layers(data)
     targets: dict[str, list[Parts]] = {}
     for path in overrides:
-        with mistakes.collected():
+        with mistakes.collect():
             targets[path] = _concrete(path, num_layers)
     twice = _overlapping(((parts, path) for path, found in targets.items() for parts in found), mistakes)
     _spread_layers(data["model"], num_layers)
     for path in sorted(targets.keys() - twice, key=_kinds_first):
-        with mistakes.collected():
+        with mistakes.collect():
             _write(data, path, overrides[path], num_layers)
 
 
@@ -173,7 +173,7 @@ def _spots(data: dict[str, Any], path: str, num_layers: int) -> list[Spot]:
 
 
 def _num_layers(data: Mapping[str, Any]) -> int:
-    return load(ModelConfig, data.get("model", {}), ("model",)).num_layers
+    return load_config(ModelConfig, data.get("model", {}), ("model",)).num_layers
 
 
 def _concrete(path: str, num_layers: int) -> list[Parts]:
@@ -194,7 +194,7 @@ def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
         try:
             numbers = selected(where, num_layers)
         except UserError as error:
-            raise error.at("model") from None
+            raise error.within("model") from None
         for number in numbers:
             spread.setdefault(number, {}).update(deepcopy(dict(settings)))
     model["layers"] = spread
@@ -209,7 +209,7 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             return Spot(cls, data, name)
         if name not in cls.model_fields:
             raise _unknown(cls, name, done, path)
-        mark, inner = slot_of(cls, name), config_of(cls, name)
+        mark, inner = slot_of(cls, name), config_class_of(cls, name)
         if not parts:
             if mark is None and inner is not None and cls.model_fields[name].is_required():
                 example = f"{path}.{next(iter(inner.model_fields))}"
@@ -218,7 +218,7 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
         done = (*done, name)
         if mark is not None and mark.many:
             entry, *parts = parts
-            data[name] = entries(mark.name, data.get(name), done)
+            data[name] = parse_entries(mark.name, data.get(name), done)
             if not parts:
                 return Spot(None, data[name], entry)
             data, name, done = data[name], entry, (*done, entry)
@@ -234,11 +234,11 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
                 raise UserError(f"{data[name]!r} is not a mapping of settings", path=done)
             data, cls = data[name], inner
         else:
-            problem = f"{path!r} matches nothing: {dotted(done)} is a single value"
-            raise UserError(problem, path=(path,), remedy=f"override {dotted(done)}")
+            problem = f"{path!r} matches nothing: {dotted_path(done)} is a single value"
+            raise UserError(problem, path=(path,), remedy=f"override {dotted_path(done)}")
 
 
-def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) -> dict[str, Any]:
+def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: KeyPath) -> dict[str, Any]:
     """What fills a slot, as a mapping with its kind and the fields that are set."""
     mark, value = slot_of(cls, name), data.get(name, ...)
     slot = mark.name if mark else ""
@@ -250,37 +250,36 @@ def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: Where) ->
     return _with_fields(slot, "none" if value is None else value, at)
 
 
-def _with_fields(slot: str, value: Any, at: Where) -> dict[str, Any]:
+def _with_fields(slot: str, value: Any, at: KeyPath) -> dict[str, Any]:
     """A component's kind, or its settings, as a mapping that fields can be written to."""
     filled = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = filled.get("kind")
     if not isinstance(kind, str) or kind not in kinds(slot):
-        component(slot, value, at)  # says what is wrong with it
+        build_component(slot, value, at)  # says what is wrong with it
     return filled
 
 
 def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> UserError:
     fields = list(cls.model_fields)
     if issubclass(cls, Component):
-        owner = f"{dotted(done)} (kind {cls.kind})"
+        owner = f"{dotted_path(done)} (kind {cls.kind})"
         having = [kind for kind, other in kinds(cls.slot).items() if name in other.model_fields]
         if having:
-            remedy = (
-                f"{', '.join(having)} has it; write the whole slot: {dotted(done)}: {{kind: {having[0]}, {name}: ...}}"
-            )
+            slot = f"{dotted_path(done)}: {{kind: {having[0]}, {name}: ...}}"
+            remedy = f"{', '.join(having)} has it; write the whole slot: {slot}"
         else:
             remedy = suggest(name, [*fields, "kind"])
         return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
     remedy = suggest(name, fields)
     for section in () if done else ("model", "train"):
-        inner = config_of(cls, section)
+        inner = config_class_of(cls, section)
         if inner is not None and name in inner.model_fields:
             remedy = f"did you mean {section}.{path}? known: {', '.join(fields)}"
-    owner = dotted(done) or "the baseline"
+    owner = dotted_path(done) or "the baseline"
     return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
 
 
-def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: Mistakes) -> set[str]:
+def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> set[str]:
     """The paths that say what an earlier one says; `mistakes` gets an error for each."""
     twice = set[str]()
     whole: dict[Parts, str] = {}
@@ -291,7 +290,7 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: Mistakes) -> se
         if found is not None:
             other, earlier = found
             if path not in twice:
-                problem = f"{path!r} overlaps {earlier!r}: both say what {dotted(max(parts, other, key=len))} is"
+                problem = f"{path!r} overlaps {earlier!r}: both say what {dotted_path(max(parts, other, key=len))} is"
                 mistakes.append(UserError(problem, path=(path,), remedy="keep one of them"))
             twice.add(path)
             continue

@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import components, defaults, to_data
-from taetpu.core.errors import Mistakes, UserError
+from taetpu.core.config import fields_at_default, iter_components, to_data
+from taetpu.core.errors import ErrorList, UserError
 from taetpu.core.html import paragraph, table
-from taetpu.core.identity import BESIDE
-from taetpu.core.loading import load
-from taetpu.core.plugins import Plugin, attributed
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
+from taetpu.core.loading import load_config
+from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.data.batches import Source
 from taetpu.spec.document import Document, parse_value
 from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import SCHEMA, canonical, plugin_sources, run_ids
+from taetpu.spec.identity import SCHEMA, plugin_sources, run_ids
 from taetpu.spec.origins import Origins, keep_first_per_list
 from taetpu.spec.overrides import apply_overrides, format_brief, format_value
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
@@ -30,7 +30,7 @@ READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a 
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
 # What of the baseline may: where data is read from (the data has an entry of its own), how runs are watched and
 # computed.
-FREE = ("base.task.source", *(f"base.train.{field}" for field in BESIDE))
+FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
 
 
 RunKey = tuple[str, int, str]
@@ -55,7 +55,12 @@ class RunSpec:
     def record(self) -> dict[str, Any]:
         """Return what `config.json` records of the run, from which its identity can be computed again."""
         about = {"schema": SCHEMA, "arm": self.arm, "seed": self.seed, "id": self.id, "config": to_data(self.config)}
-        return {**about, "defaults": defaults(self.config), "data": self.data, "plugins": plugin_sources(self.config)}
+        return {
+            **about,
+            "defaults": fields_at_default(self.config),
+            "data": self.data,
+            "plugins": plugin_sources(self.config),
+        }
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,10 @@ class Sources:
 
     def prepare(self, config: ResolvedConfig) -> Source:
         """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
-        key = canonical(to_data(config.task))
+        key = canonical_json(to_data(config.task))
         if key not in self._known:
             task = config.task
-            with attributed(f"task {task.kind!r} cannot be prepared", components(task)):
+            with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
                 prepared = task.prepare(self.folder)
             if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
                 made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
@@ -183,11 +188,11 @@ class Study:
 
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
-        found, mistakes = self._runs_of(self.arms[0]), Mistakes()
+        found, mistakes = self._runs_of(self.arms[0]), ErrorList()
         for arm in self.arms[1:]:
-            with mistakes.collected():
+            with mistakes.collect():
                 found += self._runs_of(arm)
-        keep_first_per_list(mistakes).raised()
+        keep_first_per_list(mistakes).raise_all()
         return tuple(found)
 
     def _runs_of(self, arm: Arm) -> list[RunSpec]:
@@ -198,7 +203,7 @@ class Study:
             if arm is self.arms[0]:
                 Sample.from_config(arm.config, source)
         except UserError as error:
-            raise arm.explain(error.at("train")) from None
+            raise arm.explain(error.within("train")) from None
         data = source.fingerprint
         ids = run_ids(arm.config, self.seeds, data)
         return [RunSpec(arm.name, seed, arm.config, id, data) for seed, id in zip(self.seeds, ids, strict=True)]
@@ -236,7 +241,7 @@ class Study:
         try:
             return self.sources.prepare(arm.config)
         except UserError as error:
-            raise arm.explain(error.at("task")) from None
+            raise arm.explain(error.within("task")) from None
 
 
 # --- what an arm changes ---------------------------------------------------------------------------------------------
@@ -347,7 +352,7 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(stored)
     for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
-            found[part] = to_data(load(cls, stored.get(part)))
+            found[part] = to_data(load_config(cls, stored.get(part)))
         except UserError:
             continue  # of a kind or a field that is gone: it is compared as it is stored
     return found
@@ -361,12 +366,12 @@ def _as_begun(stored: Mapping[str, Any], study: Study) -> str:
         asked = "all"
     written = study.document.data["base"]
     try:
-        own = to_data(load(RunConfig, written))
+        own = to_data(load_config(RunConfig, written))
         changed = [(path, before) for path, (before, _) in _changes(wanted, own, ()) if not _is_free(f"base.{path}")]
         if asked is not None and asked != own["train"]["eval_windows"]:
             changed.append(("train.eval_windows", asked))
         sets = {path: parse_value(format_value(before)) for path, before in changed}
-        left = _changes(wanted, to_data(load(RunConfig, apply_overrides(written, sets))), ())
+        left = _changes(wanted, to_data(load_config(RunConfig, apply_overrides(written, sets))), ())
     except UserError:
         return ""
     if len(sets) > MAX_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
@@ -389,12 +394,12 @@ def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserErr
         return study.arms[0].explain(error)
     if first == "data":
         return study.arms[0].explain(UserError(problem, path=("task",), remedy=error.remedy))
-    return study.document.locate(error.at(first))
+    return study.document.locate(error.within(first))
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
     """Do stored overrides come to the same config? They may be written differently."""
     try:
-        return load(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
+        return load_config(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
     except UserError:
         return False

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark
-from taetpu.core.errors import UserError, Where
-from taetpu.core.loading import load, plain
+from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.loading import load_config, normalize_value
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.spec.train_config import TrainConfig
 
@@ -50,7 +50,7 @@ class RunConfig(Config):
         try:
             return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
         except UserError as error:
-            raise error.at("model") from None
+            raise error.within("model") from None
 
 
 class ResolvedConfig(Config):
@@ -68,7 +68,7 @@ class ResolvedConfig(Config):
         try:
             self.model.check(0, self.task.seq_len)
         except UserError as error:
-            raise error.at("model") from None
+            raise error.within("model") from None
         for i, layer in enumerate(self.model.layers):
             causal = getattr(layer.mixer, "causal", self.task.causal)
             if causal != self.task.causal:
@@ -165,7 +165,7 @@ class StudySpec(Config):
     @field_validator("seeds", mode="before")
     @classmethod
     def _whole_seeds(cls, value: Any) -> Any:
-        return plain(value, integers=True)
+        return normalize_value(value, integers=True)
 
     @field_validator(
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
@@ -242,16 +242,16 @@ def load_spec(data: dict[str, Any]) -> StudySpec:
         UserError: also for keys that belong to later versions, which are refused by name.
     """
     _refuse(data, NOT_YET, ())
-    return load(StudySpec, data)
+    return load_config(StudySpec, data)
 
 
-def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: Where) -> None:
+def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: KeyPath) -> None:
     for key in keys:
         if key in data:
             raise UserError(f"{key!r} is not there yet in this version", path=(*path, key), remedy="remove it")
 
 
-def check_name(name: str, what: str, path: Where) -> str:
+def check_name(name: str, what: str, path: KeyPath) -> str:
     """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
     if NAME.fullmatch(name):
         return name

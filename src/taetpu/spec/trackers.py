@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.core.config import Component
-from taetpu.core.loading import several
+from taetpu.core.loading import build_components
 from taetpu.spec.schema import check_name
 
 
@@ -16,7 +16,7 @@ def load_trackers(given: Any) -> dict[str, Component]:
     """
     if isinstance(given, Mapping):  # a name with nothing behind it means the defaults, and not that it is left out
         given = {name: {} if settings is None else settings for name, settings in given.items()}
-    found = several("tracker", given, ("trackers",))
+    found = build_components("tracker", given, ("trackers",))
     for name in found:
         check_name(name, "tracker", ("trackers", name))
     return found

@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.identity import BESIDE
-from taetpu.core.loading import load, plain
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
+from taetpu.core.loading import load_config, normalize_value
 from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply_overrides, format_value
 from taetpu.spec.schema import MAX_SEED, MAX_SEEDS, RunConfig, StudySpec, repeated
@@ -79,7 +79,7 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
 def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]) -> None:
     place = ("tune", path)
     section, _, rest = path.partition(".")
-    if section == "train" and (says := BESIDE.get(rest.split(".")[0])):
+    if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
         problem = f"{path} says {says}, and changes nothing that is trained"
         raise UserError(problem, path=place, remedy="set it in base")
     if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
@@ -91,7 +91,7 @@ def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]
     check_values(tried, place)
     for i, value in enumerate(tried):
         try:
-            load(RunConfig, apply_overrides(base, {path: value}))
+            load_config(RunConfig, apply_overrides(base, {path: value}))
         except UserError as error:
             raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
 
@@ -101,7 +101,7 @@ def _metric(spec: StudySpec) -> str:
 
 
 def _seeds(spec: StudySpec) -> tuple[int, ...]:
-    asked, path = plain(spec.tune.get("seeds", SEEDS), integers=True), ("tune", "seeds")
+    asked, path = normalize_value(spec.tune.get("seeds", SEEDS), integers=True), ("tune", "seeds")
     if type(asked) is int and 0 < asked <= MAX_SEEDS:
         asked = tuple(range(FIRST_SEED, FIRST_SEED + asked))
     if isinstance(asked, tuple) and len(asked) > MAX_SEEDS:

@@ -7,7 +7,7 @@ program derives from others (a hidden size, a layer cut out of a pattern) are le
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.identity import LENGTH, canonical, computed, recorded_identity, stated
+from taetpu.core.identity import ID_LENGTH, canonical_json, computation_fields, recorded_identity, without_defaults
 from taetpu.stats.load import read_config
 from taetpu.store.runs import RunFolder
 
@@ -24,9 +24,9 @@ def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str
     """
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_not_itself(run, recorded, study)) for run, recorded in about.items()}
-    configs = {run: computed(about[run]["config"]) for run in runs if not problems[run]}
+    configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
     # Without defaults: runs of one arm may have been recorded by versions of which one has more fields.
-    own = {run: stated(config, about[run].get("defaults", {})) for run, config in configs.items()}
+    own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
     usual = _usual(own)
     written = {**study["arms"], **_trials(study)}
     for run, config in configs.items():
@@ -54,7 +54,7 @@ def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[
     """The config that most runs of an arm have."""
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for run, config in configs.items():
-        found.setdefault(run.arm, {}).setdefault(canonical(config), []).append(config)
+        found.setdefault(run.arm, {}).setdefault(canonical_json(config), []).append(config)
     return {arm: max(alike.values(), key=len)[0] for arm, alike in found.items()}
 
 
@@ -69,7 +69,9 @@ def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str,
         yield "config.json has no config"
         return
     data, task, base = recorded.get("data"), config.get("task", {}), study["base"].get("task", {})
-    if data is None and computed({"task": task}) == computed({"task": base}):  # recorded by an earlier version
+    if data is None and computation_fields({"task": task}) == computation_fields(
+        {"task": base}
+    ):  # recorded by an earlier version
         data = study.get("data")
     elif task == base and data != study.get("data", data):
         yield "it was trained on other data than the study's"
@@ -95,7 +97,7 @@ def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[s
     whole, is of an earlier version.
     """
     data, given = recorded.get("data"), str(recorded["id"])
-    if not recorded.get("config") or data is None or len(given) != LENGTH:
+    if not recorded.get("config") or data is None or len(given) != ID_LENGTH:
         return
     if recorded_identity({"seed": run.seed, **recorded}, data) != given:
         yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
@@ -141,7 +143,7 @@ def _not_its_baseline(
 
 def _as_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
     """A baseline's data as far as its resolved config has it in the same places."""
-    sections = computed({name: fields for name, fields in base.items() if isinstance(fields, Mapping)})
+    sections = computation_fields({name: fields for name, fields in base.items() if isinstance(fields, Mapping)})
     model = sections.pop("model", {})
     if model.get("layers"):  # layers that differ are resolved one by one
         model = {name: value for name, value in model.items() if not isinstance(value, Mapping)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.core.errors import UserError, Where, suggest
+from taetpu.core.errors import KeyPath, UserError, suggest
 from taetpu.core.numerals import parse_float
 from taetpu.stats import numbers
 
@@ -45,7 +45,7 @@ class Finding:
     evidence: str
 
 
-def parse(text: Any, where: Where) -> Claim:
+def parse(text: Any, where: KeyPath) -> Claim:
     """A claim as it is written.
 
     Raises:
@@ -62,7 +62,7 @@ def parse(text: Any, where: Where) -> Claim:
     return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), **bounds)
 
 
-def _size(text: str, where: Where) -> float:
+def _size(text: str, where: KeyPath) -> float:
     try:
         size = parse_float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def _size(text: str, where: Where) -> float:
     return size
 
 
-def check(claim: Claim, results: Mapping[str, Any], where: Where) -> Finding:
+def check(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
     """Does a claim hold in these results? Not before they are final.
 
     Raises:

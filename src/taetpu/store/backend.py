@@ -141,7 +141,7 @@ class LocalStore:
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
         path = self._path(key)
-        with disk.explained("write", path, needed=len(data)):
+        with disk.explain_os_error("write", path, needed=len(data)):
             if disk.write_file(path, data, replace=replace) or path.read_bytes() == data:
                 return
         raise UserError(
@@ -152,7 +152,7 @@ class LocalStore:
 
     def read(self, key: str) -> bytes:
         path = self._path(key)
-        with disk.explained("read", path):
+        with disk.explain_os_error("read", path):
             try:
                 return path.read_bytes()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -160,33 +160,33 @@ class LocalStore:
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
-        with disk.explained("read", path):
+        with disk.explain_os_error("read", path):
             return path.is_file()
 
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
         top = self._path(prefix) if prefix else self.root
-        with disk.explained("list", top):
+        with disk.explain_os_error("list", top):
             return sorted(_files(str(top), prefix, depth)) if top.exists() else []
 
     def delete(self, prefix: str) -> None:
         path = self._path(prefix)
-        with disk.explained("delete", path):
+        with disk.explain_os_error("delete", path):
             disk.remove(path)
 
     def move(self, old: str, new: str) -> None:
         source, target = self._path(old), self._path(new)
-        with disk.explained("move", source):
+        with disk.explain_os_error("move", source):
             disk.make_folder(target.parent)
             source.rename(target)
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
         path = self._path(key)
-        with disk.explained("write", path, needed=1):
+        with disk.explain_os_error("write", path, needed=1):
             disk.make_folder(path.parent)
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held until the block is left)
         with file:
-            with disk.explained("write", path, needed=1):
+            with disk.explain_os_error("write", path, needed=1):
                 try:
                     # The kernel frees the lock with the process, however it ends; the file itself stays.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,12 +195,12 @@ class LocalStore:
                 file.truncate(0)
                 json.dump(describe_process(), file)
                 file.flush()
-                disk.sweep(path.parent)
+                disk.remove_unfinished(path.parent)
             yield
 
     def folder(self, key: str) -> Path:
         path = self._path(key)
-        with disk.explained("create the folder", path):
+        with disk.explain_os_error("create the folder", path):
             disk.make_folder(path)
         return path.resolve()
 
@@ -215,7 +215,7 @@ class LocalStore:
 
     def modified(self, key: str) -> float:
         path = self._path(key)
-        with disk.explained("read", path):
+        with disk.explain_os_error("read", path):
             try:
                 return path.stat().st_mtime
             except (FileNotFoundError, NotADirectoryError):
@@ -223,11 +223,11 @@ class LocalStore:
 
     def size(self, key: str) -> int | None:
         path = self._path(key)
-        with disk.explained("read", path):
+        with disk.explain_os_error("read", path):
             return path.stat().st_size if path.is_file() else None
 
     def free_bytes(self) -> int:
-        with disk.explained("read", self.root):
+        with disk.explain_os_error("read", self.root):
             return disk.free_bytes(self.root)
 
     def _path(self, key: str) -> Path:

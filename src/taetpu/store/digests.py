@@ -73,7 +73,7 @@ def unseal_folder(folder: Path) -> dict[str, Any] | None:
     Raises:
         Damaged: a file is missing or differs, or the folder is empty.
     """
-    with disk.explained("read", folder):
+    with disk.explain_os_error("read", folder):
         if not any(path.is_file() for path in folder.rglob("*")):
             raise Damaged("this folder is empty", file=folder)
         if not (folder / FOLDER).is_file():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.core import disk
 from taetpu.core.errors import UserError
-from taetpu.core.tempdir import scratch
+from taetpu.core.tempdir import process_folder
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
 from taetpu.store.gcs_cache import SMALL, Contents, Entry, Listings
@@ -121,7 +121,7 @@ class GcsStore:
                 self._each(self._remove, group)
         top = f"{self.root.name}/" if self.root.name else ""
         self.listings.drop([name.removeprefix(top) for name in [*names, place.name]])
-        with disk.explained("delete", self._local(prefix)):
+        with disk.explain_os_error("delete", self._local(prefix)):
             disk.remove(self._local(prefix))
 
     def move(self, old: str, new: str) -> None:
@@ -174,7 +174,7 @@ class GcsStore:
     def folder(self, key: str) -> Path:
         self._address(key)
         path = self._local(key)
-        with disk.explained("create the folder", path):
+        with disk.explain_os_error("create the folder", path):
             disk.make_folder(path)
         return path
 
@@ -210,7 +210,7 @@ class GcsStore:
                 return False
             listed = self._manifest(place, there)
             coming = path.with_name(f"{disk.UNFINISHED}{path.name}")
-            with disk.explained("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
+            with disk.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
                 for name in listed:
                     disk.make_folder((coming / name).parent)
                 try:
@@ -251,7 +251,7 @@ class GcsStore:
     def _local(self, key: str) -> Path:
         # Short, and one for each root: sockets and Windows shares aside, paths have limits, too.
         root = f"{self.root.last or self.root.bucket}-{zlib.crc32(str(self.root).encode()):08x}"
-        return scratch() / root / key
+        return process_folder() / root / key
 
     # What is asked of the bucket.
 

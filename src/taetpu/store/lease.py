@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.tempdir import dead, lock_file, sweep
+from taetpu.core.tempdir import is_abandoned, process_lock, remove_abandoned
 from taetpu.store.gcs_client import LEASE_SECONDS, Address, import_google, translate_errors
 from taetpu.store.names import ClaimHeld
 
@@ -41,7 +41,7 @@ class Lease:
     def __init__(self, made: "Callable[[], Blob]", place: Address, retry: Any, about: dict[str, str | int]):
         self.made, self.place, self.retry = made, place, retry
         self.token = secrets.token_hex(8)
-        self.content = json.dumps({**about, "token": self.token, "lock": str(lock_file()), "boot": _boot()}).encode()
+        self.content = json.dumps({**about, "token": self.token, "lock": str(process_lock()), "boot": _boot()}).encode()
         self.generation, self.asked = 0, 0.0
         self.lost = ""
         self.turn = threading.Lock()
@@ -56,7 +56,7 @@ class Lease:
         """
         with translate_errors("claim", self.place):
             self._take()
-        sweep()
+        remove_abandoned()
         renewal = threading.Thread(target=self._keep, name="taetpu-lease", daemon=True)
         renewal.start()
         try:
@@ -109,7 +109,7 @@ class Lease:
                     self.generation = int(blob.generation or 0)
                     return
                 age = self._age(blob)
-                gone = holder.get("boot") == _boot() != "" and dead(Path(holder.get("lock", "/")))
+                gone = holder.get("boot") == _boot() != "" and is_abandoned(Path(holder.get("lock", "/")))
                 if not gone and (age is None or age < LEASE_SECONDS):
                     raise self._held_by(holder, age)
                 if self._wrote(int(blob.generation or 0), self.retry):

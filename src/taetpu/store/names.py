@@ -5,7 +5,7 @@ import os
 import socket
 from datetime import UTC, datetime
 
-from taetpu.core.errors import UserError, Where
+from taetpu.core.errors import KeyPath, UserError
 
 
 class ClaimHeld(UserError):
@@ -16,7 +16,7 @@ class NotStored(UserError, KeyError):
     """Nothing is stored under the key."""
 
 
-def check_name(name: str, what: str = "name", path: Where = ()) -> str:
+def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
     """A name that is safe as one part of a path on any system; `=`, `.`, `-`, `+`, `,` and spaces are welcome.
 
     Raises:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, check, parse
 from taetpu.stats.verify import examined
@@ -39,7 +39,7 @@ def check_claims(file: Path) -> list[Finding]:
     """
     document = read_document(file, FORM)
     try:
-        asked = load(Claims, document.data)
+        asked = load_config(Claims, document.data)
         claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
         place = asked.study if parse_address(asked.study) else document.file.resolve().parent / asked.study
         results = _results(find_study(place))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.spec.resolved_study import RunKey, RunSpec, Sources, Study
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.runs import RunFolder
@@ -39,7 +39,7 @@ class PackStore:
         """Return a planned run, as its folder records it if the study file does not name it."""
         if key not in self.runs:
             folder, (arm, seed, run_id) = self.folder.run(*key), key
-            config = load(ResolvedConfig, folder.config()["config"])
+            config = load_config(ResolvedConfig, folder.config()["config"])
             self.runs[key] = Run(arm, seed, config, run_id, folder=folder)
         return self.runs[key]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taetpu.core.errors import Failed
-from taetpu.core.plugins import explained
+from taetpu.core.plugins import explain_plugin_error
 from taetpu.report.names import fitted
 from taetpu.report.usage import used
 from taetpu.spec.resolved_study import RunSpec
@@ -186,7 +186,9 @@ class StudyProgress(Callback):
         else:
             trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a user's component
             self.console.print(Text(trace), style="dim", soft_wrap=True)
-            told = f"pack of {len(runs)} runs failed: {explained(error) or f'{type(error).__name__}: {error}'}"
+            told = (
+                f"pack of {len(runs)} runs failed: {explain_plugin_error(error) or f'{type(error).__name__}: {error}'}"
+            )
         self.console.print(Text(told), style="red", soft_wrap=True)
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.distributed import refuse_unjoined
+from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build
 from taetpu.report.notebook import html
@@ -124,7 +124,7 @@ def run(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
     )
     share = None if shard is None else parse_shard(shard)
-    refuse_unjoined()
+    require_joined()
     if ray is not None:
         refuse_accelerator()
     study = load_study(file, sets)

@@ -6,7 +6,7 @@ from functools import cache
 import jax
 
 from taetpu.core.errors import UserError
-from taetpu.core.static_dynamic import active
+from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.resolved_study import Study
 from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
@@ -52,13 +52,13 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.prepare(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
-    work = Work(Group(frozenset(active(config)), runs), source, precision, decide(config, source, precision))
+    work = Work(Group(frozenset(promoted_fields(config)), runs), source, precision, decide(config, source, precision))
     callback.on_step_timing(name)
     layout = rule_of_thumb(work, AUTO)
     try:
         return measure_step(work, layout) / layout.width
     except UserError as error:
-        raise study.document.locate(error.at("match")) from None
+        raise study.document.locate(error.within("match")) from None
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not out_of_memory(error):
             raise

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from taetpu.core.distributed import PeerFailed, Separated
+from taetpu.core.distributed import LocalFailure, PeerFailed
 from taetpu.core.errors import UserError
-from taetpu.core.flags import flags
+from taetpu.core.flags import program_flags
 from taetpu.data.batches import Source
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
@@ -138,7 +138,7 @@ class StudyTrainer:
                     ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
                 )  # fmt: skip
                 PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
-        except (UserError, PeerFailed, Separated):
+        except (UserError, PeerFailed, LocalFailure):
             raise
         except NotReproduced as error:
             return error
@@ -163,7 +163,7 @@ class StudyTrainer:
 
     def check_flags(self, pack: Pack) -> None:
         """Store the XLA flags that a pack begins with; report a pack that began with others."""
-        before, now = self.folder.read_pack_flags(pack.id), flags()
+        before, now = self.folder.read_pack_flags(pack.id), program_flags()
         if not self.folder.pack(pack.id).steps():
             self.folder.write_pack_flags(pack.id, now)
         elif before is not None and before != now:

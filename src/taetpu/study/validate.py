@@ -5,7 +5,7 @@ from typing import Any
 
 from taetpu.contract.check import Progress, check_arms
 from taetpu.contract.computation import Computation
-from taetpu.core.errors import Mistakes, UserError
+from taetpu.core.errors import ErrorList, UserError
 from taetpu.nn.compute_options import AS_BUILT
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.study.matching import beside, matched
@@ -58,7 +58,7 @@ def refuse_place(study: Study, elsewhere: Place | None) -> None:
 
 def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
     """Raise `UserError` where devices cannot hold an unfinished run."""
-    mistakes = Mistakes()
+    mistakes = ErrorList()
     for one in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
             f"{', '.join(one['arms'])}: training a run keeps {one['needed']:,} bytes (parameters, gradients and the "
@@ -70,7 +70,7 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
         )
         first = next(arm for arm in study.arms if arm.name == one["arms"][0])
         mistakes.append(first.explain(UserError(problem, path=("model",), remedy=remedy)))
-    mistakes.raised()
+    mistakes.raise_all()
 
 
 def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:

@@ -30,13 +30,13 @@ def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | 
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
-    from taetpu.core.loading import component
+    from taetpu.core.loading import build_component
     from taetpu.core.plugins import load_plugins
     from taetpu.testing.slots import check
 
     if plugin is not None:
         load_plugins([Path(plugin)])
-    report = check(component(slot, {"kind": kind, **settings} if isinstance(kind, str) else kind))
+    report = check(build_component(slot, {"kind": kind, **settings} if isinstance(kind, str) else kind))
     if report.failed:
         raise ComponentError(report)
     return report

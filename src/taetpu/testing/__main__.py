@@ -18,7 +18,7 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
     from taetpu.core.errors import UserError
-    from taetpu.core.plugins import attributed, load_plugins
+    from taetpu.core.plugins import attribute_errors, load_plugins
     from taetpu.core.runtime import prepare_jax
     from taetpu.testing import ComponentError, check_component
 
@@ -29,7 +29,7 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
     for name in plugin.kinds:
         slot, _, kind = name.partition("/")
         try:
-            with attributed():
+            with attribute_errors():
                 report = check_component(slot, kind, **settings.get(kind, {}))
             typer.echo(f"{report}\n")
         except ComponentError as error:
@@ -63,10 +63,10 @@ def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run the command; a mistake in the input is one message and exit code 2."""
     from taetpu.core.errors import UserError
-    from taetpu.core.signals import listening
+    from taetpu.core.signals import raise_interrupts
 
     try:
-        with listening():
+        with raise_interrupts():
             code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
     except typer.TyperException as error:
         sys.exit(_told(error.format_message()))

@@ -9,7 +9,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.testing.models import agreed
@@ -25,7 +25,7 @@ class TinyRun:
     def __init__(self):
         task = {"kind": "copy", "seq_len": SEQ, "symbols": 5, "min_length": 2, "max_length": 3, "eval_size": 2}
         data = {"task": task, "model": HOST, "train": {"steps": STEPS, "batch_size": BATCH}}
-        self.config: ResolvedConfig = load(RunConfig, data).resolve()
+        self.config: ResolvedConfig = load_config(RunConfig, data).resolve()
         self.source = self.config.task.prepare(None)
         self.rows = jnp.asarray(self.source.rows(0, 0, 1, BATCH)[0])
         self.begin = jit_once(partial(init_state, self.config, self.source))

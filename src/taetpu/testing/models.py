@@ -9,7 +9,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.static_dynamic import active, split
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.nn.lm import LM, named_parameters
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, plain, same, stacked, tokens
@@ -66,7 +66,7 @@ def check_model(checks: Checks) -> None:
 def told_numbers(host: Host, checks: Checks) -> str:
     """The component's traced numbers enter the program as inputs; says which of them it reads."""
     component = checks.component
-    own = split(component, active(component))[1]
+    own = split(component, promoted_fields(component))[1]
     traced = jax.make_jaxpr(lambda numbers: host.drawn(numbers, 0)(jnp.asarray(tokens())))(host.numbers)
     # What the model starts with counts too: initial values are drawn with numbers.
     used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]

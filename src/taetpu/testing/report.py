@@ -8,8 +8,8 @@ from typing import Any
 
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
-from taetpu.core.plugins import explained
-from taetpu.core.signals import pressed
+from taetpu.core.plugins import explain_plugin_error
+from taetpu.core.signals import is_interrupt
 
 # What jax says when a value is used as Python cannot use a traced one, and what to do about it.
 HINTS = {
@@ -110,7 +110,7 @@ class Checks:
             place = _place(*unmet.at) if unmet.at else ""
             finding = Finding(name, "failed", unmet.said, place, unmet.remedy)
         except BaseException as error:  # SystemExit too
-            if pressed(error):
+            if is_interrupt(error):
                 raise
             finding = self._raised(name, error)
         self.report.findings.append(finding)
@@ -130,7 +130,7 @@ class Checks:
             place = f"{_shown(Path(error.file))}:{error.line}" if error.file else _place(type(self.component), "check")
             return Finding(name, "failed", error.problem, place, error.remedy or "")
         text = str(error).strip().split("\n")[0]
-        found = explained(error, self.file)
+        found = explain_plugin_error(error, self.file)
         hint = HINTS.get(kind, "")
         if found is None:
             return Finding(name, "failed", f"{kind}: {text}", _place(type(self.component), ""), hint)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 
 from taetpu.core.config import Component
-from taetpu.core.declarations import refuse_malformed
+from taetpu.core.declarations import check_declaration
 from taetpu.core.errors import UserError
 from taetpu.nn.slots import PARTS
 from taetpu.testing.data import check_task, check_tokenizer
@@ -51,7 +51,7 @@ def check(component: Component) -> Report:
 def form(component: Component) -> str:
     """The config class has what its slot asks for."""
     try:
-        refuse_malformed(type(component))
+        check_declaration(type(component))
     except UserError as error:
         raise Unmet(error.problem, at=(component, ""), remedy=error.remedy or "") from None
     return f"what slot {component.slot!r} asks of a config class"

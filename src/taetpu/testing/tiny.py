@@ -10,8 +10,8 @@ import numpy as np
 from taetpu.core.config import Component
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
-from taetpu.core.loading import component, load
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.loading import build_component, load_config
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.lm import LM, ModelConfig
@@ -34,7 +34,7 @@ HOST = {
 
 def dims() -> Dims:
     """The sizes as components see them."""
-    return Dims(DIM, LAYERS, SEQ, VOCAB, bias=True, init=component("init", "fan-in"))  # pyright: ignore
+    return Dims(DIM, LAYERS, SEQ, VOCAB, bias=True, init=build_component("init", "fan-in"))  # pyright: ignore
 
 
 def tokens(batch: int = BATCH, seq: int = SEQ) -> np.ndarray:
@@ -71,9 +71,9 @@ class Host:
             settings["mixer"] = {**HOST["mixer"], "scores": filling}
         elif filling is not None:
             settings[filling.slot] = filling
-        config = load(ModelConfig, settings).resolve()
+        config = load_config(ModelConfig, settings).resolve()
         config.check(VOCAB, SEQ)
-        self.structure, numbers = split(config, active(config))
+        self.structure, numbers = split(config, promoted_fields(config))
         self.numbers = {path: np.asarray(value, np.float32) for path, value in numbers.items()}
         self.build = jit_once(self.drawn)
 

@@ -10,7 +10,7 @@ import optax
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.jit import jit_once
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.common import trainable
 from taetpu.optim.form import update_rule
 from taetpu.testing.models import agreed, numbers_read
@@ -23,7 +23,7 @@ Numbers = dict[str, Any]
 
 def taken(component: Any) -> tuple[Any, Numbers]:
     """A component as structure and numbers."""
-    structure, numbers = split(component, active(component))
+    structure, numbers = split(component, promoted_fields(component))
     return structure, {path: np.asarray(value, np.float32) for path, value in numbers.items()}
 
 

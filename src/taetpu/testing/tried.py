@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.sites import capture, note, owning
+from taetpu.core.sites import capture, record_layers, with_layer_tapes
 from taetpu.nn.common import Context, join, trainable
 from taetpu.nn.lm import LM, named_parameters, with_parameters
 from taetpu.nn.stack import Stack
@@ -29,8 +29,10 @@ class OneLayer(eqx.Module):
     def __call__(self, x: jax.Array, ctx: Context) -> jax.Array:
         key = None if ctx.key is None else named(ctx.key, "layers", self.number)
         layers = range(self.number, self.number + 1)
-        x, reads = owning(lambda: self.block(x, replace(ctx, layer=self.number, key=key)), layers)(self.number)
-        note(jax.tree.map(lambda read: read[None], reads), layers)
+        x, reads = with_layer_tapes(lambda: self.block(x, replace(ctx, layer=self.number, key=key)), layers)(
+            self.number
+        )
+        record_layers(jax.tree.map(lambda read: read[None], reads), layers)
         return x
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from taetpu.core.child import requests
-from taetpu.core.chips import LANES, Slice, resolve
-from taetpu.core.loading import load
+from taetpu.core.child import read_requests
+from taetpu.core.chips import LANES, Slice, parse_slice
+from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
@@ -58,7 +58,7 @@ def compile_request(request: Json) -> Json:
     start = time.process_time()  # of all threads: independent of other load on this machine
     program, shapes = build(request)
     step: Any = program.advance
-    if too_large := check_state_fits(shapes[0], resolve(request["tpu"])):
+    if too_large := check_state_fits(shapes[0], parse_slice(request["tpu"])):
         return {"error": "the state exceeds the device's memory", "too_large": too_large, "compile_seconds": 0.0}
     traced = step.trace(*shapes)
     lowered = traced.lower()
@@ -86,7 +86,7 @@ def compile_request(request: Json) -> Json:
 def build(request: Json) -> tuple[Program, Any]:
     """Return a request's program and the shapes of its train step's arguments."""
     load_plugins([Path(file) for file in request["plugins"]])
-    config = load(ResolvedConfig, request["config"])
+    config = load_config(ResolvedConfig, request["config"])
     source = _prepare_task(json.dumps(request["config"]), request["folder"])
     structure, numbers = split(config, frozenset(request["live"]))
     program = Program(
@@ -99,14 +99,14 @@ def build(request: Json) -> tuple[Program, Any]:
 @cache
 def _devices(name: str) -> list[Any]:
     """Return the compiler's descriptions of a slice's devices."""
-    tpu = resolve(name)
+    tpu = parse_slice(name)
     topology = topologies.get_topology_desc(platform="tpu", topology_name=tpu.topology_name, **tpu.topology_options)
     return list(topology.devices)
 
 
 @cache
 def _prepare_task(config: str, folder: str) -> Source:
-    return load(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
+    return load_config(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
 
 
 def hash_program(lowered: Any) -> str:
@@ -235,7 +235,7 @@ def main() -> None:
     """Answer the parent's requests; a failure before compilation is `{"error", "trace"}`."""
     warnings.simplefilter("ignore")  # the parent has shown them
     answers, sys.stdout = sys.stdout, sys.stderr  # plug-ins may print: keep that out of the answers
-    for request in requests():
+    for request in read_requests():
         try:
             answer = compile_request(request)
         except Exception as error:

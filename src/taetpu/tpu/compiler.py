@@ -18,12 +18,13 @@ from taetpu.core.child import Child, ChildFailed, child_command
 from taetpu.core.chips import Slice
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.flags import OPTIONS, for_tpus
-from taetpu.core.runtime import cache_folder, cores
+from taetpu.core.flags import OPTIONS, tpu_flags
+from taetpu.core.identity import canonical_json
+from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import Execution
-from taetpu.spec.identity import canonical, plugin_sources
+from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
@@ -80,12 +81,12 @@ class CompileRequest:
             "layout": asdict(self.layout),
             "tpu": [self.tpu.topology_name, self.tpu.topology_options],
             "task": [self.source.vocab_size, self.source.seq_len, arrays],
-            "flags": for_tpus(),
+            "flags": tpu_flags(),
             "plugins": plugin_sources(self.config),
             "versions": [version("jax"), version("jaxlib"), _libtpu_version()],
             "taetpu": _source_hash(),
         }
-        return sha256(canonical(json.loads(json.dumps(inputs))).encode()).hexdigest()[:24]
+        return sha256(canonical_json(json.loads(json.dumps(inputs))).encode()).hexdigest()[:24]
 
 
 def _libtpu_version() -> str:
@@ -120,7 +121,7 @@ def environment(tpu: Slice) -> dict[str, str]:
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {
         **{name: value for name, value in os.environ.items() if name not in OPTIONS},
-        **for_tpus(),
+        **tpu_flags(),
         **quiet,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
@@ -143,7 +144,7 @@ class Compiler:
         self.on_progress, self.done, self.total = on_progress, 0, 0
         self.lock = threading.Lock()
         self.children: dict[tuple[int, str], Child] = {}
-        self.pool = ThreadPoolExecutor(min(MAX_CHILDREN, cores()))
+        self.pool = ThreadPoolExecutor(min(MAX_CHILDREN, cpu_cores()))
 
     def __enter__(self) -> "Compiler":
         return self

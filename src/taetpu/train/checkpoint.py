@@ -23,7 +23,7 @@ import orbax.checkpoint as ocp
 from taetpu.core import disk
 from taetpu.core.distributed import any_process, broadcast, in_every_process, is_primary, multi_process, on_primary
 from taetpu.core.errors import UserError
-from taetpu.core.signals import held
+from taetpu.core.signals import delay_interrupts
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import KEPT, PackFolder
@@ -83,7 +83,7 @@ class Checkpoints:
 
     def _close(self) -> None:
         if self.open_manager:
-            with held():
+            with delay_interrupts():
                 self.open_manager.close()
         self.open_manager = None
 
@@ -96,7 +96,7 @@ class Checkpoints:
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=KEPT, cleanup_tmp_directories=True, enable_async_checkpointing=False
             )
-            with held():
+            with delay_interrupts():
                 self.open_manager = ocp.CheckpointManager(self.folder.absolute(), options=options)
         return self.open_manager
 
@@ -150,7 +150,11 @@ class Checkpoints:
     def _writing(self, nbytes: int) -> Iterator[None]:
         """Free space for a checkpoint at the cost of all older ones but the last, and explain what fails."""
         needed = nbytes + MARGIN
-        with disk.explained("write a checkpoint", self.folder, needed=needed), as_os_errors(), held():
+        with (
+            disk.explain_os_error("write a checkpoint", self.folder, needed=needed),
+            as_os_errors(),
+            delay_interrupts(),
+        ):
             if disk.free_bytes(self.folder) < needed and is_primary():
                 for old in self.pack.steps()[:-1]:
                     self.pack.delete(old)
@@ -220,7 +224,7 @@ class Checkpoints:
             raise Unusable
         shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in leaves.items()}
         try:
-            with held():
+            with delay_interrupts():
                 if alone:
                     return about or {}, dict(self.manager.restore(step, args=ocp.args.StandardRestore(shapes)))
                 return about or {}, _restore_alone(folder / "default", leaves)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from taetpu.core.keys import root_key
-from taetpu.core.tree import count
+from taetpu.core.tree import count_elements
 from taetpu.nn.common import trainable
 from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.nn.lm import LMConfig, build
@@ -32,7 +32,7 @@ def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Trained numbers of the model, the embedding included."""
-    return count(parameter_shapes(config, vocab_size, seq_len))
+    return count_elements(parameter_shapes(config, vocab_size, seq_len))
 
 
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.config import components, to_data
-from taetpu.core.static_dynamic import active, bind, split
+from taetpu.core.config import iter_components, to_data
+from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import flops_per_token
@@ -30,7 +30,7 @@ def training_flops_per_token(config: ResolvedConfig, source: Source, attention: 
 
 def hook_flops(config: ResolvedConfig, source: Source) -> int:
     """Matrix-product operations that hooks add to a train step; below 0 where they take more out."""
-    kinds = tuple(type(component) for component in components(config))
+    kinds = tuple(type(component) for component in iter_components(config))
     known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.vocab_size, source.seq_len)
     if known not in _KNOWN:
         bare = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {}})})
@@ -43,7 +43,7 @@ _KNOWN: dict[Any, int] = {}
 
 def step_flops(config: ResolvedConfig, source: Source) -> int:
     """Matrix-product operations of one traced train step, the optimizer's and the hooks' among them."""
-    structure, numbers = split(config, active(config))
+    structure, numbers = split(config, promoted_fields(config))
     bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
     seed = np.int32(0)
     state = jax.eval_shape(lambda: init_state(bound, source, jnp.asarray(seed)))

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from taetpu.core.distributed import PeerFailed, Separated, broadcast, in_every_process, multi_process
+from taetpu.core.distributed import LocalFailure, PeerFailed, broadcast, in_every_process, multi_process
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load
-from taetpu.core.signals import noted
+from taetpu.core.loading import load_config
+from taetpu.core.signals import record_interrupts
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import run_id
 from taetpu.spec.resolved_study import RunSpec, Sources
@@ -33,7 +33,7 @@ def leading() -> Iterator[None]:
     """Tell the other processes, in the end, that no pack follows, and the exit code."""
     try:
         yield
-    except Separated:  # they wait in another collective
+    except LocalFailure:  # they wait in another collective
         raise
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -61,7 +61,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
         UserError: this process's data or plug-ins give other runs than the primary's.
     """
     programs, refused = ProgramCache(), list[UserError]()
-    with noted():  # Ctrl-C counts at the next dispatch, where all processes hear of it
+    with record_interrupts():  # Ctrl-C counts at the next dispatch, where all processes hear of it
         while (message := broadcast())["pack"] is not None:
             with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary tells the user
                 try:
@@ -80,7 +80,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
 
 def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: StudyFolder) -> Iterator[Run]:
     for entry in entries:
-        config = load(ResolvedConfig, entry["config"])
+        config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
         if run_id(config, entry["seed"], data) != entry["id"]:
             problem = f"this process would train another run as arm {entry['arm']!r} than the primary process"

@@ -9,7 +9,7 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.core.static_dynamic import active, split
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import AS_BUILT, Execution
 from taetpu.spec.identity import plugin_sources
@@ -125,12 +125,12 @@ def group(runs: Sequence[RunSpec]) -> list[Group]:
 
     A mask that only some runs use is traced in all that could share their program, and in no others.
     """
-    everywhere = frozenset[str]().union(*(active(run.config) for run in runs))
+    everywhere = frozenset[str]().union(*(promoted_fields(run.config) for run in runs))
     groups: dict[str, list[RunSpec]] = defaultdict(list)
     for run in runs:
         groups[structure_key(split(run.config, everywhere)[0])].append(run)
     return [
-        Group(frozenset[str]().union(*(active(run.config) for run in members)), tuple(members))
+        Group(frozenset[str]().union(*(promoted_fields(run.config) for run in members)), tuple(members))
         for members in groups.values()
     ]
 

@@ -13,13 +13,13 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from taetpu.core.config import components, to_data
+from taetpu.core.config import iter_components, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.html import folded, paragraph, table
+from taetpu.core.html import details, paragraph, table
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load
+from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
-from taetpu.core.registry import BUILTIN, kinds
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.lm import LM, LMConfig, build, named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
@@ -56,7 +56,7 @@ class SavedModel:
             [
                 paragraph(run, strong=about.get("arm", "")),
                 table(("metric", "value"), metrics) if metrics else "",
-                folded("settings", table(("setting", "value"), table_of.items(), left=2)),
+                details("settings", table(("setting", "value"), table_of.items(), left=2)),
             ]
         )
 
@@ -74,7 +74,7 @@ def to_files(
     about = {
         "format": "taetpu",
         "model": to_data(config),
-        "plugins": sorted({component.plugin for component in components(config)} - {""}),  # sha256 of each
+        "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 of each
         "vocab_size": vocab_size,
         "seq_len": seq_len,
     }
@@ -100,7 +100,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
             raise UserError(f"no {name} is stored here", file=where, remedy="the run is not done, or this is no model")
     about: dict[str, Any] = json.loads(files[CONFIG])
     _check_plugins(about.get("plugins", []), where, copies)
-    config = load(LMConfig, about["model"])
+    config = load_config(LMConfig, about["model"])
     blank = _blank(config, about["vocab_size"], about["seq_len"])
     stored = load_tensors(files[WEIGHTS])
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
@@ -159,7 +159,7 @@ def _copies(run: str | Path) -> list[str]:
 
 def _check_plugins(digests: Iterable[str], where: str, copies: Callable[[], Iterable[str]]) -> None:
     """Raise `UserError` for the first plug-in that is not loaded as it was when the model was trained."""
-    loaded = {cls.plugin for slot in BUILTIN for cls in kinds(slot).values()}
+    loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:
             copy = next((name for name in copies() if name.endswith(f"-{digest[:8]}.py")), None)

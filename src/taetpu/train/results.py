@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from taetpu.core.distributed import multi_process
-from taetpu.core.flags import flags
+from taetpu.core.flags import program_flags
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.backend import run_concurrently
 from taetpu.train.count import num_params
@@ -158,6 +158,6 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
-        **flags(),
+        **program_flags(),
         "versions": {name: version(name) for name in names},
     }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.core.runtime import cache_folder, cores
+from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
 
@@ -31,7 +31,7 @@ def shares(dim: int) -> tuple[float, float]:
 
 def contention() -> float:
     """By what factor other processes may slow this one down: runnable processes per core, at least 1."""
-    return max(1.0, os.getloadavg()[0] / cores()) if hasattr(os, "getloadavg") else 1.0
+    return max(1.0, os.getloadavg()[0] / cpu_cores()) if hasattr(os, "getloadavg") else 1.0
 
 
 def matmul_rates(machine: str) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
-from taetpu.core.sites import capture, present
+from taetpu.core.sites import capture, find_sites
 from taetpu.data.batches import Batch, Source
 from taetpu.nn.common import join, trainable
 from taetpu.nn.lm import LM
@@ -139,7 +139,7 @@ def observe(
     def forward() -> Array:
         return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype)
 
-    layers = present(forward)
+    layers = find_sites(forward)
     metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
     _, reads = capture(forward, {site for metric in metrics.values() for site in metric.sites()})()
     seen = Seen(

@@ -17,13 +17,13 @@ import numpy as np
 from taetpu.core.config import to_data
 from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
-from taetpu.core.flags import flags
-from taetpu.core.identity import BESIDE
-from taetpu.core.runtime import cache_folder, cores
+from taetpu.core.flags import program_flags
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
+from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import AS_BUILT, Execution
-from taetpu.spec.identity import canonical, plugin_sources
+from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
@@ -132,7 +132,9 @@ def _key(work: Work) -> str:
 def _identity(work: Work) -> dict[str, Any]:
     """What the time of a step depends on besides the layout: the machine and the program."""
     config = to_data(split(work.config, work.group.live)[0])
-    train = {k: v for k, v in config["train"].items() if k not in (*BESIDE, "steps", "epochs", "loss_bound")}
+    train = {
+        k: v for k, v in config["train"].items() if k not in (*FIELDS_OUTSIDE_IDENTITY, "steps", "epochs", "loss_bound")
+    }
     task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
     program = {"task": task, "model": config["model"], "train": train, "precision": work.precision}
     return {
@@ -146,18 +148,18 @@ def _identity(work: Work) -> dict[str, Any]:
 
 def short_hash(data: Mapping[str, Any]) -> str:
     """Return a file name for plain data."""
-    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]
 
 
 def machine() -> dict[str, Any]:
     """Return what the speed of a program depends on besides the program."""
     return {
         "cpu": cpu_model(),
-        "cores": cores(),
+        "cores": cpu_cores(),
         "devices": [device.device_kind for device in jax.local_devices()],
         "jaxlib": version("jaxlib"),
         "memory": round(memory_bytes() / 2**30),
-        **flags(),
+        **program_flags(),
     }
 
 

@@ -18,12 +18,12 @@ from taetpu.core.distributed import (
     is_primary,
     multi_process,
     on_primary,
-    separated_on_failure,
+    raise_local_failure,
     to_host,
 )
 from taetpu.core.errors import Failed
-from taetpu.core.plugins import refuse_changes
-from taetpu.core.signals import ending, listening, noted
+from taetpu.core.plugins import check_unchanged
+from taetpu.core.signals import raise_interrupts, record_interrupts, record_sigterm
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.store.study import StudyFolder
@@ -109,7 +109,7 @@ class PackTrainer:
         """
         if multi_process() and is_primary():
             self.announce()
-        with separated_on_failure():
+        with raise_local_failure():
             self.train_pack()
 
     def announce(self) -> None:
@@ -122,7 +122,7 @@ class PackTrainer:
     def train_pack(self) -> None:
         """Train to the last step, and finish."""
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
-        with self.interruptible() as self.check, ending() as self.ending, checkpoints, self.profile:
+        with self.interruptible() as self.check, record_sigterm() as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
             self.recorder = Recorder(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.observations}):
@@ -138,7 +138,7 @@ class PackTrainer:
 
     def interruptible(self) -> AbstractContextManager[Callable[[], Any]]:
         """Handle Ctrl-C. One of several processes must not stop while others go on: they agree at a border."""
-        return noted() if multi_process() else listening()
+        return record_interrupts() if multi_process() else raise_interrupts()
 
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the newest state and its step. Whatever was logged after it is dropped."""
@@ -279,7 +279,7 @@ class PackTrainer:
         Raises:
             UserError: a plug-in changed what all runs share; nothing computed since then is resumed from.
         """
-        in_every_process(refuse_changes)
+        in_every_process(check_unchanged)
         digests: dict[str, Any] = {}
         self.write(lambda writer: digests.update(writer.digests()))
         checkpoints.save(step, state, runs=digests)
@@ -297,7 +297,7 @@ class PackTrainer:
         diverged = to_host(state.diverged_at)
         stored = self.write_models(self.model_files(state))
         wrong = mismatches(self.program, state.model, stored, self.evaluator.windows, self.evaluator.first_batch)
-        in_every_process(refuse_changes)
+        in_every_process(check_unchanged)
         right = [i for i in stored if i not in wrong]
         self.write(lambda writer: writer.finish(right, self.evaluator, test, diverged))
         if wrong:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from taetpu.core.chips import peak
+from taetpu.core.chips import find_peak
 from taetpu.train.memory import host_bytes, peak_bytes
 
 STATM = Path("/proc/self/statm")
@@ -53,7 +53,7 @@ def utilisation(device_kind: str, devices: int, flops_per_second: float | None) 
     As defined by Chowdhery et al. 2022 (PaLM), section 4.1: what is computed twice, or for places of a pack that
     nobody needs, does not count.
     """
-    published = peak(device_kind)
+    published = find_peak(device_kind)
     if flops_per_second is None or published is None or not published.bf16_flops:
         return None
     return flops_per_second / (devices * published.bf16_flops)

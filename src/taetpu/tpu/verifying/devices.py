@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from taetpu.core.chips import chip_of
-from taetpu.core.devices import Accelerators, accelerators
+from taetpu.core.chips import find_chip
+from taetpu.core.devices import Accelerators, find_accelerators
 from taetpu.core.errors import UserError
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.tpu.verifying.rates import MEBI, fastest_seconds, format_rate, on_accelerator
@@ -30,7 +30,7 @@ ACCELERATOR_KINDS = {"tpu": "TPU", "gpu": "NVIDIA GPU", "cuda": "NVIDIA GPU"}
 
 def devices(installed: Sequence[Accelerators] | None = None) -> Finding:
     """Start jax and compare its devices with the machine's device files (default: those that exist)."""
-    installed = accelerators() if installed is None else installed
+    installed = find_accelerators() if installed is None else installed
     try:
         first_device()
     except UserError as error:
@@ -50,7 +50,7 @@ def devices(installed: Sequence[Accelerators] | None = None) -> Finding:
     if platform == "cpu" and installed and requested != "cpu":
         kinds = " and ".join(one.kind for one in installed)
         return Finding("FAILED", f"jax runs on the CPU, but this machine has a {kinds}", values)
-    chip = chip_of(kind)
+    chip = find_chip(kind)
     for one in installed:
         restricted = os.environ.get(one.variable or "")
         expected = len(one.files) * (chip.devices_per_chip if chip else 1)

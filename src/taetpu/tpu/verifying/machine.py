@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.devices import Accelerators, accelerators
+from taetpu.core.devices import Accelerators, find_accelerators
 from taetpu.tpu.verifying.checks import Finding
 
 LOCK = Path("/tmp/libtpu_lockfile")
@@ -30,7 +30,7 @@ def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
     Args:
         installed: accelerators; default: those with a device file.
     """
-    installed = accelerators() if installed is None else installed
+    installed = find_accelerators() if installed is None else installed
     packages = {name: number for name in PACKAGES if (number := _version(name))}
     values: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform(), **packages}
     if number := driver_version():
@@ -90,7 +90,7 @@ def lock(file: Path = LOCK) -> Finding:
 
 def busy(installed: Sequence[Accelerators] | None = None) -> Finding:
     """Check that no other process has the accelerators (default: those with a device file) open."""
-    installed = accelerators() if installed is None else installed
+    installed = find_accelerators() if installed is None else installed
     if not installed:
         return Finding("skipped", "this machine has no accelerator")
     files = [file for one in installed for file in one.files]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.chips import Peak, peak
+from taetpu.core.chips import Peak, find_peak
 from taetpu.tpu.verifying.checks import Finding, Status
 
 MIN_SHARE_OF_PEAK = 0.5
@@ -86,7 +86,7 @@ def flops(known: Peak | None = None) -> Finding:
         known: published peak; default: that of the device.
     """
     devices = _timed_devices()
-    known = known or peak(devices[0].device_kind)
+    known = known or find_peak(devices[0].device_kind)
     bfloat16 = [_matmul_rate(device, jnp.bfloat16, "default") for device in devices]
     float32 = _matmul_rate(devices[0], jnp.float32, "highest")
     best = known.bf16_flops if known else None
@@ -98,7 +98,7 @@ def flops(known: Peak | None = None) -> Finding:
 def memory(known: Peak | None = None) -> Finding:
     """Measure the memory bandwidth of every device; see `flops`."""
     devices = _timed_devices()
-    known = known or peak(devices[0].device_kind)
+    known = known or find_peak(devices[0].device_kind)
     rates = [_memory_rate(device) for device in devices]
     best = known.hbm_bandwidth if known else None
     status, comparison = compare_rates(rates, best, known)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.loading import load
-from taetpu.core.static_dynamic import active, split
+from taetpu.core.loading import load_config
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.spec.schema import RunConfig
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.train.layout import Layout, auto_precision
@@ -38,10 +38,10 @@ def load_expected() -> dict[str, list[float]]:
 
 def train(precision: str) -> np.ndarray:
     """Train one run on the first device and return the loss of each step, `(STEPS,)`."""
-    config = load(RunConfig, RUN).resolve()
+    config = load_config(RunConfig, RUN).resolve()
     with tempfile.TemporaryDirectory() as folder:
         source = config.task.prepare(Path(folder))
-    structure, numbers = split(config, frozenset(active(config)))
+    structure, numbers = split(config, frozenset(promoted_fields(config)))
     program = Program(structure, source, Layout(1), steps=STEPS, precision=precision, chunk=STEPS)
     placed, seeds = program.place(stack_numbers([numbers])), program.place(np.array([SEED], np.int32))
     rows = source.rows(SEED, 0, STEPS, config.train.batch_size)[None]
