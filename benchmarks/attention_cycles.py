@@ -60,7 +60,7 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
 
     from taetpu.core.keys import root_key
     from taetpu.core.loading import build_component
-    from taetpu.nn.common import Context, Dims, join, trainable
+    from taetpu.nn.common import Context, Dims, combine_trainable, partition_trainable
 
     dim = heads * head_dim
     dims = Dims(dim, 1, seq, 1, False, build_component("init", "fan-in"))
@@ -69,14 +69,14 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
 
     def first() -> Any:
         attention = config.init(dims, build_component("position", "none"), key=root_key(0))
-        return trainable(jax.tree.map(lambda x: x, attention))
+        return partition_trainable(jax.tree.map(lambda x: x, attention))
 
     params, rest = jax.eval_shape(first)
 
     def loss(params: Any, rest: Any, x: Any) -> Any:
         from equinox import tree_at
 
-        attention = tree_at(lambda a: a.path, join(params, rest), chosen)
+        attention = tree_at(lambda a: a.path, combine_trainable(params, rest), chosen)
         ctx = Context(jnp.zeros(x.shape[:2], jnp.int32), jnp.arange(seq))
         return (attention(x, ctx).astype(jnp.float32) ** 2).sum()
 

@@ -14,7 +14,7 @@ from taetpu.core.chips import Slice, parse_slice
 from taetpu.core.errors import UserError
 from taetpu.core.loading import build_component, load_config
 from taetpu.core.registry import BUILTIN_MODULES, kinds
-from taetpu.nn.compute_options import AS_BUILT
+from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
@@ -73,7 +73,9 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
         if run is not None:
             layout = Layout(tpu.devices, tpu.devices)
             source = run.task.prepare(Path())
-            found[slot, kind] = CompileRequest(run, source, frozenset(), "bfloat16", AS_BUILT, layout, tpu, Path(), ())
+            found[slot, kind] = CompileRequest(
+                run, source, frozenset(), "bfloat16", DEFAULT_OPTIONS, layout, tpu, Path(), ()
+            )
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from benchmarks.shapes import VOCAB, Shape
-from taetpu.nn.matmul import product
+from taetpu.nn.matmul import matmul
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 ITERATIONS = 20  # a dispatch
@@ -75,7 +75,7 @@ def step(given: list[Any]) -> list[Any]:
     """Each product of `(a, b)` and, for the gradient of its result, the gradients of both."""
     found = []
     for a, b, gradient in given:
-        result, back = jax.vjp(product, a, b)
+        result, back = jax.vjp(matmul, a, b)
         found.append((result, *back(gradient)))
     return found
 

@@ -15,7 +15,7 @@ import jax
 
 from taetpu.core.chips import parse_slice
 from taetpu.core.loading import load_config
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.tpu.compiler import Compiler, CompileRequest
 from taetpu.train.layout import Layout
@@ -38,7 +38,7 @@ GPT2 = {
 CHUNK = 1024  # tokens whose logits exist at once
 
 
-def request(base: dict[str, Any], execution: Execution, width: int = 1) -> CompileRequest:
+def request(base: dict[str, Any], execution: ComputeOptions, width: int = 1) -> CompileRequest:
     config: ResolvedConfig = load_config(RunConfig, base).resolve()
     source = config.task.prepare(Path())
     return CompileRequest(
@@ -62,10 +62,10 @@ def splash_cycles() -> float:
 def main() -> None:
     """Print the tables of benchmarks/README.md."""
     ways = {
-        "one run, dim 128": request(SMALL, Execution()),
-        "a pack of 32, dim 128": request(SMALL, Execution(), 32),
-        "GPT-2 124M, plain": request(GPT2, Execution(remat="dots", loss_chunk=CHUNK)),
-        "GPT-2 124M, splash": request(GPT2, Execution(remat="dots", loss_chunk=CHUNK, attention="splash")),
+        "one run, dim 128": request(SMALL, ComputeOptions()),
+        "a pack of 32, dim 128": request(SMALL, ComputeOptions(), 32),
+        "GPT-2 124M, plain": request(GPT2, ComputeOptions(remat="dots", loss_chunk=CHUNK)),
+        "GPT-2 124M, splash": request(GPT2, ComputeOptions(remat="dots", loss_chunk=CHUNK, attention="splash")),
     }
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
         answers = compiler.compile_all(list(ways.values()))

@@ -72,8 +72,8 @@ def draw():
 
     from taetpu.core.keys import root_key
     from taetpu.core.loading import load_config
-    from taetpu.nn.common import join, trainable
-    from taetpu.nn.lm import ModelConfig, build, named_parameters, with_parameters
+    from taetpu.nn.common import combine_trainable, partition_trainable
+    from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
 
     def value(name, shape, seed):
         noise = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(shape).astype(np.float32)
@@ -86,8 +86,8 @@ def draw():
 
         @eqx.filter_jit
         def blank():
-            params, rest = trainable(build(config, vocab, seq, key=root_key(0)))
-            return join(jax.tree.map(jnp.zeros_like, params), rest)
+            params, rest = partition_trainable(build_model(config, vocab, seq, key=root_key(0)))
+            return combine_trainable(jax.tree.map(jnp.zeros_like, params), rest)
 
         model = blank()
         shapes = {name: array.shape for name, array in named_parameters(model).items()}

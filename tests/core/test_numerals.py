@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
 from taetpu.core.numerals import parse_float, parse_int
-from taetpu.nn.lm import selected
+from taetpu.nn.lm import select_layers
 from taetpu.spec.document import parse_value
 from taetpu.stats.claims import parse
 
@@ -22,7 +22,7 @@ def test_what_only_python_takes_for_a_number_is_none_anywhere(text):
     with pytest.raises(UserError, match="is not the size of an effect"):
         parse(f"nope is worse by at least {text}", ())
     with pytest.raises(UserError, match="no layer"):
-        selected(text, 4)
+        select_layers(text, 4)
 
 
 @given(st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False))

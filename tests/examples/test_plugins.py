@@ -15,7 +15,7 @@ from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Batch
-from taetpu.nn.common import join, trainable
+from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 from taetpu.optim.hooks import Moment, run_hooks
 from taetpu.spec.loading import load_study
@@ -121,8 +121,8 @@ def forward(arms):
 
         @jax.jit
         def blank():  # its parameters are not asked for, so that none is drawn
-            params, rest = trainable(bind(structure, numbers).build(VOCAB, SEQ, key=root_key(0)))
-            return join(jax.tree.map(jnp.zeros_like, params), rest)
+            params, rest = partition_trainable(bind(structure, numbers).build(VOCAB, SEQ, key=root_key(0)))
+            return combine_trainable(jax.tree.map(jnp.zeros_like, params), rest)
 
         model = blank()
         drawn = {name: value(name, array.shape) for name, array in named_parameters(model).items()}

@@ -16,7 +16,7 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config, replace_fields
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
-from taetpu.nn.lm import ModelConfig, build, named_parameters
+from taetpu.nn.lm import ModelConfig, build_model, named_parameters
 
 VOCAB, SEQ = 11, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ)).astype(np.int32)
@@ -108,7 +108,7 @@ def test_our_bias_free_gpt2_is_theirs_with_zero_biases():
     config = load_config(
         ModelConfig, {"dim": 16, "num_layers": 2, "position": "learned", "norm": "layer", "ffn": "gelu-erf"}
     )
-    model = build(config.resolve(), VOCAB, SEQ, key=root_key(1))
+    model = build_model(config.resolve(), VOCAB, SEQ, key=root_key(1))
     settings, tensors = to_huggingface(config, model)
     hf = GPT2LMHeadModel(GPT2Config(**settings, bos_token_id=0, eos_token_id=0)).eval()
     hf.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()}, strict=False)
@@ -245,7 +245,7 @@ BASE = {"dim": 16, "num_layers": 3}
 
 @pytest.fixture(scope="module")
 def llama_model():
-    return build(load_config(ModelConfig, BASE).resolve(), VOCAB, SEQ, key=root_key(0))
+    return build_model(load_config(ModelConfig, BASE).resolve(), VOCAB, SEQ, key=root_key(0))
 
 
 @pytest.mark.parametrize(

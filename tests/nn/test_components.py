@@ -11,8 +11,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.loading import build_component, load_config
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count_elements
-from taetpu.nn.common import Context, Dims, Dropout, Fixed, trainable
-from taetpu.nn.lm import ModelConfig, build, named_parameters
+from taetpu.nn.common import Context, Dims, Dropout, Fixed, partition_trainable
+from taetpu.nn.lm import ModelConfig, build_model, named_parameters
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 5, 16)).astype(np.float32)
@@ -135,7 +135,7 @@ def test_learned_positions_are_rows_of_a_table():
 
 def attention(**settings):
     config = build_component("mixer", {"kind": "attention", **settings})
-    params, rest = trainable(config.init(dims(), build_component("position", "none"), key=root_key(0)))
+    params, rest = partition_trainable(config.init(dims(), build_component("position", "none"), key=root_key(0)))
     return jax.tree.map(lambda p, r: r if p is None else p, random_like(params), rest, is_leaf=lambda n: n is None)
 
 
@@ -204,7 +204,7 @@ def test_dropout_acts_only_with_a_key_and_by_it(draw):
 
 def shapes(**settings):
     config = load_config(ModelConfig, {"dim": 16, "num_layers": 2, **settings}).resolve()
-    return jax.eval_shape(lambda: named_parameters(build(config, 7, 8, key=root_key(0))))
+    return jax.eval_shape(lambda: named_parameters(build_model(config, 7, 8, key=root_key(0))))
 
 
 def test_no_bias_means_none_anywhere():
@@ -238,7 +238,7 @@ def test_standard_deviations_at_birth(init, expected):
     """Dim 64, 2 layers: the out-projections of gpt2-scaled are divided by sqrt(2 * 2) = 2."""
     settings = {"dim": 64, "num_layers": 2, "ffn": "relu", "embedding": "untied", "position": "learned", "bias": True}
     config = load_config(ModelConfig, settings | {"init": init}).resolve()
-    for name, a in jit_once(lambda: named_parameters(build(config, 64, 64, key=root_key(0))))().items():
+    for name, a in jit_once(lambda: named_parameters(build_model(config, 64, 64, key=root_key(0))))().items():
         std = expected.get(name.rpartition(".")[2], expected["other"])
         if name.endswith("norm.weight"):
             assert (a == 1).all(), name

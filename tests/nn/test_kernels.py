@@ -10,8 +10,8 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, find_sites
 from taetpu.nn import kernels
-from taetpu.nn.compute_options import AS_BUILT, Execution
-from taetpu.nn.kernels import PATHS, CuDNN, Plain, Splash, call_of
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
+from taetpu.nn.kernels import PATHS, CuDNN, Plain, Splash, describe_call
 
 SEQ = 256  # two blocks of 128 each way: one that is masked whole, and ones that are masked in part
 TOKENS = jax.random.randint(root_key(1), (2, SEQ), 0, 7)
@@ -28,7 +28,7 @@ def interpreted(monkeypatch):
 def both(draw, **settings):
     """A model as it is built, and with splash attention."""
     plain = draw({"dim": 32, "num_layers": 1, "mixer": GQA, **settings}, seq=SEQ)
-    return plain, Execution(attention="splash").applied(plain)
+    return plain, ComputeOptions(attention="splash").apply(plain)
 
 
 def calls(fn, *args) -> bool:
@@ -143,7 +143,7 @@ def test_cudnn_takes_what_its_documentation_says(draw):
 
     def refusal(dtype, head_dim=8):
         sized = eqx.tree_at(lambda a: a.wq, attention, jnp.zeros((1, 32, 4 * head_dim)))
-        return CuDNN().refusal(call_of(sized, SEQ, dtype, training=True))
+        return CuDNN().refusal(describe_call(sized, SEQ, dtype, training=True))
 
     assert refusal("bfloat16") is None
     assert "bfloat16, not float32" in str(refusal("float32"))
@@ -154,7 +154,7 @@ def test_cudnn_takes_what_its_documentation_says(draw):
 
 def test_a_model_as_it_is_built_is_left_alone(draw):
     model = draw({"dim": 32, "num_layers": 1})
-    assert jax.tree.structure(AS_BUILT.applied(model)) == jax.tree.structure(model)
+    assert jax.tree.structure(DEFAULT_OPTIONS.apply(model)) == jax.tree.structure(model)
 
 
 class Sink(Plain):
@@ -170,7 +170,7 @@ class Sink(Plain):
 def test_a_path_that_a_component_brings_is_kept(draw, interpreted, attention):
     plain = draw({"dim": 32, "num_layers": 1, "mixer": GQA}, seq=SEQ)
     model = eqx.tree_at(lambda m: m.stacks[0].block.mixer.path, plain, Sink())
-    kept = Execution(attention=attention).applied(model)
+    kept = ComputeOptions(attention=attention).apply(model)
     assert kept.stacks[0].block.mixer.path == Sink()
     assert not calls(lambda m: m(TOKENS), kept)
-    assert Execution(attention=attention).applied(plain).stacks[0].block.mixer.path == PATHS[attention]
+    assert ComputeOptions(attention=attention).apply(plain).stacks[0].block.mixer.path == PATHS[attention]

@@ -12,10 +12,10 @@ import pytest
 
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
-from taetpu.nn.common import join, trainable
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.common import combine_trainable, partition_trainable
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.nn.kernels import CuDNN
-from taetpu.nn.lm import ModelConfig, build
+from taetpu.nn.lm import ModelConfig, build_model
 
 TPU = """
 import json
@@ -41,12 +41,14 @@ def gradients(attention, runs, seq):
     config = load_config(ModelConfig, {"dim": 64, "num_layers": 1, "mixer": heads, "ffn": "none"}).resolve()
 
     def first(seed):
-        return trainable(Execution(attention=attention).applied(build(config, 7, seq, key=root_key(seed))))
+        return partition_trainable(
+            ComputeOptions(attention=attention).apply(build_model(config, 7, seq, key=root_key(seed)))
+        )
 
     params, rest = jax.eval_shape(jax.vmap(first), jax.ShapeDtypeStruct((runs,), jnp.int32))
 
     def loss(params, rest):
-        return join(params, rest)(jnp.zeros((4, seq), jnp.int32), dtype=jnp.bfloat16).var()
+        return combine_trainable(params, rest)(jnp.zeros((4, seq), jnp.int32), dtype=jnp.bfloat16).var()
 
     return jax.vmap(lambda both: jax.grad(loss)(*both)), (params, rest)
 

@@ -5,7 +5,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
-from taetpu.nn.lm import ModelConfig, build
+from taetpu.nn.lm import ModelConfig, build_model
 
 BASE = {"dim": 16, "num_layers": 3}
 CASES = {
@@ -98,7 +98,7 @@ CASES = {
 def test_refused(case):
     settings, text = CASES[case]
     with pytest.raises(UserError) as caught:
-        build(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
+        build_model(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
     assert str(caught.value).startswith(text)
 
 

@@ -9,8 +9,8 @@ import pytest
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
-from taetpu.nn.common import join, trainable
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.common import combine_trainable, partition_trainable
+from taetpu.nn.compute_options import ComputeOptions
 
 TOKENS = jax.random.randint(root_key(1), (4, 16), 0, 7)
 SITES = ("ffn.out", "residual")
@@ -21,11 +21,11 @@ LARGER = {"dim": 8, "num_layers": 2, "mixer": {"kind": "attention", "num_heads":
 
 def losses(model, remat, key=None):
     """A loss with what is seen at sites while one of them is edited, and its gradient."""
-    arrays, rest = trainable(Execution(remat=remat).applied(model))
+    arrays, rest = partition_trainable(ComputeOptions(remat=remat).apply(model))
 
     def loss(arrays):
         looked_at = capture(lambda m: m(TOKENS, key=key), SITES, HALF)
-        logits, reads = looked_at(join(arrays, rest), values={"half": jnp.float32(0.5)})
+        logits, reads = looked_at(combine_trainable(arrays, rest), values={"half": jnp.float32(0.5)})
         return jax.nn.log_softmax(logits)[..., 0].sum(), reads
 
     return jit_once(jax.value_and_grad(loss, has_aux=True))(arrays)
@@ -58,7 +58,7 @@ def test_what_is_not_kept_takes_no_memory(draw):
     model = draw({"dim": 32, "num_layers": 6}, seq=16)
 
     def cost(remat):
-        arrays, rest = eqx.partition(Execution(remat=remat).applied(model), eqx.is_inexact_array)
+        arrays, rest = eqx.partition(ComputeOptions(remat=remat).apply(model), eqx.is_inexact_array)
         loss = jax.grad(lambda a: eqx.combine(a, rest)(TOKENS).sum())
         program = jax.jit(loss).lower(arrays).compile()
         products = str(jax.make_jaxpr(loss)(arrays)).count("dot_general")

@@ -10,9 +10,9 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
 from taetpu.nn import stack
-from taetpu.nn.common import trainable
-from taetpu.nn.compute_options import Execution
-from taetpu.nn.lm import ModelConfig, build, matrices, named_parameters, with_parameters
+from taetpu.nn.common import partition_trainable
+from taetpu.nn.compute_options import ComputeOptions
+from taetpu.nn.lm import ModelConfig, build_model, mask_matrices, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
 BASE = {"dim": 16, "num_layers": 3}
@@ -31,7 +31,7 @@ def parameters(model):
 def born(settings, seeds=(0,)):
     """The parameters of models as their own init draws them, one for each seed."""
     config = load_config(ModelConfig, BASE | settings).resolve()
-    drawn = jit_once(lambda seed: named_parameters(build(config, 7, 8, key=root_key(seed))))
+    drawn = jit_once(lambda seed: named_parameters(build_model(config, 7, 8, key=root_key(seed))))
     return [drawn(seed) for seed in seeds]
 
 
@@ -59,7 +59,7 @@ def test_rolled_is_unrolled(draw, monkeypatch, layers):
     model, key = draw(BASE | {"dropout": 0.5}), root_key(3)
     whole = forward(model, key)
     monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
-    model = Execution(unroll=layers).applied(model)
+    model = ComputeOptions(unroll=layers).apply(model)
     text = str(jax.make_jaxpr(lambda m: m(TOKENS))(model))
     assert f"unroll={layers}" in text
     assert "unroll=3" not in text
@@ -123,7 +123,9 @@ def test_parameters_go_out_and_in(draw, model, parameters):
     other = draw(BASE, seed=1)
     assert jax.tree.all(jax.tree.map(np.array_equal, with_parameters(other, parameters), model))
     assert sorted(parameters)[:2] == ["embedding.weight", "layers.0.ffn.down"]
-    assert sum(a.size for a in parameters.values()) == sum(a.size for a in jax.tree.leaves(trainable(model)[0]))
+    assert sum(a.size for a in parameters.values()) == sum(
+        a.size for a in jax.tree.leaves(partition_trainable(model)[0])
+    )
 
 
 def test_parameters_that_do_not_fit(model, parameters):
@@ -138,7 +140,7 @@ def test_parameters_that_do_not_fit(model, parameters):
 
 def test_matrices_are_weights_and_tables_not_norms_nor_biases(draw):
     model = draw(BASE | {"bias": True, "norm": "layer", "position": "learned"})
-    params, _ = trainable(model)
-    flags = jax.tree.map(lambda array, flag: jnp.full(array.shape, flag, jnp.float32), params, matrices(params))
+    params, _ = partition_trainable(model)
+    flags = jax.tree.map(lambda array, flag: jnp.full(array.shape, flag, jnp.float32), params, mask_matrices(params))
     for name, flag in named_parameters(flags).items():
         assert flag.all() == flag.any() == (flag.ndim == 2), name

@@ -11,9 +11,9 @@ import torch
 from taetpu.core.jit import jit_once
 from taetpu.core.sites import capture
 from taetpu.data.batches import Batch
-from taetpu.nn.common import join, trainable
-from taetpu.nn.compute_options import Execution
-from taetpu.optim.loss import predictions, totals
+from taetpu.nn.common import combine_trainable, partition_trainable
+from taetpu.nn.compute_options import ComputeOptions
+from taetpu.optim.loss import predict, sum_losses
 from taetpu.train.matmul_count import inner
 
 RNG = np.random.default_rng(0)
@@ -31,7 +31,7 @@ def theirs(logits):
 
 @pytest.mark.parametrize("shift", [0.0, 1e4])
 def test_values_are_torchs_whatever_is_added_to_all_logits(shift):
-    sums = totals(jnp.asarray(LOGITS + np.float32(shift)), TARGETS, WEIGHTS)
+    sums = sum_losses(jnp.asarray(LOGITS + np.float32(shift)), TARGETS, WEIGHTS)
     np.testing.assert_allclose(sums["nll"], theirs(torch.tensor(LOGITS + np.float32(shift))).numpy(), rtol=1e-5)
     assert sums["weight"] == WEIGHTS.sum()
     assert sums["correct"] == ((LOGITS.argmax(-1) == TARGETS) * WEIGHTS).sum()
@@ -40,7 +40,7 @@ def test_values_are_torchs_whatever_is_added_to_all_logits(shift):
 def test_gradients_are_torchs():
     logits = torch.tensor(LOGITS, requires_grad=True)
     theirs(logits).backward()
-    ours = jax.grad(lambda x: totals(x, TARGETS, WEIGHTS)["nll"])(jnp.asarray(LOGITS))
+    ours = jax.grad(lambda x: sum_losses(x, TARGETS, WEIGHTS)["nll"])(jnp.asarray(LOGITS))
     assert logits.grad is not None
     np.testing.assert_allclose(ours, logits.grad.numpy(), atol=1e-5)
     assert not np.asarray(ours)[WEIGHTS == 0].any()
@@ -53,12 +53,12 @@ def test_gradients_are_torchs():
 def test_logits_that_share_the_top_share_the_hit(row, hits):
     """Each target in turn: together they are worth one prediction."""
     logits = jnp.tile(jnp.array(row, jnp.float32), (1, 1, 1))
-    correct = [totals(logits, jnp.full((1, 1), t), jnp.ones((1, 1)))["correct"] for t in range(4)]
+    correct = [sum_losses(logits, jnp.full((1, 1), t), jnp.ones((1, 1)))["correct"] for t in range(4)]
     np.testing.assert_allclose(correct, hits, rtol=1e-6)
 
 
 def test_nan_is_never_correct():
-    sums = totals(jnp.full((2, 5, 7), jnp.nan), TARGETS, WEIGHTS)
+    sums = sum_losses(jnp.full((2, 5, 7), jnp.nan), TARGETS, WEIGHTS)
     assert np.isnan(sums["nll"])
     assert sums["correct"] == 0
 
@@ -75,10 +75,10 @@ SETTINGS = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads
 
 
 def summed(model, batch, **how):
-    params, rest = trainable(model)
+    params, rest = partition_trainable(model)
 
     def loss(params):
-        sums = {name: v.sum(-1) for name, v in predictions(join(params, rest), batch, **how)[1].items()}
+        sums = {name: v.sum(-1) for name, v in predict(combine_trainable(params, rest), batch, **how)[1].items()}
         return sums["nll"].sum() / sums["weight"].sum(), sums
 
     return jax.value_and_grad(loss, has_aux=True), params
@@ -99,7 +99,7 @@ def shapes(jaxpr):
 def test_a_loss_in_chunks_is_the_loss(draw, batch, embedding, tokens):
     """And so are gradients and hits, and no array holds as many logits as there are positions."""
     model = draw({**SETTINGS, "embedding": embedding}, vocab=VOCAB, seq=SEQ)
-    chunked = Execution(loss_chunk=tokens).applied(model)
+    chunked = ComputeOptions(loss_chunk=tokens).apply(model)
     ways = [summed(model, batch), summed(chunked, batch)]
     for (fn, params), whole in zip(ways, (True, False), strict=True):
         logits = [math.prod(s) for s in shapes(jax.make_jaxpr(fn)(params).jaxpr) if VOCAB in s and 8 not in s]
@@ -112,13 +112,13 @@ def test_a_loss_in_chunks_is_the_loss(draw, batch, embedding, tokens):
 
 def test_logits_are_whole_where_they_are_asked_for(draw, batch):
     model = draw(SETTINGS, vocab=VOCAB, seq=SEQ)
-    chunked = Execution(loss_chunk=4).applied(model)
+    chunked = ComputeOptions(loss_chunk=4).apply(model)
 
     def logits(model, **how):
-        return jax.eval_shape(lambda: predictions(model, batch, **how)[0])
+        return jax.eval_shape(lambda: predict(model, batch, **how)[0])
 
     assert logits(chunked) is None
     assert logits(chunked, whole=True).shape == (3, SEQ, VOCAB)
-    assert logits(Execution(loss_chunk=30).applied(model)).shape == (3, SEQ, VOCAB)  # all in one chunk
-    (given, _), reads = jax.eval_shape(capture(lambda: predictions(chunked, batch), ["logits"]))
+    assert logits(ComputeOptions(loss_chunk=30).apply(model)).shape == (3, SEQ, VOCAB)  # all in one chunk
+    (given, _), reads = jax.eval_shape(capture(lambda: predict(chunked, batch), ["logits"]))
     assert given.shape == reads["logits"].shape == (3, SEQ, VOCAB)

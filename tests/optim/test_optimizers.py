@@ -9,8 +9,8 @@ import torch
 
 from taetpu.core.errors import UserError
 from taetpu.core.loading import build_component
-from taetpu.nn.common import trainable
-from taetpu.nn.lm import matrices, named_parameters
+from taetpu.nn.common import partition_trainable
+from taetpu.nn.lm import mask_matrices, named_parameters
 
 SETTINGS = {"kind": "adamw", "lr": 0.1, "b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.3}
 
@@ -18,13 +18,13 @@ SETTINGS = {"kind": "adamw", "lr": 0.1, "b1": 0.8, "b2": 0.95, "eps": 1e-3, "wei
 def test_five_steps_are_torchs(draw):
     """Over a stacked model with norms and biases: torch is given the layers apart, and decays what has two axes."""
     model = draw({"dim": 4, "num_layers": 2, "mixer": "none", "ffn": "relu", "bias": True, "norm": "layer"})
-    params, _ = trainable(model)
+    params, _ = partition_trainable(model)
     grads = jax.tree.map(
         lambda a: np.random.default_rng(a.size).standard_normal((5, *a.shape)).astype(np.float32), params
     )
 
     config = build_component("optimizer", SETTINGS)
-    rule = config.transform(config.lr, matrices(params))
+    rule = config.transform(config.lr, mask_matrices(params))
 
     @jax.jit
     def step(params, state, grads):

@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register, unregister
 from taetpu.core.static_dynamic import split
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.kernels import Plain
 from taetpu.optim.hooks import Hook
 from taetpu.spec.resolved_study import RunSpec
@@ -51,7 +51,7 @@ def attention(config, source, precision="bfloat16", platform="tpu"):
 
 def test_a_cpu_computes_what_is_built(sized):
     config, source = sized(512)
-    assert decide(config, source, "float32", memory=1) == AS_BUILT
+    assert decide(config, source, "float32", memory=1) == DEFAULT_OPTIONS
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
     assert not {"attention", "remat", "loss_chunk"} & set(plan.facts)
 
@@ -79,7 +79,7 @@ def test_auto_takes_a_kernel_where_one_is_that_a_layer_can_use(sized, platform, 
 
 def test_what_is_asked_for_is_taken_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
-    assert decide(config, source, "float32") == Execution(remat="dots", loss_chunk=20)
+    assert decide(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
     with pytest.raises(UserError, match="splash needs a TPU, and the device here is a cpu"):
         decide(*sized(compute={"attention": "splash"}), "float32")
@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
 def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
     config, source = sized()
     with pytest.raises(UserError, match="go on where this pack was begun"):
-        Program(split(config)[0], source, Layout(1), steps=1, execution=Execution(attention="splash"))
+        Program(split(config)[0], source, Layout(1), steps=1, execution=ComputeOptions(attention="splash"))
 
 
 def test_less_is_kept_the_less_memory_there_is(sized):
@@ -100,7 +100,7 @@ def test_less_is_kept_the_less_memory_there_is(sized):
         return decide(config, source, "bfloat16", platform="tpu", memory=int(memory)).remat
 
     needed = {
-        kept: state_bytes(config, source) + step_bytes(config, source, Execution(1, kept, "splash"), "bfloat16")
+        kept: state_bytes(config, source) + step_bytes(config, source, ComputeOptions(1, kept, "splash"), "bfloat16")
         for kept in ("none", "dots", "full")
     }
     assert needed["full"] < needed["dots"] < needed["none"]
@@ -118,12 +118,12 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
     assert chunk(16 * whole) is None
     assert chunk(16 * whole - 1) == 511  # a quarter of what is just too large
     assert chunk(1) == 4  # at least a position of each sequence
-    step = [step_bytes(config, source, Execution(loss_chunk=n)) for n in (None, 512)]
+    step = [step_bytes(config, source, ComputeOptions(loss_chunk=n)) for n in (None, 512)]
     assert step[0] - step[1] == whole * 3 // 4
     hooked = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {"mine": Reading()}})})
     assert chunk(1, hooked) is None
-    assert step_bytes(hooked, source, Execution(loss_chunk=512)) == step[0]
-    (told,) = routed(hooked, source, Execution(loss_chunk=512), "float32")
+    assert step_bytes(hooked, source, ComputeOptions(loss_chunk=512)) == step[0]
+    (told,) = routed(hooked, source, ComputeOptions(loss_chunk=512), "float32")
     assert str(told) == "logits exist whole: hook 'mine' reads them"
 
 
@@ -131,13 +131,13 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
     heads = {"kind": "attention", "num_heads": 2}
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
-    told = [str(one) for one in routed(config, source, Execution(attention="splash"), "bfloat16")]
+    told = [str(one) for one in routed(config, source, ComputeOptions(attention="splash"), "bfloat16")]
     drawn = "takes the plain path in training: dropout on its pattern is drawn in training"
     assert told[0] == f"attention of layers 0, 3 {drawn}"
     assert told[1].startswith("attention of layers 1, 2 takes the plain path: its scores are changed")
     assert len(told) == 2
-    assert routed(config, source, AS_BUILT, "bfloat16") == []
-    assert "128 tokens, not 520" in str(routed(*sized(520), Execution(attention="splash"), "bfloat16")[0])
+    assert routed(config, source, DEFAULT_OPTIONS, "bfloat16") == []
+    assert "128 tokens, not 520" in str(routed(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
 
 
 class Own(Plain):
@@ -162,7 +162,7 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
     assert attention(*sized(512, {"mixer": "own-path"})) == "plain"
     config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
     assert attention(config, source) == "splash"
-    (told,) = routed(config, source, Execution(attention="splash"), "bfloat16")
+    (told,) = routed(config, source, ComputeOptions(attention="splash"), "bfloat16")
     assert str(told).startswith("attention of layers 1, 2 takes the path Own: its component brings")
 
 
@@ -196,7 +196,7 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
         assert one.startswith("attention of layers 0, 1, 2 takes the plain path: ")
         assert reason in one
     asked, _ = sized(seq, {"num_layers": 3, **model}, compute={"attention": "plain"})
-    assert routed(asked, source, AS_BUILT, "bfloat16", platform=platform) == []
+    assert routed(asked, source, DEFAULT_OPTIONS, "bfloat16", platform=platform) == []
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data,
 def test_what_was_decided_is_stored_and_told(sized):
     config, source = sized(compute={"remat": "full", "loss_chunk": 12})
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
-    assert plan.compute == Execution(remat="full", loss_chunk=12)
+    assert plan.compute == ComputeOptions(remat="full", loss_chunk=12)
     assert PackPlan.from_data(json.loads(json.dumps(plan.data))) == plan
     assert {name: plan.facts[name] for name in ("remat", "loss_chunk")} == {"remat": "full", "loss_chunk": 12}
     assert "attention" not in plan.facts
     before = {name: v for name, v in plan.data.items() if name not in ("attention", "remat", "loss_chunk")}
-    assert PackPlan.from_data(before).compute == AS_BUILT  # a plan of an earlier version
+    assert PackPlan.from_data(before).compute == DEFAULT_OPTIONS  # a plan of an earlier version
     assert plan.halved(plan.runs)[0].compute == plan.compute

@@ -2,7 +2,7 @@
 
 from taetpu.core.loading import load_config
 from taetpu.core.tree import count_elements
-from taetpu.nn.common import trainable
+from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.count import _forward, activation_bytes, flops_per_token, num_params
 
@@ -16,7 +16,9 @@ def resolved(**settings):
 def test_parameters_are_those_of_the_built_model(draw):
     settings = {"dim": DIM, "num_layers": 2, "bias": True, "embedding": "untied", "position": "learned"}
     model = draw(settings, vocab=VOCAB, seq=SEQ)
-    assert num_params(load_config(ModelConfig, settings).resolve(), VOCAB, SEQ) == count_elements(trainable(model)[0])
+    assert num_params(load_config(ModelConfig, settings).resolve(), VOCAB, SEQ) == count_elements(
+        partition_trainable(model)[0]
+    )
 
 
 def test_flops_are_six_per_weight_and_the_attention_products():

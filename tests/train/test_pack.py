@@ -10,7 +10,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import evaluation_order
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.train.layout import Layout
 from taetpu.train.pack import Program, pack_mesh, stack_numbers
 
@@ -132,7 +132,7 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
     task, source = text
     structure, numbers = split(make(task, {"num_layers": 9}))
     for unroll in (1, 4):
-        program = Program(structure, source, Layout(1), steps=9, execution=Execution(unroll=unroll))
+        program = Program(structure, source, Layout(1), steps=9, execution=ComputeOptions(unroll=unroll))
         numbers_of_pack, seeds = stack_numbers([numbers]), np.zeros(1, np.int32)
         state = jax.eval_shape(program.init, numbers_of_pack, seeds)
         rows = np.zeros((1, program.chunk, 4), np.int32)

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train import layout as layout_module
 from taetpu.train.layout import AUTO, Group, Layout, Packing, Work, group, parse_packing, rule_of_thumb
@@ -101,14 +101,14 @@ def test_other_ways_to_pack_are_refused_with_the_valid_ones(wrong):
 
 
 def test_a_pack_respects_the_widest_that_is_asked_for():
-    plan = PackPlan("x", (("baseline", 0, "a"),), Layout(4, 2), AS_BUILT, "float32")
+    plan = PackPlan("x", (("baseline", 0, "a"),), Layout(4, 2), DEFAULT_OPTIONS, "float32")
     assert [plan.respects(parse_packing(text)) for text in ("auto", 4, 3, "off")] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("width", "devices"), [(8, 2), (6, 2), (5, 1), (2, 2), (12, 4)])
 def test_halving_halves_what_a_device_holds_until_every_run_is_alone(width, devices):
     names = tuple(("arm", seed, f"{seed}") for seed in range(width - 1))
-    plans = [PackPlan("x", names, Layout(width, devices), Execution(unroll=2), "float32", ("a.*.b",), "measured")]
+    plans = [PackPlan("x", names, Layout(width, devices), ComputeOptions(unroll=2), "float32", ("a.*.b",), "measured")]
     while plans[0].width > 1:
         before, plans = plans, [half for one in plans for half in one.halved(one.runs)]
         assert plans[0].width == -(-before[0].width // 2)

@@ -11,7 +11,7 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
-from taetpu.nn.common import join, trainable
+from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import num_params
 from taetpu.train.step import new_model
@@ -36,11 +36,11 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     tokens[1, :half] = tokens[0, :half]
 
     def predict(seed: Any, tokens: Any) -> Any:
-        params, rest = trainable(new_model(bind(*split(config, promoted_fields(config))), source, seed))
+        params, rest = partition_trainable(new_model(bind(*split(config, promoted_fields(config))), source, seed))
         leaves, form = jax.tree.flatten(params)
         keys = jax.random.split(named(root_key(seed), "nudge"), len(leaves))
         moved = [a + NUDGE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]
-        return join(jax.tree.unflatten(form, moved), rest)(tokens)
+        return combine_trainable(jax.tree.unflatten(form, moved), rest)(tokens)
 
     logits = np.asarray(jit_once(predict)(jnp.int32(0), tokens))[:, :half]
     return bool(np.abs(logits[0] - logits[1]).max() > VISIBLE * np.abs(logits).max())

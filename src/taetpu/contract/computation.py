@@ -19,9 +19,9 @@ from taetpu.core.config import iter_components
 from taetpu.core.sites import find_sites
 from taetpu.core.static_dynamic import bind, split
 from taetpu.data.batches import Batch, Source
-from taetpu.nn.common import trainable
+from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import named_parameters
-from taetpu.nn.stack import joined
+from taetpu.nn.stack import merge_stacks
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
@@ -114,7 +114,7 @@ class Outline:
     def _start(self, numbers: Mapping[str, Any], seed: Any) -> tuple[dict[str, Any], TrainState]:
         config = bind(self.structure, numbers)
         model = new_model(config, self.source, seed, apart=True)
-        stacked = eqx.tree_at(lambda m: m.stacks, model, joined(model.stacks))
+        stacked = eqx.tree_at(lambda m: m.stacks, model, merge_stacks(model.stacks))
         return named_parameters(model), first_state(config, stacked)
 
     def _onwards(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
@@ -124,7 +124,7 @@ class Outline:
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
         )  # fmt: skip
         measured = evaluate(new.model, windows, dtype=self.dtype)
-        return jax.tree.leaves((trainable(new.model)[0], new.opt, metrics, measured))
+        return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, metrics, measured))
 
     @property
     def _inputs(self) -> tuple[Any, ...]:

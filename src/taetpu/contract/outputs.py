@@ -17,7 +17,7 @@ from taetpu.data.batches import Batch, Source
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Context
 from taetpu.nn.lm import LMConfig
-from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
+from taetpu.nn.slots import PARTS, Part, Setup, acts_at, build_part, describe_value, matches, suggest_cast, trace_result
 from taetpu.spec.schema import ResolvedConfig
 
 BATCH = 2
@@ -68,7 +68,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
     for slot in ("embedding", "position", "norm"):
         component = getattr(model, slot)
         for name, part in PARTS[slot].items():
-            if name != "in_attention" and acts(component, name):
+            if name != "in_attention" and acts_at(component, name):
                 yield (slot,), component, part, first
     alike: set[int] = set()  # most layers of a deep model are one object
     for i, layer in enumerate(model.layers):
@@ -81,7 +81,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer calls the others
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
-                if name != "at_input" and (name != "in_attention" or attends) and acts(component, name):
+                if name != "at_input" and (name != "in_attention" or attends) and acts_at(component, name):
                     yield ("layers", i, slot), component, part, at
 
 
@@ -108,7 +108,7 @@ def _try(component: Component, part: Part | None, at: Setup) -> None:
             _refuse_draws(own, at, key)
             return
         try:
-            module = built(own, part, at, key)
+            module = build_part(own, part, at, key)
         except UserError as error:
             file, line = _place(component, getattr(type(component), part.builder))
             raise error.within(file=file, line=line) from None
@@ -122,21 +122,24 @@ def _try(component: Component, part: Part | None, at: Setup) -> None:
 
 
 def _refuse_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
-    found, expected = returned(part, module, at, ctx), part.expected(at)
-    if not agrees(found, expected):
+    found, expected = trace_result(part, module, at, ctx), part.expected(at)
+    if not matches(found, expected):
         method = "" if part.method == "__call__" else f".{part.method}"
         mode = (" in training" if ctx.key is not None else " in evaluation") if part.context else ""
-        problem = f"{component.slot} {component.kind!r}{method} returns {described(found)}{mode}"
+        problem = f"{component.slot} {component.kind!r}{method} returns {describe_value(found)}{mode}"
         place = _place(component, getattr(type(module), part.method, None))
         raise UserError(
-            f"{problem}, expected {described(expected)}", remedy=_remedy(found, expected), file=place[0], line=place[1]
+            f"{problem}, expected {describe_value(expected)}",
+            remedy=_remedy(found, expected),
+            file=place[0],
+            line=place[1],
         )
 
 
 def _remedy(found: Any, expected: Any) -> str:
     if isinstance(expected, tuple):
         return "return queries and keys, each of the shape and type that it was given"
-    return cast_to(found, expected) or "return an array of the expected shape and type"
+    return suggest_cast(found, expected) or "return an array of the expected shape and type"
 
 
 def _refuse_draws(component: Any, at: Setup, key: Any) -> None:
@@ -144,10 +147,10 @@ def _refuse_draws(component: Any, at: Setup, key: Any) -> None:
     shapes = ((dims.dim, 2 * dims.dim), (2 * dims.dim, dims.dim), (dims.vocab_size, dims.dim), (at.seq, dims.dim))
     for role, shape in zip(ROLES, shapes, strict=True):
         found, expected = component.draw(dims, role, shape, key=key), jax.ShapeDtypeStruct(shape, jnp.float32)
-        if not agrees(found, expected):
-            problem = f"init {component.kind!r}.draw returns {described(found)} for role {role!r}"
+        if not matches(found, expected):
+            problem = f"init {component.kind!r}.draw returns {describe_value(found)} for role {role!r}"
             place = _place(component, type(component).draw)
-            raise UserError(f"{problem}, expected {described(expected)}", file=place[0], line=place[1])
+            raise UserError(f"{problem}, expected {describe_value(expected)}", file=place[0], line=place[1])
 
 
 def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
@@ -175,7 +178,7 @@ def check_batch(config: ResolvedConfig, source: Source) -> None:
     expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore
     for name, one in expected._asdict().items():
         seen = getattr(found, name, None)
-        if not agrees(seen, one):
-            problem = f"task {config.task.kind!r}: {name} of a batch are {described(seen)}, expected {described(one)}"
-            raise UserError(problem, path=("task",))
+        if not matches(seen, one):
+            problem = f"task {config.task.kind!r}: {name} of a batch are {describe_value(seen)}"
+            raise UserError(f"{problem}, expected {describe_value(one)}", path=("task",))
     _PASSED.add(key)

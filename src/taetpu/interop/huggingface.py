@@ -18,7 +18,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
 from taetpu.interop.families import FAMILIES, Family, Settings
-from taetpu.nn.lm import LM, LMConfig, ModelConfig, build, named_parameters, with_parameters
+from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model, named_parameters, with_parameters
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -43,7 +43,7 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
     ours = load_config(ModelConfig, family.read(config))
     # Rotary positions have no table, so that only a model with one needs to know how far it reaches.
     vocab_size, seq_len = config["vocab_size"], config.get("n_positions", 1)
-    model = build(ours.resolve(), vocab_size, seq_len, key=root_key(0))
+    model = build_model(ours.resolve(), vocab_size, seq_len, key=root_key(0))
     return ours, with_parameters(model, _parameters(family, tensors, model))
 
 

@@ -12,7 +12,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.nn.common import Context, Dims, Fixed, dropout, project
+from taetpu.nn.common import Context, Dims, Fixed, build_dropout, project
 from taetpu.nn.kernels import PLAIN
 from taetpu.nn.position import PositionConfig
 from taetpu.nn.scores import NoScores
@@ -123,7 +123,7 @@ class AttentionConfig(Component):
             scores=self.scores.init(dims, key=named(key, "scores")),
             keep=None if isinstance(dropped, tuple) else Fixed(dropped),
             position=position.in_attention(head_dim),
-            dropout=dropout(dims),
+            dropout=build_dropout(dims),
             num_heads=self.num_heads,
             num_kv_heads=kv_heads,
             causal=self.causal,

@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.common import Context, Dims, Fixed, dropout
+from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.position import RopeConfig
@@ -84,10 +84,10 @@ class LayerConfig(Config):
             ffn_norm=None if ffn is None else self.norm.init(dims, key=named(key, "ffn_norm")),
             residual=self.residual.init(dims, key=named(key, "residual")),
             after=self.after.init(dims, key=named(key, "after")),
-            dropout=dropout(dims),
+            dropout=build_dropout(dims),
             keep=None if isinstance(keep, tuple) else Fixed(keep),
-            wire_mixer=absent if mixer is None else wire,
-            wire_ffn=absent if ffn is None else wire,
+            wire_mixer=skip_branch if mixer is None else wire,
+            wire_ffn=skip_branch if ffn is None else wire,
         )
 
 
@@ -101,7 +101,7 @@ def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Str
     return norm(residual(x, branch(x)))
 
 
-def absent(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
+def skip_branch(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
     """No such branch."""
     return x
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.keys import Key, named
-from taetpu.nn.matmul import product
+from taetpu.nn.matmul import matmul
 
 
 @runtime_checkable
@@ -92,16 +92,16 @@ def is_fixed(node: Any) -> bool:
     return isinstance(node, Fixed)
 
 
-def trainable(model: Any) -> tuple[Any, Any]:
+def partition_trainable(model: Any) -> tuple[Any, Any]:
     """Split a model into what is trained and the rest; `join` puts them together."""
     return eqx.partition(model, eqx.is_inexact_array, is_leaf=is_fixed)
 
 
-def join(params: Any, rest: Any) -> Any:
+def combine_trainable(params: Any, rest: Any) -> Any:
     return eqx.combine(params, rest, is_leaf=is_fixed)
 
 
-def rows(x: Float[Array, "*lead size"]) -> Float[Array, "rows size"]:
+def flatten_rows(x: Float[Array, "*lead size"]) -> Float[Array, "rows size"]:
     """All leading axes as one."""
     return x.reshape(-1, x.shape[-1])
 
@@ -118,7 +118,7 @@ def project(
     Rank 2 because XLA's CPU backend fuses element-wise work into rank-3 gradients and leaves its fast path (measured:
     a whole train step took twice as long).
     """
-    y = product(rows(x), w.astype(x.dtype), out)
+    y = matmul(flatten_rows(x), w.astype(x.dtype), out)
     y = y if b is None else y + b.astype(y.dtype)
     return y.reshape(*x.shape[:-1], w.shape[-1])
 
@@ -145,7 +145,7 @@ class Dropout(eqx.Module):
         return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0.0).astype(x.dtype)
 
 
-def dropout(dims: Dims) -> "Dropout | Identity":
+def build_dropout(dims: Dims) -> "Dropout | Identity":
     """The model's dropout as a node: nothing at all when the rate is a plain zero."""
     absent = isinstance(dims.dropout, int | float) and dims.dropout == 0
     return Identity() if absent else Dropout(Fixed(dims.dropout))

@@ -7,13 +7,13 @@ import equinox as eqx
 import jax
 
 from taetpu.nn.attention import Attention
-from taetpu.nn.kernels import PATHS, Counted, Kernel, Plain
+from taetpu.nn.kernels import PATHS, Kernel, MemoryStandIn, Plain
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import Stack
 
 
 @dataclass(frozen=True)
-class Execution:
+class ComputeOptions:
     """What nodes of a built model are replaced by. The defaults are how a model is built.
 
     Attributes:
@@ -30,21 +30,21 @@ class Execution:
     loss_chunk: int | None = None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def non_default(self) -> dict[str, Any]:
         """What is not as a model is built, by name; how deep stacks are unrolled is told elsewhere."""
         kept = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
-        return {name: value for name, value in kept.items() if value != getattr(AS_BUILT, name)}
+        return {name: value for name, value in kept.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
-    def applied(self, tree: Any, *, counted: bool = False) -> Any:
+    def apply(self, tree: Any, *, counted: bool = False) -> Any:
         """A model, or what holds trees shaped like one (gradients, moments), computed this way.
 
         `counted`: only its memory is to be counted, on a machine that may not have the kernel.
         """
         path = PATHS[self.attention]
-        path = Counted(path) if counted and isinstance(path, Kernel) else path
+        path = MemoryStandIn(path) if counted and isinstance(path, Kernel) else path
 
         def attention(node: Any) -> Any:
-            return eqx.tree_at(lambda a: a.path, node, path) if has_plain_path(node) else node
+            return eqx.tree_at(lambda a: a.path, node, path) if uses_plain_attention(node) else node
 
         def changed(node: Any) -> Any:
             if isinstance(node, LM):
@@ -58,7 +58,7 @@ class Execution:
         return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, LM | Stack))
 
 
-def has_plain_path(node: Any) -> bool:
+def uses_plain_attention(node: Any) -> bool:
     """Whether a node is attention on the built-in plain path, the only one that a kernel computes the same as.
 
     A subclass of `Plain` computes something else, so it is compared by its exact type.
@@ -66,4 +66,4 @@ def has_plain_path(node: Any) -> bool:
     return isinstance(node, Attention) and type(node.path) is Plain
 
 
-AS_BUILT = Execution()
+DEFAULT_OPTIONS = ComputeOptions()

@@ -13,7 +13,7 @@ from taetpu.core.registry import register
 from taetpu.nn.common import Dims, project
 
 
-def look_up(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
     """The rows of `tokens`.
 
     Raises:
@@ -47,7 +47,7 @@ class Tied(eqx.Module):
     weight: Float[Array, "vocab dim"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        return look_up(self.weight, tokens)
+        return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         return project(x, self.weight.T, out=jnp.float32)
@@ -69,7 +69,7 @@ class Untied(eqx.Module):
     unembed: Float[Array, "dim vocab"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        return look_up(self.weight, tokens)
+        return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         return project(x, self.unembed, out=jnp.float32)

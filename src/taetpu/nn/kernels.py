@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from taetpu.core.keys import named
 from taetpu.core.sites import is_requested, site
 from taetpu.nn.common import Context, Identity
-from taetpu.nn.matmul import product
+from taetpu.nn.matmul import matmul
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
@@ -29,8 +29,8 @@ Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # what only the plain path ever holds
 LANES = 128  # of a TPU's vector unit: splash attention wants whole ones of keys
-WIDEST_HEAD = 128  # with blocks of 512 and heads of 1024 splash attention has too little vector memory on a v5e
-SAVED = "attention"  # under this name `jax.checkpoint` may keep what a kernel gives
+MAX_HEAD_DIM = 128  # with blocks of 512 and heads of 1024 splash attention has too little vector memory on a v5e
+CHECKPOINT_NAME = "attention"  # under this name `jax.checkpoint` may keep what a kernel gives
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Call:
     observed: bool
 
 
-def call_of(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
+def describe_call(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
     """A call of an attention module (`nn.attention.Attention`); in `training` there is a key to draw from."""
     scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
     head_dim = attention.wq.shape[-1] // attention.num_heads
@@ -71,7 +71,7 @@ class Plain(eqx.Module):
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
         k, v = (self.shared(kv, q.shape[1] // kv.shape[1]) for kv in (k, v))
-        scores = attention.scores(product(q, k.mT, jnp.float32) * attention.scale.value, ctx)
+        scores = attention.scores(matmul(q, k.mT, jnp.float32) * attention.scale.value, ctx)
         if attention.causal:
             scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
         return self.read(attention, site("mixer.scores", scores), v, ctx)
@@ -90,7 +90,7 @@ class Plain(eqx.Module):
         if is_requested("mixer.pattern"):
             pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
         pattern = attention.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
-        return (product(pattern, v, jnp.float32) / total).astype(v.dtype)
+        return (matmul(pattern, v, jnp.float32) / total).astype(v.dtype)
 
 
 PLAIN = Plain()
@@ -110,7 +110,7 @@ class Kernel(eqx.Module):
         observed = True in [
             is_requested(name) for name in SITES
         ]  # asking says that a site is there: both are asked for
-        call = call_of(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
+        call = describe_call(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
         q = (q.astype(jnp.float32) * attention.scale.value).astype(q.dtype)
@@ -172,8 +172,8 @@ class Splash(Kernel):
         yield from super().refusals(call)
         if call.seq % LANES:
             yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
-        if call.head_dim > WIDEST_HEAD:
-            yield f"splash attention is taken for a head_dim of at most {WIDEST_HEAD}, not {call.head_dim}"
+        if call.head_dim > MAX_HEAD_DIM:
+            yield f"splash attention is taken for a head_dim of at most {MAX_HEAD_DIM}, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         # Imported here: Pallas for TPUs takes as long to import as the rest of the model.
@@ -187,13 +187,13 @@ class Splash(Kernel):
         kernel: Any = splash.make_splash_mha_single_device(
             masks.MultiHeadMask([mask] * heads),
             block_sizes=splash.BlockSizes(**sides),
-            residual_checkpoint_name=SAVED,
+            residual_checkpoint_name=CHECKPOINT_NAME,
             interpret=self.interpret,
         )
         return jax.vmap(kernel)(q, k, v)
 
 
-class Counted(Kernel):
+class MemoryStandIn(Kernel):
     """Stands for a kernel where memory is counted, on whatever machine: takes what it takes, and computes nothing."""
 
     kernel: Kernel
@@ -202,7 +202,7 @@ class Counted(Kernel):
         return self.kernel.refusals(call)
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
-        return checkpoint_name(jnp.zeros_like(q), SAVED)
+        return checkpoint_name(jnp.zeros_like(q), CHECKPOINT_NAME)
 
 
 PATHS = {path.name: path for path in (PLAIN, CuDNN(), Splash())}

@@ -20,7 +20,7 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
-from taetpu.nn.common import Context, Dims, dropout, join, trainable
+from taetpu.nn.common import Context, Dims, build_dropout, combine_trainable, partition_trainable
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
@@ -75,7 +75,7 @@ class ModelConfig(Config):
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
-            for index in selected(where, self.num_layers):
+            for index in select_layers(where, self.num_layers):
                 own.setdefault(index, {}).update(settings)
         usual = load_config(LayerConfig, base, ("layers", 0))
         return LMConfig(
@@ -87,7 +87,7 @@ class ModelConfig(Config):
         )
 
 
-def selected(where: int | str, num_layers: int) -> list[int]:
+def select_layers(where: int | str, num_layers: int) -> list[int]:
     """The layers that a key of `layers` means: an index, negative from the end, or a slice such as `0:2` or `::2`."""
     text = str(where)
     try:
@@ -151,13 +151,13 @@ class LMConfig(Config):
         return LM(
             embedding=self.embedding.init(dims, key=named(key, "embedding")),
             position=self.position.at_input(dims, key=named(key, "position")),
-            dropout=dropout(dims),
+            dropout=build_dropout(dims),
             stacks=build_stacks(self.layers, dims, key=named(key, "layers"), apart=apart),
             norm=self.norm.init(dims, key=named(key, "norm")) if final else None,
         )
 
 
-def build(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
+def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
     """A freshly drawn model from a config as loaded (its masks still written as lists).
 
     Raises:
@@ -198,12 +198,12 @@ class LM(eqx.Module):
 
 def named_parameters(model: LM) -> dict[str, Array]:
     """Every trained array by its logical name (`layers.3.mixer.wq`), layers apart, whatever the stacking."""
-    return _named(model, trainable(model)[0])
+    return _named(model, partition_trainable(model)[0])
 
 
 def named_constants(model: LM) -> dict[str, Array]:
     """Every array that is not trained, `Fixed` values among them, as `named_parameters`; random keys are left out."""
-    return _named(model, trainable(model)[1])
+    return _named(model, partition_trainable(model)[1])
 
 
 def _named(model: LM, part: LM) -> dict[str, Array]:
@@ -239,8 +239,8 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
     for name, array in have.items():
         if tuple(array.shape) != tuple(values[name].shape):
             raise UserError(f"parameter {name!r} has shape {tuple(values[name].shape)}, not {tuple(array.shape)}")
-    params, rest = trainable(model)
-    return join(_replaced(model, params, values), rest)
+    params, rest = partition_trainable(model)
+    return combine_trainable(_replaced(model, params, values), rest)
 
 
 def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
@@ -252,8 +252,8 @@ def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
     have = jax.eval_shape(named_constants, model)
     fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
     kept = {} if set(fitting) == set(have) else named_constants(model)
-    params, rest = trainable(model)
-    return join(params, _replaced(model, rest, {**kept, **fitting}))
+    params, rest = partition_trainable(model)
+    return combine_trainable(params, _replaced(model, rest, {**kept, **fitting}))
 
 
 def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
@@ -295,7 +295,7 @@ def num_layers(tree: LM) -> int:
     return sum(stack.size for stack in tree.stacks)
 
 
-def matrices(params: LM) -> LM:
+def mask_matrices(params: LM) -> LM:
     """True for every trained array with two axes or more of its own (a stack's layer axis does not count)."""
 
     def is_matrix(path: Any, leaf: Array) -> bool:

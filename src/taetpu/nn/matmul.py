@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def product(
+def matmul(
     a: Float[Array, "*lead rows inner"], b: Float[Array, "*lead inner columns"], out: Any = None
 ) -> Float[Array, "*lead rows columns"]:
     """`a @ b` in a's precision, accumulated and returned as `out` (a's unless given).

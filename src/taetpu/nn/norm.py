@@ -14,7 +14,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import Dims, Identity, rows
+from taetpu.nn.common import Dims, Identity, flatten_rows
 
 
 class NormConfig(Component):
@@ -43,7 +43,7 @@ class LayerNorm(eqx.Module):
     eps: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
-        h = rows(x).astype(jnp.float32)
+        h = flatten_rows(x).astype(jnp.float32)
         h = h - h.mean(-1, keepdims=True)
         h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
         return (h if self.bias is None else h + self.bias).astype(x.dtype).reshape(x.shape)
@@ -65,7 +65,7 @@ class RMSNorm(eqx.Module):
     eps: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
-        h = rows(x).astype(jnp.float32)
+        h = flatten_rows(x).astype(jnp.float32)
         h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
         return h.astype(x.dtype).reshape(x.shape)
 

@@ -11,7 +11,7 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
-from taetpu.nn.common import Context, Dims, trainable
+from taetpu.nn.common import Context, Dims, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
 OPTIONAL = ("mixer", "ffn")  # the kind `none` of these builds nothing
@@ -37,31 +37,31 @@ class Setup:
     position: Any = None
 
 
-def stream(at: Setup) -> Shape:
+def stream_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.seq, at.dims.dim), at.dtype)
 
 
-def queries(at: Setup) -> Shape:
+def query_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.heads, at.seq, at.head_dim), at.dtype)
 
 
-def keys(at: Setup) -> Shape:
+def key_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.kv_heads, at.seq, at.head_dim), at.dtype)
 
 
-def scores(at: Setup) -> Shape:
+def score_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.heads, at.seq, at.seq), jnp.float32)
 
 
-def tokens(at: Setup) -> Shape:
+def token_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.seq), jnp.int32)
 
 
-def embedded(at: Setup) -> Shape:
+def embedded_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.seq, at.dims.dim), jnp.float32)
 
 
-def logits(at: Setup) -> Shape:
+def logit_shape(at: Setup) -> Shape:
     return Shape((at.batch, at.seq, at.dims.vocab_size), jnp.float32)
 
 
@@ -95,23 +95,23 @@ class Part:
         return tuple(shape(at) for shape in self.gives) if isinstance(self.gives, tuple) else self.gives(at)
 
 
-X = {"x": stream}
+X = {"x": stream_shape}
 PARTS: dict[str, dict[str, Part]] = {
-    "mixer": {"": Part(X, stream, build=lambda c, at, key: c.init(at.dims, at.position, key=key))},
-    "ffn": {"": Part(X, stream)},
-    "norm": {"": Part(X, stream, context=False)},
-    "after": {"": Part(X, stream)},
-    "residual": {"": Part({"x": stream, "y": stream}, stream, context=False)},
-    "scores": {"": Part({"scores": scores}, scores)},
+    "mixer": {"": Part(X, stream_shape, build=lambda c, at, key: c.init(at.dims, at.position, key=key))},
+    "ffn": {"": Part(X, stream_shape)},
+    "norm": {"": Part(X, stream_shape, context=False)},
+    "after": {"": Part(X, stream_shape)},
+    "residual": {"": Part({"x": stream_shape, "y": stream_shape}, stream_shape, context=False)},
+    "scores": {"": Part({"scores": score_shape}, score_shape)},
     "embedding": {
-        "encode": Part({"tokens": tokens}, embedded, "encode", context=False),
-        "decode": Part(X, logits, "decode", context=False),
+        "encode": Part({"tokens": token_shape}, embedded_shape, "encode", context=False),
+        "decode": Part(X, logit_shape, "decode", context=False),
     },
     "position": {
-        "at_input": Part(X, stream, build=lambda c, at, key: c.at_input(at.dims, key=key), builder="at_input"),
+        "at_input": Part(X, stream_shape, build=lambda c, at, key: c.at_input(at.dims, key=key), builder="at_input"),
         "in_attention": Part(
-            {"q": queries, "k": keys},
-            (queries, keys),
+            {"q": query_shape, "k": key_shape},
+            (query_shape, key_shape),
             build=lambda c, at, key: c.in_attention(at.head_dim),
             builder="in_attention",
         ),
@@ -119,12 +119,12 @@ PARTS: dict[str, dict[str, Part]] = {
 }
 
 
-def acts(component: Any, name: str) -> bool:
+def acts_at(component: Any, name: str) -> bool:
     """Is the component called at this place? Positions may act at one of two, or at none."""
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
-def built(component: Component, part: Part, at: Setup, key: Key) -> Any:
+def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
     """The module that a component builds for a place; None where it builds none.
 
     Raises:
@@ -140,26 +140,26 @@ def built(component: Component, part: Part, at: Setup, key: Key) -> Any:
             remedy += f"; `{component.slot}: none` leaves the {component.slot} out"
         raise UserError(f"{said} returns None, expected a module", remedy=remedy)
     if isinstance(module, type) or not callable(getattr(module, part.method, None)):
-        found = f"the class {module.__name__}" if isinstance(module, type) else described(module)
+        found = f"the class {module.__name__}" if isinstance(module, type) else describe_value(module)
         raise UserError(f"{said} returns {found}, expected a module with a method {part.method}")
     for where, leaf in jax.tree.leaves_with_path(module):
         name = jax.tree_util.keystr(where, simple=True, separator=".")
         if not hasattr(leaf, "dtype"):
             problem = (
-                f"{said} returns a module that holds {described(leaf)}{' in ' if name else ''}{name}, not an array"
+                f"{said} returns a module that holds {describe_value(leaf)}{' in ' if name else ''}{name}, not an array"
             )
             raise UserError(problem, remedy="Fixed(...) for a number, eqx.field(static=True) for what is no number")
-    for where, array in jax.tree.leaves_with_path(trainable(module)[0]):
+    for where, array in jax.tree.leaves_with_path(partition_trainable(module)[0]):
         if jnp.result_type(array) != jnp.float32:
             name = jax.tree_util.keystr(where, simple=True, separator=".")
             raise UserError(f"{said}: parameter {name} is {array.dtype}, expected float32")
     return module
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """`(2, 8, 16) float32` for an array, of each for several; what it is for anything else."""
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {', '.join(map(described, value)) or 'nothing'}"
+        return f"a {type(value).__name__} of {', '.join(map(describe_value, value)) or 'nothing'}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{tuple(value.shape)} {value.dtype}"
     if value is None or isinstance(value, bool | int | float | str):
@@ -167,21 +167,21 @@ def described(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def agrees(found: Any, expected: Any) -> bool:
+def matches(found: Any, expected: Any) -> bool:
     """Is what was returned of the expected shape and type, or each of several?"""
     if isinstance(expected, tuple):
-        return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(agrees, found, expected))
+        return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(matches, found, expected))
     return getattr(found, "shape", None) == expected.shape and getattr(found, "dtype", None) == expected.dtype
 
 
-def returned(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
+def trace_result(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
     """What a module returns, traced: nothing is computed."""
     found: list[Any] = []
     jax.eval_shape(lambda *arguments: found.append(part.call(module, arguments, ctx)), *part.arguments(at))
     return found[0]
 
 
-def cast_to(found: Any, expected: Any) -> str:
+def suggest_cast(found: Any, expected: Any) -> str:
     """The remedy where only the type is wrong; empty otherwise."""
     same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
     return f"end with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

@@ -18,7 +18,7 @@ from taetpu.core.sites import Reads, record_layers, with_layer_tapes
 from taetpu.core.static_dynamic import bind, split
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.common import Context, Dims
-from taetpu.nn.kernels import SAVED
+from taetpu.nn.kernels import CHECKPOINT_NAME
 
 # Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones take
 # `Stack.unroll` layers a pass, so that compile time does not grow with depth.
@@ -27,7 +27,7 @@ UNROLL_UP_TO = 8
 _keep = jax.checkpoint_policies
 
 
-def everything(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., Any]:
+def keep_activations(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., Any]:
     """Every activation is kept for the backward pass."""
     return layer
 
@@ -35,11 +35,11 @@ def everything(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., An
 # What the backward pass finds of a layer, and what it computes a second time. `dots` keeps the results of the
 # projections, and of kernels of attention; `full` keeps nothing but what came into the layer.
 REMAT: dict[str, Callable[..., Any]] = {
-    "none": everything,
+    "none": keep_activations,
     "dots": partial(
         jax.checkpoint,
         policy=_keep.save_from_both_policies(
-            _keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(SAVED)
+            _keep.dots_with_no_batch_dims_saveable, _keep.save_only_these_names(CHECKPOINT_NAME)
         ),
     ),
     "full": jax.checkpoint,
@@ -72,11 +72,11 @@ class Stack(eqx.Module):
         def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, Reads]:
             number, arrays = inputs
             # Inside a scan XLA cannot CSE the forward pass with its recomputation; unrolled, `prevent_cse` is needed.
-            kept = REMAT[self.remat](with_layer_tapes(layer, layers), prevent_cse=self.layers_a_pass >= self.size)
+            kept = REMAT[self.remat](with_layer_tapes(layer, layers), prevent_cse=self.layers_per_pass >= self.size)
             return kept(number, x, number, arrays)
 
         x, reads = jax.lax.scan(
-            body, self.constrain(x), (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_a_pass
+            body, self.constrain(x), (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_per_pass
         )
         record_layers(reads, layers)
         return x
@@ -86,7 +86,7 @@ class Stack(eqx.Module):
         return x if self.sharding is None else jax.lax.with_sharding_constraint(x, self.sharding)
 
     @property
-    def layers_a_pass(self) -> int:
+    def layers_per_pass(self) -> int:
         """How many layers each pass of the loop holds.
 
         What is computed a second time stays in a loop: unrolled, XLA's CPU backend holds as much as if it were kept.
@@ -129,7 +129,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
     return tuple(stacks)
 
 
-def joined(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+def merge_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
     """Neighbouring stacks that turned out to hold the same kind of block as one, however their configs were written."""
 
     def form(stack: Stack) -> Any:

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from taetpu.core.errors import UserError
-from taetpu.nn.lm import LM, matrices
+from taetpu.nn.lm import LM, mask_matrices
 
 
-def refuse_other_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
+def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
     """Refuse a tree of another structure, shape or type than the one given.
 
     Args:
@@ -42,39 +42,39 @@ def _form(array: Any) -> str:
         return f"an object of type {type(array).__name__}"
 
 
-def update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTransformation:
+def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTransformation:
     """The optimizer's rule for these parameters at learning rate `lr`.
 
     Raises:
         UserError: `transform` returns something else than an optax transformation.
     """
-    rule = optimizer.transform(lr, matrices(params))
+    rule = optimizer.transform(lr, mask_matrices(params))
     if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
         made = "None" if rule is None else f"an object of type {type(rule).__name__}"
         problem = f"optimizer {optimizer.kind!r}: transform returns {made}, expected an optax.GradientTransformation"
-        raise UserError(problem, remedy="return e.g. optax.sgd(lr)", **place(optimizer, "transform"))
+        raise UserError(problem, remedy="return e.g. optax.sgd(lr)", **method_location(optimizer, "transform"))
     return rule
 
 
-def next_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: LM) -> tuple[Any, Any]:
+def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: LM) -> tuple[Any, Any]:
     """What an optimizer adds to the parameters, and its state afterwards.
 
     Raises:
         UserError: the updates have not the form of the parameters, or the state not that of the state before.
     """
-    rule: Any = update_rule(optimizer, lr, params)
+    rule: Any = build_update_rule(optimizer, lr, params)
     found = rule.update(gradients, state, params)
-    where, who = place(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
+    where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:
         made = "None" if found is None else f"an object of type {type(found).__name__}"
         raise UserError(f"{who} {made} from update", remedy="return (updates, state)", **where)
     updates, after = found
-    refuse_other_form(f"{who} updates", params, updates, "updates are a tree like the parameters", **where)
-    refuse_other_form(f"{who} a state", state, after, "a step leaves the form of the state as it is", **where)
+    check_form(f"{who} updates", params, updates, "updates are a tree like the parameters", **where)
+    check_form(f"{who} a state", state, after, "a step leaves the form of the state as it is", **where)
     return updates, after
 
 
-def learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
+def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
     """The schedule's rate of a step.
 
     Raises:
@@ -83,11 +83,11 @@ def learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
     rate = schedule.lr(step, steps, peak)
     if _form(rate) != "() float32":
         problem = f"schedule {schedule.kind!r} returns {_form(rate)}, expected () float32"
-        raise UserError(problem, remedy="return one number for the step", **place(schedule, "lr"))
+        raise UserError(problem, remedy="return one number for the step", **method_location(schedule, "lr"))
     return rate
 
 
-def place(component: Any, method: str) -> dict[str, Any]:
+def method_location(component: Any, method: str) -> dict[str, Any]:
     """File and line of a plug-in's method, and the slot's path in a study's settings."""
     path = {"path": ("train", component.slot)}
     code = getattr(getattr(type(component), method), "__code__", None)

@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM
-from taetpu.optim.form import refuse_other_form
+from taetpu.optim.form import check_form
 
 Scalar = Float[Array, ""]
 
@@ -58,7 +58,7 @@ class Hook(Component):
 
     @model_validator(mode="after")
     def _acts(self) -> "Hook":
-        if not any(acts(self, method) for method in METHODS):
+        if not any(overrides_method(self, method) for method in METHODS):
             raise UserError(f"hook {self.kind!r} acts nowhere", remedy=f"define one of {', '.join(METHODS)} in it")
         return self
 
@@ -66,14 +66,14 @@ class Hook(Component):
 METHODS = ("batch", "loss", "gradients", "updates")
 
 
-def acts(hook: Hook, method: str) -> bool:
+def overrides_method(hook: Hook, method: str) -> bool:
     """Does a hook replace this method?"""
     return getattr(type(hook), method) is not getattr(Hook, method)
 
 
-def readers(hooks: Mapping[str, Hook]) -> list[str]:
+def hooks_reading_logits(hooks: Mapping[str, Hook]) -> list[str]:
     """The names of the hooks that are given the logits."""
-    return [name for name, hook in sorted(hooks.items()) if acts(hook, "loss")]
+    return [name for name, hook in sorted(hooks.items()) if overrides_method(hook, "loss")]
 
 
 def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any, now: Moment) -> Any:
@@ -83,11 +83,11 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
         UserError: a hook gives something of another form than it was given; with the hook's file and line.
     """
     for name, hook in sorted(hooks.items()):
-        if acts(hook, method):
+        if overrides_method(hook, method):
             new = getattr(hook, method)(value, *context, replace(now, key=named(now.key, name, method)))
             code = getattr(type(hook), method).__code__
             what = "a number" if method == "loss" else f"the {method} that it was given, changed"
-            refuse_other_form(
+            check_form(
                 f"hook {name!r} gives {method}", value, new, f"return {what}",
                 path=("train", "hooks", name), file=code.co_filename, line=code.co_firstlineno,
             )  # fmt: skip

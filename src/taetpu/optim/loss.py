@@ -17,12 +17,12 @@ Targets = Int[Array, "batch seq"]
 Weights = Float[Array, "batch seq"]
 
 
-def totals(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, ""]]:
+def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, ""]]:
     """Weighted sums over a batch: `nll` in nats, `correct` predictions, and the `weight` they are to be divided by."""
-    return {name: value.sum() for name, value in positions(logits, targets, weights).items()}
+    return {name: value.sum() for name, value in position_losses(logits, targets, weights).items()}
 
 
-def positions(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
+def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
     """What `totals` sums.
 
     A prediction is correct when no logit is above the target's; logits that share the top share the hit, so that equal
@@ -37,7 +37,7 @@ def positions(logits: Logits, targets: Targets, weights: Weights) -> dict[str, W
     return {"nll": nll * weights, "correct": hit * weights, "weight": weights}
 
 
-def predictions(
+def predict(
     model: LM, batch: Batch, *, key: Key | None = None, dtype: Any = jnp.float32, whole: bool = False
 ) -> tuple[Logits | None, dict[str, Weights]]:
     """A model's logits, and their `positions`.
@@ -48,12 +48,12 @@ def predictions(
     looked_at = is_requested("logits")
     if model.loss_chunk is None or whole or looked_at or model.loss_chunk >= batch.tokens.size:
         logits = model(batch.tokens, key=key, dtype=dtype)
-        return logits, positions(logits, batch.targets, batch.weights)
+        return logits, position_losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype)
-    return None, in_chunks(model.embedding.decode, x, batch.targets, batch.weights, model.loss_chunk)
+    return None, chunked_losses(model.embedding.decode, x, batch.targets, batch.weights, model.loss_chunk)
 
 
-def in_chunks(
+def chunked_losses(
     decode: Callable[[Array], Logits], x: Float[Array, "batch seq dim"], targets: Targets, weights: Weights, tokens: int
 ) -> dict[str, Weights]:
     """`positions` of `decode(x)`, at most so many tokens' logits at once, and at least one of each sequence.
@@ -72,7 +72,7 @@ def in_chunks(
 
     def one(_: None, chunk: tuple[Array, Targets, Weights]) -> tuple[None, dict[str, Weights]]:
         def found(x: Array, targets: Targets, weights: Weights) -> dict[str, Weights]:
-            return positions(decode(x), targets, weights)
+            return position_losses(decode(x), targets, weights)
 
         return None, jax.checkpoint(found, prevent_cse=False)(*chunk)
 

@@ -83,7 +83,7 @@ class Metric(Component):
 # --- parameters and their updates, by group --------------------------------------------------------------------------
 
 
-def groups(tree: LM) -> dict[str, list[Array]]:
+def group_arrays(tree: LM) -> dict[str, list[Array]]:
     """The arrays of a tree like the parameters by group: `embedding`, `layers.0.mixer`, `layers.0.ffn_norm` ..."""
     found: dict[str, list[Array]] = {}
     for name, array in named_parameters(tree).items():
@@ -92,9 +92,9 @@ def groups(tree: LM) -> dict[str, list[Array]]:
     return found
 
 
-def norms(tree: LM) -> dict[str, Scalar]:
+def group_norms(tree: LM) -> dict[str, Scalar]:
     """The Euclidean norm of each group, and of `all`."""
-    squares = {name: sum(jnp.sum(jnp.square(a)) for a in arrays) for name, arrays in groups(tree).items()}
+    squares = {name: sum(jnp.sum(jnp.square(a)) for a in arrays) for name, arrays in group_arrays(tree).items()}
     return {name: jnp.sqrt(jnp.asarray(value)) for name, value in {**squares, "all": sum(squares.values())}.items()}
 
 
@@ -103,7 +103,7 @@ class WeightNorm(Metric):
     """Euclidean norm of the parameters, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        return norms(seen.params)
+        return group_norms(seen.params)
 
 
 @register("metric", "gradient-norm")
@@ -111,7 +111,7 @@ class GradientNorm(Metric):
     """Euclidean norm of the gradient before clipping, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        return norms(seen.gradients)
+        return group_norms(seen.gradients)
 
 
 @register("metric", "clipped-gradient-norm")
@@ -119,7 +119,7 @@ class ClippedGradientNorm(Metric):
     """Euclidean norm of the gradient after clipping, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        return norms(seen.clipped)
+        return group_norms(seen.clipped)
 
 
 @register("metric", "update-norm")
@@ -127,7 +127,7 @@ class UpdateNorm(Metric):
     """Euclidean norm of what a step adds to the parameters, weight decay included, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        return norms(seen.updates)
+        return group_norms(seen.updates)
 
 
 @register("metric", "effective-lr")
@@ -135,8 +135,8 @@ class EffectiveLR(Metric):
     """Norm of the update over norm of the weights, by group: how far a step turns them. Kosson et al. 2024."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
-        weights = norms(seen.params)
-        return {name: moved / jnp.maximum(weights[name], 1e-12) for name, moved in norms(seen.updates).items()}
+        weights = group_norms(seen.params)
+        return {name: moved / jnp.maximum(weights[name], 1e-12) for name, moved in group_norms(seen.updates).items()}
 
 
 # --- activations -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from taetpu.core.errors import ErrorList, KeyPath, UserError
 from taetpu.core.loading import normalize_value
-from taetpu.nn.lm import selected
+from taetpu.nn.lm import select_layers
 from taetpu.spec.document import Document
 from taetpu.spec.schema import BASELINE
 
@@ -79,7 +79,7 @@ def _in_layer(path: KeyPath) -> bool:
 
 def _selects(where: Any, layer: Any, num_layers: int) -> bool:
     try:
-        return layer in selected(where, num_layers)
+        return layer in select_layers(where, num_layers)
     except UserError:
         return False
 

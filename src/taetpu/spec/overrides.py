@@ -15,7 +15,7 @@ from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, sugge
 from taetpu.core.loading import build_component, load_config, parse_entries
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
-from taetpu.nn.lm import ModelConfig, selected
+from taetpu.nn.lm import ModelConfig, select_layers
 from taetpu.spec.schema import RunConfig
 
 Parts = tuple[str | int, ...]
@@ -180,7 +180,7 @@ def _concrete(path: str, num_layers: int) -> list[Parts]:
     """A path into layers once for each layer that it names, the layer as a number from 0."""
     _, _, where, *rest = path.split(".")
     try:
-        return [("model", "layers", number, *rest) for number in selected(where, num_layers)]
+        return [("model", "layers", number, *rest) for number in select_layers(where, num_layers)]
     except UserError as error:
         raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
@@ -192,7 +192,7 @@ def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
         if not isinstance(settings, Mapping):
             raise UserError(f"{settings!r} is not a mapping of settings", path=("model", "layers", where))
         try:
-            numbers = selected(where, num_layers)
+            numbers = select_layers(where, num_layers)
         except UserError as error:
             raise error.within("model") from None
         for number in numbers:

@@ -6,7 +6,7 @@ from typing import Any
 from taetpu.contract.check import Progress, check_arms
 from taetpu.contract.computation import Computation
 from taetpu.core.errors import ErrorList, UserError
-from taetpu.nn.compute_options import AS_BUILT
+from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.study.matching import beside, matched
 from taetpu.study.tuning import trials
@@ -94,7 +94,7 @@ def refuse_mesh(study: Study, arm: Arm) -> None:
     if mesh != "auto":
         try:
             if mesh.data * mesh.model > 1:
-                partitionable(AS_BUILT, arm.config)
+                partitionable(DEFAULT_OPTIONS, arm.config)
             check_mesh(arm.config, study.source(arm).vocab_size, mesh.data, mesh.model)
         except UserError as error:
             raise arm.explain(error) from None

@@ -11,8 +11,8 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind
 from taetpu.data.batches import Batch
-from taetpu.nn.common import trainable
-from taetpu.optim.hooks import METHODS, Moment, acts
+from taetpu.nn.common import partition_trainable
+from taetpu.optim.hooks import METHODS, Moment, overrides_method
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import BATCH, SEQ, VOCAB, finite, form, plain, same, stacked, tokens
@@ -26,7 +26,7 @@ def check_hook(checks: Checks) -> None:
     whole = True
     structure, numbers = taken(component)
     for method in METHODS:
-        if not acts(component, method):
+        if not overrides_method(component, method):
             continue
 
         def call(numbers: Numbers, value: Any, context: Any, step: Any, key: Any, method: str = method) -> Any:
@@ -57,7 +57,7 @@ def _given(method: str, seed: int) -> tuple[Any, ...]:
     if method == "batch":
         return batch, (), *when
     model = plain(seed)
-    params = trainable(model)[0]
+    params = partition_trainable(model)[0]
     if method in ("gradients", "updates"):
         return params, (params,), *when
     logits = jnp.asarray(np.random.default_rng(seed).standard_normal((BATCH, SEQ, VOCAB)), jnp.float32)

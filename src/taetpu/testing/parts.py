@@ -12,9 +12,9 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
-from taetpu.nn.common import Context, trainable
+from taetpu.nn.common import Context, partition_trainable
 from taetpu.nn.position import RopeConfig
-from taetpu.nn.slots import PARTS, Part, Setup, acts, agrees, built, cast_to, described, returned
+from taetpu.nn.slots import PARTS, Part, Setup, acts_at, build_part, describe_value, matches, suggest_cast, trace_result
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import (
     BATCH,
@@ -44,7 +44,7 @@ def check_parts(checks: Checks) -> bool:
     """Check a component wherever it is called. Is it fit to build a model of?"""
     component = checks.component
     found = [_check_part(checks, f"{name} ".lstrip(), part)
-             for name, part in PARTS[component.slot].items() if acts(component, name)]  # fmt: skip
+             for name, part in PARTS[component.slot].items() if acts_at(component, name)]  # fmt: skip
     return all(found)
 
 
@@ -65,7 +65,7 @@ def _check_part(checks: Checks, prefix: str, part: Part) -> bool:
 
 def start(component: Any, part: Part) -> str:
     """Parameters are finite float32, a function of the key, and not the same for every key where they are random."""
-    first, again, other = (trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
+    first, again, other = (partition_trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
     at, keyed = (component, "init"), "draw with the `key` that init gets: dims.weight(named(key, 'NAME'), ...)"
     if not same(first, again):
         raise Unmet("two models of one seed start from different parameters", at=at, remedy=keyed)
@@ -78,7 +78,7 @@ def start(component: Any, part: Part) -> str:
     others = leaves_by_path(other)
     alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and same(array, others[name])]
     for name in alike:
-        if _drawn(lambda key: trainable(part.build(component, setup(), key))[0], list(found).index(name)):
+        if _drawn(lambda key: partition_trainable(part.build(component, setup(), key))[0], list(found).index(name)):
             problem = f"parameter {name!r} is drawn, but starts the same from every seed and in every layer"
             raise Unmet(problem, at=at, remedy=keyed)
     return f"{len(found)} parameters, from the key alone" if found else "no parameters"
@@ -94,7 +94,7 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
 def shapes(component: Any, part: Part, found: list[Any]) -> str:
     """What it gives has the shape and the type that its slot asks for, whatever it is given."""
     try:
-        module = built(component, part, setup(), root_key(0))
+        module = build_part(component, part, setup(), root_key(0))
     except UserError as error:
         raise Unmet(error.problem, at=(component, part.builder), remedy=error.remedy or "") from None
     found.append(module)
@@ -105,14 +105,15 @@ def shapes(component: Any, part: Part, found: list[Any]) -> str:
             at = setup(batch, seq, dtype)
             given, expected = part.arguments(at), part.expected(at)
             for key in (None, root_key(2)) if part.context else (None,):
-                seen = returned(part, module, at, context(batch, seq, key))
-                if not agrees(seen, expected):
-                    arguments = ", ".join(f"{n} {described(g)}" for n, g in zip(part.given, given, strict=True))
+                seen = trace_result(part, module, at, context(batch, seq, key))
+                if not matches(seen, expected):
+                    arguments = ", ".join(f"{n} {describe_value(g)}" for n, g in zip(part.given, given, strict=True))
                     asked = "in evaluation" if key is None else "in training"
+                    result = f"it gives {describe_value(seen)}, expected {describe_value(expected)}"
                     raise Unmet(
-                        f"given {arguments} {asked} it gives {described(seen)}, expected {described(expected)}",
+                        f"given {arguments} {asked} {result}",
                         at=(module, part.method),
-                        remedy=cast_to(seen, expected),
+                        remedy=suggest_cast(seen, expected),
                     )
     return "float32 and bfloat16, several batches and lengths"
 

@@ -11,8 +11,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.jit import jit_once
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.nn.common import trainable
-from taetpu.optim.form import update_rule
+from taetpu.nn.common import partition_trainable
+from taetpu.optim.form import build_update_rule
 from taetpu.testing.models import agreed, numbers_read
 from taetpu.testing.report import Checks, Unmet
 from taetpu.testing.tiny import form, plain, stacked, told
@@ -42,14 +42,14 @@ class Rule:
 
     def __init__(self, component: Any):
         self.structure, self.numbers = taken(component)
-        self.params = trainable(plain(0))[0]
-        self.goal = trainable(plain(1))[0]
+        self.params = partition_trainable(plain(0))[0]
+        self.goal = partition_trainable(plain(1))[0]
 
     def init(self, numbers: Numbers, lr: Any) -> Any:
-        return update_rule(bind(self.structure, numbers), lr, self.params).init(self.params)
+        return build_update_rule(bind(self.structure, numbers), lr, self.params).init(self.params)
 
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
-        return update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
+        return build_update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
 
     def loss(self, params: Any) -> jax.Array:
         """Half the squared distance from the goal."""

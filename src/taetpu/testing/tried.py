@@ -11,10 +11,10 @@ import numpy as np
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.sites import capture, record_layers, with_layer_tapes
-from taetpu.nn.common import Context, join, trainable
+from taetpu.nn.common import Context, combine_trainable, partition_trainable
 from taetpu.nn.lm import LM, named_parameters, with_parameters
 from taetpu.nn.stack import Stack
-from taetpu.optim.loss import totals
+from taetpu.optim.loss import sum_losses
 from taetpu.testing.tiny import Host, tokens
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
@@ -62,15 +62,15 @@ def computed(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
     Layers are unrolled in evaluation and rolled in training; `single` has them one by one. The output is compared
     because the final norm would hide a wrong scale.
     """
-    params, rest = trainable(rolled(model))
+    params, rest = partition_trainable(rolled(model))
 
     def seen(model: LM, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         logits, reads = capture(lambda: model(batch, key=key), ["residual"])()
         return logits, reads["residual"]
 
     def loss(params: LM) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        logits, outputs = seen(join(params, rest), key)
-        return totals(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"], (logits, outputs[-1])
+        logits, outputs = seen(combine_trainable(params, rest), key)
+        return sum_losses(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"], (logits, outputs[-1])
 
     gradients, trained = jax.grad(loss, has_aux=True)(params)
     logits, outputs = seen(model, None)

@@ -29,7 +29,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
 from taetpu.train.layout import Layout
@@ -91,7 +91,7 @@ def build(request: Json) -> tuple[Program, Any]:
     structure, numbers = split(config, frozenset(request["live"]))
     program = Program(
         structure, source, Layout(**request["layout"]), steps=config.train.total_steps(source.num_windows),
-        precision=request["precision"], execution=Execution(**request["execution"]), on=_devices(request["tpu"]),
+        precision=request["precision"], execution=ComputeOptions(**request["execution"]), on=_devices(request["tpu"]),
     )  # fmt: skip
     return program, program.shapes(numbers).advance
 

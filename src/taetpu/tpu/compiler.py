@@ -23,7 +23,7 @@ from taetpu.core.identity import canonical_json
 from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
@@ -51,7 +51,7 @@ class CompileRequest:
     source: Source
     live: frozenset[str]
     precision: str
-    execution: Execution
+    execution: ComputeOptions
     layout: Layout
     tpu: Slice
     folder: Path

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from taetpu.core.chips import Slice
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train.compute import decide
 from taetpu.train.layout import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads
@@ -18,7 +18,7 @@ class GroupPlan:
     group: Group
     source: Source
     precision: str
-    execution: Execution
+    execution: ComputeOptions
     layout: Layout
 
     @property

@@ -117,7 +117,7 @@ def _describe_program(
         "packs": work.packs,
         **asdict(layout),
         "precision": plan.precision,
-        **plan.execution.told,
+        **plan.execution.non_default,
         "routed": fallbacks,
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),

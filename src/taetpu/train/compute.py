@@ -8,10 +8,10 @@ import jax
 
 from taetpu.data.batches import Source
 from taetpu.nn.attention import Attention
-from taetpu.nn.compute_options import Execution, has_plain_path
-from taetpu.nn.kernels import PATHS, call_of
+from taetpu.nn.compute_options import ComputeOptions, uses_plain_attention
+from taetpu.nn.kernels import PATHS, describe_call
 from taetpu.nn.stack import REMAT
-from taetpu.optim.hooks import readers
+from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import shapes
 from taetpu.train.device_capabilities import Place, first_device, platform_of
@@ -56,7 +56,7 @@ def decide(
     *,
     platform: str | None = None,
     memory: int | None = None,
-) -> Execution:
+) -> ComputeOptions:
     """How runs of a config are to be computed.
 
     Args:
@@ -76,7 +76,7 @@ def decide(
     room = memory_bytes() if memory is None else memory
     if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
         room = math.inf
-    chosen = Execution(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
+    chosen = ComputeOptions(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
     ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
     room -= state_bytes(config, source)
     return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
@@ -85,7 +85,7 @@ def decide(
 def routed(
     config: ResolvedConfig,
     source: Source,
-    execution: Execution,
+    execution: ComputeOptions,
     precision: str,
     *,
     platform: str | None = None,
@@ -105,7 +105,7 @@ def routed(
     layers_by = dict[tuple[str, str, str], list[int]]()
     for attention, layers in attentions(config, source) if kernel != "plain" else ():
         training, evaluation = (_refusal(kernel, attention, source, precision, training) for training in (True, False))
-        own = "" if has_plain_path(attention) else type(attention.path).__name__
+        own = "" if uses_plain_attention(attention) else type(attention.path).__name__
         if divided and not own:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
@@ -113,7 +113,9 @@ def routed(
             layers_by.setdefault((when, reason, own), []).extend(layers)
     found = [Routed(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
     if execution.loss_chunk is not None:
-        found += [Routed((), "training", f"hook {name!r} reads them") for name in readers(config.train.hooks)]
+        found += [
+            Routed((), "training", f"hook {name!r} reads them") for name in hooks_reading_logits(config.train.hooks)
+        ]
     return found
 
 
@@ -141,9 +143,9 @@ def _attention(config: ResolvedConfig, source: Source, precision: str, platform:
 
 def _refusal(kernel: str, attention: Attention, source: Source, precision: str, training: bool) -> str | None:
     """Why attention as it is built does not take a kernel; None where it does."""
-    if not has_plain_path(attention):
+    if not uses_plain_attention(attention):
         return OWN_PATH
-    return PATHS[kernel].refusal(call_of(attention, source.seq_len, precision, training=training))
+    return PATHS[kernel].refusal(describe_call(attention, source.seq_len, precision, training=training))
 
 
 def _kernel(source: Source, platform: str) -> str:
@@ -155,6 +157,6 @@ def _kernel(source: Source, platform: str) -> str:
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
     """Tokens of a chunk, where the logits of a microbatch are large; None where they are not, or are read anyway."""
     sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
-    if readers(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
+    if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None
     return max(sequences, int(SMALL * memory) // token)

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from taetpu.core.keys import root_key
 from taetpu.core.tree import count_elements
-from taetpu.nn.common import trainable
-from taetpu.nn.compute_options import AS_BUILT, Execution
-from taetpu.nn.lm import LMConfig, build
+from taetpu.nn.common import partition_trainable
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
+from taetpu.nn.lm import LMConfig, build_model
 from taetpu.train.matmul_count import endless, inner, products
 
 
 def shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
     """The model as shapes; nothing is computed."""
-    return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
+    return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
 
 
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
@@ -27,7 +27,7 @@ def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
 
 @cache
 def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
-    return jax.eval_shape(lambda: trainable(build(config, vocab_size, seq_len, key=root_key(0)))[0])
+    return jax.eval_shape(lambda: partition_trainable(build_model(config, vocab_size, seq_len, key=root_key(0)))[0])
 
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
@@ -42,12 +42,16 @@ def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: 
     backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1). `attention` is the path
     that it takes (`nn.kernels.PATHS`): what a kernel leaves out, since it is masked, is then not counted.
     """
-    execution = Execution(attention=attention)
+    execution = ComputeOptions(attention=attention)
     return _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)[0]
 
 
 def activation_bytes(
-    config: LMConfig, vocab_size: int, seq_len: int, execution: Execution = AS_BUILT, precision: str = "float32"
+    config: LMConfig,
+    vocab_size: int,
+    seq_len: int,
+    execution: ComputeOptions = DEFAULT_OPTIONS,
+    precision: str = "float32",
 ) -> int:
     """Bytes of everything that a forward pass over one sequence computes, less what is computed a second time later.
 
@@ -60,16 +64,16 @@ def activation_bytes(
 
 def endless_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Count the loops that contain matrix products and whose length is unknown before they run."""
-    return _forward(cast(Any, config), vocab_size, seq_len, AS_BUILT, "float32", counted=False)[2]
+    return _forward(cast(Any, config), vocab_size, seq_len, DEFAULT_OPTIONS, "float32", counted=False)[2]
 
 
 @cache
 def _forward(
-    config: LMConfig, vocab_size: int, seq_len: int, execution: Execution, precision: str, *, counted: bool
+    config: LMConfig, vocab_size: int, seq_len: int, execution: ComputeOptions, precision: str, *, counted: bool
 ) -> tuple[int, int, int]:
-    """Operations a token, bytes, loops of unknown length; `counted` as in `Execution.applied`."""
+    """Operations a token, bytes, loops of unknown length; `counted` as in `ComputeOptions.apply`."""
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
-    model = execution.applied(shapes(config, vocab_size, seq_len), counted=counted)
+    model = execution.apply(shapes(config, vocab_size, seq_len), counted=counted)
     traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
     kept, again = results(traced.jaxpr)
     if execution.loss_chunk is not None:

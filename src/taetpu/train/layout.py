@@ -11,7 +11,7 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig
@@ -92,7 +92,7 @@ class Work:
     group: Group
     source: Source
     precision: str
-    execution: Execution = AS_BUILT
+    execution: ComputeOptions = DEFAULT_OPTIONS
 
     @property
     def size(self) -> int:
@@ -161,7 +161,7 @@ def missing_memory(config: ResolvedConfig, source: Source) -> tuple[int, int] | 
     return (needed, there) if needed > there else None
 
 
-def partitionable(execution: Execution, config: ResolvedConfig) -> Execution:
+def partitionable(execution: ComputeOptions, config: ResolvedConfig) -> ComputeOptions:
     """How a run is computed that XLA divides over devices: it cannot divide a kernel, so attention is the plain one.
 
     Raises:

@@ -9,8 +9,8 @@ import jax
 
 from taetpu.data.batches import Source
 from taetpu.nn.common import Dims
-from taetpu.nn.compute_options import AS_BUILT, Execution
-from taetpu.optim.hooks import readers
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
+from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import activation_bytes, num_params
 
@@ -36,7 +36,7 @@ def state_bytes(config: ResolvedConfig, source: Source) -> int:
 
 
 def step_bytes(
-    config: ResolvedConfig, source: Source, execution: Execution = AS_BUILT, precision: str = "float32"
+    config: ResolvedConfig, source: Source, execution: ComputeOptions = DEFAULT_OPTIONS, precision: str = "float32"
 ) -> int:
     """An upper estimate of what a run holds besides while it takes a step, in bytes.
 
@@ -45,7 +45,7 @@ def step_bytes(
     """
     sequences = config.train.batch_size // config.train.accumulate
     if execution.loss_chunk is not None:  # a chunk is of the whole microbatch
-        chunk = None if readers(config.train.hooks) else max(1, execution.loss_chunk // sequences)
+        chunk = None if hooks_reading_logits(config.train.hooks) else max(1, execution.loss_chunk // sequences)
         execution = replace(execution, loss_chunk=chunk)
     return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
 

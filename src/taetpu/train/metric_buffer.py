@@ -72,7 +72,7 @@ def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> li
     """Return each run's metrics on a split or a sample of it: mean loss in nats, accuracy, and bits per byte of a text.
 
     Args:
-        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.positions`).
+        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.position_losses`).
         name: prefix of the metrics' names.
         split: the whole split. A sample has its share of the bytes and of the bits that no target holds.
     """

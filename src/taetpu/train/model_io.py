@@ -21,7 +21,7 @@ from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
-from taetpu.nn.lm import LM, LMConfig, build, named_constants, named_parameters, with_constants, with_parameters
+from taetpu.nn.lm import LM, LMConfig, build_model, named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address
 from taetpu.store.settings import flatten_config
@@ -108,7 +108,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     if set(jax.eval_shape(named_constants, blank)) - set(
         constants
     ):  # files of an earlier version have none: the config's are drawn
-        blank = build(config, about["vocab_size"], about["seq_len"], key=root_key(0))
+        blank = build_model(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
@@ -122,13 +122,13 @@ def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """A model of zeros, made by numpy, so that nothing is compiled; one that holds random keys is drawn."""
     model = _shapes(cast(Any, config), vocab_size, seq_len)
     if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model)):
-        return build(config, vocab_size, seq_len, key=root_key(0))
+        return build_model(config, vocab_size, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
 
 
 @lru_cache(maxsize=64)
 def _shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    return jax.eval_shape(lambda: build(config, vocab_size, seq_len, key=root_key(0)))
+    return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
 
 
 def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:

@@ -21,7 +21,7 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind
 from taetpu.data.batches import Batch, Source, evaluation_order
-from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.data_parallel import WHOLE, Manual, Partitioned, Whole
@@ -91,7 +91,7 @@ class Program:
         *,
         steps: int,
         precision: str = "float32",
-        execution: Execution = AS_BUILT,
+        execution: ComputeOptions = DEFAULT_OPTIONS,
         chunk: int = 64,
         on: Sequence[Any] | None = None,
     ):
@@ -157,7 +157,7 @@ class Program:
         """`(numbers, seeds) -> state`."""
 
         def first(numbers: Any, seed: Any) -> TrainState:
-            return self.execution.applied(init_state(bind(self.structure, numbers), self.source, seed))
+            return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed))
 
         return self.over_runs(first, once=True)
 

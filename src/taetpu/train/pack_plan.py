@@ -10,7 +10,7 @@ import jax
 
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import Execution
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import RunKey, RunSpec
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.runs import RunFolder
@@ -66,7 +66,7 @@ class PackPlan:
     id: str
     runs: tuple[RunKey, ...]
     layout: Layout
-    compute: Execution
+    compute: ComputeOptions
     precision: str
     live: tuple[str, ...] = ()
     chosen: str = "rule of thumb"
@@ -90,7 +90,7 @@ class PackPlan:
         def part(kind: Any) -> dict[str, Any]:
             return {name: data[name] for name in kind.__dataclass_fields__ if name in data}
 
-        own = part(cls) | {"layout": Layout(**part(Layout)), "compute": Execution(**part(Execution))}
+        own = part(cls) | {"layout": Layout(**part(Layout)), "compute": ComputeOptions(**part(ComputeOptions))}
         runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
         return cls(**{**own, "live": tuple(data["live"]), "runs": runs})
 
@@ -109,7 +109,7 @@ class PackPlan:
             "chosen": self.chosen,
             **halved,
             **divided,
-            **compute.told,
+            **compute.non_default,
         }
 
     def program_key(self, config: ResolvedConfig) -> str:

@@ -107,7 +107,7 @@ def opened(program: Program, files: Mapping[str, bytes]) -> LM:
         UserError: the files are not those of a model.
     """
     with on_host():
-        model = program.execution.applied(from_files(files).model)
+        model = program.execution.apply(from_files(files).model)
         return jax.tree.map(np.asarray, model)
 
 

@@ -15,11 +15,11 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
 from taetpu.data.batches import Batch, Source
-from taetpu.nn.common import join, trainable
+from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
-from taetpu.optim.form import learning_rate, next_update, update_rule
-from taetpu.optim.hooks import Moment, readers, run_hooks
-from taetpu.optim.loss import predictions
+from taetpu.optim.form import build_update_rule, compute_learning_rate, compute_update
+from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
+from taetpu.optim.loss import predict
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
@@ -66,9 +66,9 @@ def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: boo
 
 def first_state(config: ResolvedConfig, model: LM) -> TrainState:
     """A run that starts from this model."""
-    params, _ = trainable(model)
+    params, _ = partition_trainable(model)
     start = jnp.zeros((), jnp.int32)
-    rule = update_rule(config.train.optimizer, start, params)  # its state depends on no number
+    rule = build_update_rule(config.train.optimizer, start, params)  # its state depends on no number
     return TrainState(model, rule.init(params), start, start - 1)
 
 
@@ -86,12 +86,12 @@ def update(
     noise = named(key, "noise", state.step)
     batch = source.batch(arrays, rows, named(key, "data", state.step))
     batch = run_hooks(train.hooks, "batch", batch, now=now)
-    params, rest = trainable(state.model)
+    params, rest = partition_trainable(state.model)
     grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype, division=division)
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
-    lr = learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
-    updates, opt = next_update(train.optimizer, lr, clipped, state.opt, params)
+    lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
+    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, params)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
     return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
 
@@ -109,13 +109,13 @@ def train_step(
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
     """One update taken, and the metrics of every step. `division` as in `update`."""
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
-    params, rest = trainable(state.model)
+    params, rest = partition_trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
     return (
         TrainState(
-            model=join(eqx.apply_updates(params, new.updates), rest),
+            model=combine_trainable(eqx.apply_updates(params, new.updates), rest),
             opt=new.opt,
             step=state.step + 1,
             diverged_at=jnp.where(bad, state.step, state.diverged_at),
@@ -133,7 +133,7 @@ def observe(
     A metric of sites that this model lacks is left out: an arm without attention has no attention to look at.
     """
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
-    params, _ = trainable(state.model)
+    params, _ = partition_trainable(state.model)
     part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
 
     def forward() -> Array:
@@ -183,10 +183,10 @@ def gradients(
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = division.own(batch)
-    computed = division.forward(partial(predictions, whole=bool(readers(train.hooks))))
+    computed = division.forward(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
 
     def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
-        model = join(params, rest)
+        model = combine_trainable(params, rest)
         logits, found = computed(model, part, key=part_key(key, number), dtype=dtype)
         sums = {name: values.sum() for name, values in found.items()}
         own = jnp.maximum(sums["weight"], 1.0)
@@ -215,7 +215,7 @@ def part_key(key: Key, number: Any) -> Key:
 def evaluate(
     model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Whole = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of an evaluation set (see `optim.loss.positions`).
+    """Sums of each sequence of an evaluation set (see `optim.loss.position_losses`).
 
     Args:
         windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
@@ -223,7 +223,7 @@ def evaluate(
     """
 
     def one(i: Any) -> dict[str, Array]:
-        _, found = division.forward(predictions)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
+        _, found = division.forward(predict)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
         return {name: values.sum(-1) for name, values in found.items()}
 
     shapes = jax.eval_shape(lambda: one(0))

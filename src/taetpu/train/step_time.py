@@ -22,7 +22,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
 from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
-from taetpu.nn.compute_options import AS_BUILT, Execution
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
@@ -48,7 +48,7 @@ class Trial:
 
     def __init__(
         self, config: ResolvedConfig, source: Source, layout: Layout, *,
-        live: frozenset[str], precision: str, execution: Execution = AS_BUILT,
+        live: frozenset[str], precision: str, execution: ComputeOptions = DEFAULT_OPTIONS,
     ):  # fmt: skip
         structure, numbers = split(config, live)
         steps = config.train.total_steps(source.num_windows)
@@ -139,7 +139,7 @@ def _identity(work: Work) -> dict[str, Any]:
     program = {"task": task, "model": config["model"], "train": train, "precision": work.precision}
     return {
         "machine": machine(),
-        "program": program | work.execution.told,
+        "program": program | work.execution.non_default,
         "plugins": plugin_sources(work.config),
         "vocab": work.source.vocab_size,
         "seq_len": work.source.seq_len,
