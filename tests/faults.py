@@ -267,7 +267,7 @@ class Bench:
 def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Compile, and prove the arms, once, and draw no charts: this is about files. What is replaced, where, by what."""
     made: dict[str, Any] = {}
-    build_program, prove = program_cache.Program, run.proved
+    build_program, prove = program_cache.Program, run.check_study
 
     def program(structure: Any, source: Any, **settings: Any) -> Any:
         key = f"{structure} {settings}"
@@ -277,7 +277,7 @@ def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]
 
     proof = prove(study)
     yield program_cache, "Program", program
-    yield run, "proved", lambda one, **given: proof if one is study else prove(one, **given)
+    yield run, "check_study", lambda one, **given: proof if one is study else prove(one, **given)
     yield run, "build", read_for_report
 
 

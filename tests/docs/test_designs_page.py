@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.study.matching import matched
-from taetpu.study.tuning import trials
+from taetpu.study.arms import list_arms
+from taetpu.study.tuning import trial_study
 
 PAGE = (Path(__file__).parents[2] / "docs/designs.md").read_text()
 STUDIES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -38,8 +38,8 @@ def test_a_study_makes_the_arms_that_the_page_says(name, tmp_path):
     (tmp_path / name).write_text(STUDIES[name])
     study = load_study(tmp_path / name)
     study.runs()
-    assert sorted(arm.name for arm in (*study.arms[1:], *matched(study))) == sorted(ARMS[name])
+    assert sorted(arm.name for arm in list_arms(study)[1:]) == sorted(ARMS[name])
     if study.tune is not None:
-        assert {arm.name.split("~")[0] for arm in trials(study).arms} == {"baseline", "no-rope"}
+        assert {arm.name.split("~")[0] for arm in trial_study(study).arms} == {"baseline", "no-rope"}
     if "factorial" in study.design:
         assert ["big", "lr", "norm", "position"] in study.design["factorial"]["words"]

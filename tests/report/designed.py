@@ -11,10 +11,10 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
+from taetpu.study.arms import list_arms
 from taetpu.study.freeze import freeze
-from taetpu.study.matching import beside, matched
 from taetpu.study.pack_store import resolve_runs
-from taetpu.study.tuning import choose, trials, tuned
+from taetpu.study.tuning import choose_values, trial_study
 from taetpu.train.pack_plan import Run
 
 HEAD = """\
@@ -47,18 +47,18 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     root.mkdir(exist_ok=True)
     (root / "study.yaml").write_text(HEAD + DESIGNS[design])
     study = load_study(root / "study.yaml")
-    study = beside(study, matched(study))
     folder = StudyFolder(open_store(root), study.name)
-    freeze(study, folder)
-    _fill(resolve_runs(study, folder), loss)
+    untuned = study.changed(arms=list_arms(study))
+    freeze(untuned, folder)
+    _fill(resolve_runs(untuned, folder), loss)
     found = {}
     if study.tune is not None:
-        trial_runs = resolve_runs(trials(study), folder)
+        trial_runs = resolve_runs(trial_study(untuned), folder)
         _fill(trial_runs, loss)
-        found["tuning"] = choose(study, trial_runs)
-        study = study.changed(arms=(*study.arms, *tuned(study, found["tuning"])))
-        _fill(resolve_runs(study, folder), loss)
-    freeze(study, folder, **found)
+        found["tuning"] = choose_values(untuned, trial_runs)
+    whole = study.changed(arms=list_arms(study, tuning=found.get("tuning")))
+    _fill(resolve_runs(whole, folder), loss)
+    freeze(whole, folder, **found)
     analyse(folder)
     return folder
 

@@ -17,7 +17,7 @@ from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.index import list_studies
 from taetpu.store.study import StudyFolder
-from taetpu.study.preview import prepared
+from taetpu.study.preview import prepare_study
 from taetpu.study.run import run
 
 HERE = Path(__file__).with_name("earlier")
@@ -58,7 +58,7 @@ def test_a_changed_run_of_it_is_found(folder, tmp_path) -> None:
     "go",
     [
         lambda file, folder: run(file, root=str(file.parent / "root")),
-        lambda file, folder: prepared(load_study(file), folder),
+        lambda file, folder: prepare_study(load_study(file), folder),
     ],
 )
 def test_a_study_of_another_schema_is_not_gone_on_with(go, folder, tmp_path) -> None:

@@ -8,7 +8,7 @@ from taetpu.spec.loading import load_study
 from taetpu.spec.schema import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.run import Options, extended, next_look, run_study
+from taetpu.study.run import Options, extend_seeds, next_seeds, run_study
 from taetpu.train.callbacks import Callback
 
 LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentum: {train.optimizer.b1: 0.5}\n"
@@ -80,8 +80,8 @@ def test_added_seeds_are_fresh_and_none_of_tunings(tmp_path):
     tune = "tune: {train.optimizer.lr: [1e-3, 1e-2], seeds: [2, 4]}\n"
     (tmp_path / "s.yaml").write_text(TINY + LOOKS + tune)
     study = load_study(tmp_path / "s.yaml")
-    assert extended(study, study.seeds, 4) == (0, 1, 3, 5)
-    assert extended(study, (0, MAX_SEED), 4) == (0, MAX_SEED, 1, 3)
-    assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "inconclusive"}]}) == (0, 1, 3, 5)
-    assert next_look(study, {"arms": [{"verdict": None}, {"verdict": "worse"}]}) is None
-    assert next_look(study.changed(seeds=(0, 1, 3, 5)), {"arms": [{"verdict": "inconclusive"}]}) is None
+    assert extend_seeds(study, study.seeds, 4) == (0, 1, 3, 5)
+    assert extend_seeds(study, (0, MAX_SEED), 4) == (0, MAX_SEED, 1, 3)
+    assert next_seeds(study, study.seeds, {"arms": [{"verdict": None}, {"verdict": "inconclusive"}]}) == (0, 1, 3, 5)
+    assert next_seeds(study, study.seeds, {"arms": [{"verdict": None}, {"verdict": "worse"}]}) is None
+    assert next_seeds(study, (0, 1, 3, 5), {"arms": [{"verdict": "inconclusive"}]}) is None

@@ -7,7 +7,8 @@ from tests.small import STUDY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.study.matching import beside, flops_a_step, matched, size, steps_of, time_matched, timed
+from taetpu.study.arms import list_arms
+from taetpu.study.matching import flops_per_step, num_arm_params, steps_of, time_matched_steps
 from taetpu.train.callbacks import Callback
 
 BASE = STUDY[: STUDY.index("seeds:")].replace("steps: 20", "steps: 2000").replace("dim: 16", "dim: 32")
@@ -40,13 +41,17 @@ def by_name(arms):
     return {arm.name: arm for arm in arms}
 
 
+def matched(study, steps=None):
+    return [arm for arm in list_arms(study, steps) if arm.stage == "matched"]
+
+
 def test_matched_by_flops_every_arm_computes_as_much_as_the_baseline(load):
     study = load(f"{ARMS}match: flops\n")
     found = by_name(matched(study))
     assert list(found) == ["relu@flops", "narrow-relu@flops", "deep@flops", "batch@flops"]  # low-lr has as many already
-    goal = steps_of(study, study.arms[0]) * flops_a_step(study, study.arms[0])
+    goal = steps_of(study, study.arms[0]) * flops_per_step(study, study.arms[0])
     for name, arm in found.items():
-        assert steps_of(study, arm) * flops_a_step(study, arm) == pytest.approx(goal, rel=0.01)
+        assert steps_of(study, arm) * flops_per_step(study, arm) == pytest.approx(goal, rel=0.01)
         assert arm.role["match"] == {
             "of": name.removesuffix("@flops"),
             "by": "flops",
@@ -59,7 +64,7 @@ def test_matched_by_parameters_every_arm_has_as_many_as_the_baseline(load):
     found = by_name(matched(study))
     assert list(found) == ["relu@params", "narrow-relu@params", "deep@params"]
     for arm in found.values():
-        assert size(study, arm) == pytest.approx(size(study, study.arms[0]), rel=0.01)
+        assert num_arm_params(study, arm) == pytest.approx(num_arm_params(study, study.arms[0]), rel=0.01)
         assert steps_of(study, arm) == 2000
     assert found["narrow-relu@params"].config.model.layers[0].ffn.kind == "relu"
 
@@ -78,41 +83,39 @@ def test_at_every_rung_an_arm_is_matched_to_the_baseline_there(load):
     )
     for arm in matched(study):
         baseline = study.against(arm)
-        total = steps_of(study, arm) * flops_a_step(study, arm)
-        assert total == pytest.approx(steps_of(study, baseline) * flops_a_step(study, baseline), rel=0.01)
+        total = steps_of(study, arm) * flops_per_step(study, arm)
+        assert total == pytest.approx(steps_of(study, baseline) * flops_per_step(study, baseline), rel=0.01)
     assert [arm.role["against"] for arm in matched(study)] == ["baseline", "baseline@dim=64,steps=500"]
 
 
 def test_matched_by_time_steps_take_as_long_together_and_are_measured_once(load):
     study = load(f"{ARMS}match: time\n")
     seconds = {"baseline": 1e-3, "relu": 1e-3, "narrow-relu": 8e-4, "deep": 2.5e-3, "batch": 2e-3, "low-lr": 1.001e-3}
-    steps = timed(study, lambda arm: seconds[arm.name], {})
+    steps = time_matched_steps(study, seconds.__getitem__, {})
     assert steps == {"relu": 2000, "narrow-relu": 2500, "deep": 800, "batch": 1000, "low-lr": 1998}
-    assert {a.name: steps_of(study, a) for a in time_matched(study, steps)} == {
+    assert {a.name: steps_of(study, a) for a in matched(study, steps)} == {
         "narrow-relu@time": 2500, "deep@time": 800, "batch@time": 1000,
     }  # fmt: skip
     asked = []
-    again = timed(
-        study, lambda arm: asked.append(arm.name) or seconds[arm.name], {k: steps[k] for k in ("relu", "deep")}
-    )
+    known = {name: steps[name] for name in ("relu", "deep")}
+    again = time_matched_steps(study, lambda name: asked.append(name) or seconds[name], known)
     assert again == steps
     assert set(asked) == {"baseline", "narrow-relu", "batch", "low-lr"}
 
 
 def test_an_arm_matched_to_one_that_is_there_is_that_arm(load):
     study = load(f"{ARMS}  short: {{model.num_layers: 2, train.steps: 900}}\nmatch: [flops, time]\n")
-    whole = beside(study, matched(study))
-    steps = steps_of(whole, by_name(whole.arms)["deep@flops"])
-    both = beside(whole, time_matched(whole, {"deep": steps, "relu": 1234}))
-    found = by_name(both.arms)
+    steps = steps_of(study, by_name(list_arms(study))["deep@flops"])
+    found = by_name(list_arms(study, {"deep": steps, "relu": 1234}))
     assert "deep@time" not in found
     assert found["deep@flops"].role["match"]["by"] == "flops"
     assert found["deep@flops"].role["also"] == [{"of": "deep", "by": "time", "train.steps": steps}]
     assert "also" not in found["relu@time"].role
-    written = by_name(beside(whole, time_matched(whole, {"deep": 900})).arms)
+    written = by_name(list_arms(study, {"deep": 900}))
+    assert (written["short"].stage, written["deep@flops"].stage) == ("written", "matched")
     assert "match" not in written["short"].role
     assert written["short"].role["also"] == [{"of": "deep", "by": "time", "train.steps": 900}]
-    assert len({repr(arm.config) for arm in both.arms}) == len(both.arms)
+    assert len({repr(arm.config) for arm in found.values()}) == len(found)
 
 
 REFUSED = [
@@ -128,7 +131,7 @@ REFUSED = [
 @pytest.mark.parametrize(("added", "replace", "why"), REFUSED)
 def test_who_cannot_have_as_many_parameters_is_named(load, added, replace, why):
     with pytest.raises(UserError) as caught:
-        list(matched(load(f"{added}\nmatch: params\n", *replace)))
+        matched(load(f"{added}\nmatch: params\n", *replace))
     error = caught.value
     assert error.problem == f"arm 'x' cannot be matched by params: {why}"
     assert (Path(str(error.file)).name, error.line, error.path) == ("s.yaml", len(BASE.splitlines()) + 2, ("match",))

@@ -11,7 +11,7 @@ from taetpu.spec.tuning import FIRST_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import resolve_runs
-from taetpu.study.tuning import choose, trials, tuned
+from taetpu.study.tuning import choose_values, trial_study, tuned_arms
 from taetpu.train.callbacks import Callback
 
 TUNED = """\
@@ -39,26 +39,26 @@ def rates(arms):
 
 def test_every_arm_tries_the_same_and_keeps_what_it_sets_itself(load):
     study = load(TUNED)
-    tried = rates(trials(study).arms)
+    tried = rates(trial_study(study).arms)
     for arm in ("baseline", "momentum", "other"):
         own = {name: lr for name, lr in tried.items() if name.startswith(f"{arm}~")}
         assert own == {f"{arm}~lr=0.0001": 1e-4, f"{arm}~lr=0.01": 1e-2, f"{arm}~lr=0.001": 1e-3}
     assert not any(name.startswith("low-lr~") for name in tried)
-    b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trials(study).arms}
+    b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trial_study(study).arms}
     assert {b2[name] for name in b2 if name.startswith("other~")} == {0.9}  # what it sets beside the rate stays
 
 
 def test_the_seeds_of_tuning_are_none_of_the_studys(load):
-    assert {run.seed for run in trials(load(TUNED)).runs()} == {FIRST_SEED}
-    assert {run.seed for run in trials(load(TUNED.replace("seeds: 1", "seeds: [7, 9]"))).runs()} == {7, 9}
+    assert {run.seed for run in trial_study(load(TUNED)).runs()} == {FIRST_SEED}
+    assert {run.seed for run in trial_study(load(TUNED.replace("seeds: 1", "seeds: [7, 9]"))).runs()} == {7, 9}
 
 
 def test_several_values_are_combined(load):
     study = load(TUNED.replace("seeds: 1", "train.optimizer.weight_decay: [0, 0.1]"))
-    cells = [arm.name for arm in trials(study).arms if arm.name.startswith("momentum~")]
+    cells = [arm.name for arm in trial_study(study).arms if arm.name.startswith("momentum~")]
     assert len(cells) == 6
     assert "momentum~lr=0.01,weight_decay=0.1" in cells
-    assert [a.name for a in trials(study).arms if "low-lr" in a.name] == [
+    assert [a.name for a in trial_study(study).arms if "low-lr" in a.name] == [
         "low-lr~weight_decay=0",
         "low-lr~weight_decay=0.1",
     ]
@@ -67,7 +67,7 @@ def test_several_values_are_combined(load):
 def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
     study = load("arms: {none: {model.mixer: none}}\ntune: {model.mixer.num_heads: [1, 2]}\n")
     with pytest.raises(UserError) as caught:
-        trials(study)
+        trial_study(study)
     assert caught.value.problem == "unknown field 'num_heads'"
     assert caught.value.path[:2] == ("tune", "model.mixer.num_heads")
 
@@ -77,13 +77,13 @@ def test_what_is_chosen_is_best_on_the_validation_split_wherever_arms_are_compar
     """On the test split the order of the rates is the reverse."""
     study = load(f"measure: {{primary: {primary}}}\n" + TUNED)
     folder = StudyFolder(open_store(tmp_path / "root"), study.name)
-    trial_runs = resolve_runs(trials(study), folder)
+    trial_runs = resolve_runs(trial_study(study), folder)
     for spec in trial_runs:
         rate, run = spec.config.train.optimizer.lr, spec.folder
         metrics = {"val/loss": 1 - rate, "val/accuracy": rate, "test/loss": rate, "test/accuracy": 1 - rate}
         run.start(spec.record())
         run.finish({"outcome": "finished", "steps": 6, "metrics": metrics})
-    chosen = choose(study, trial_runs)
+    chosen = choose_values(study, trial_runs)
     assert chosen["metric"] == f"val/{primary.rpartition('/')[2]}"
     assert {entry["best"] for entry in chosen["arms"].values()} == {"lr=0.01"}
     assert study.measure.primary == primary  # verdicts and planned looks go on testing this one
@@ -114,9 +114,9 @@ def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobod
     study = load(TUNED)
     entry = {"trials": {"lr=0.01": {"values": {"train.optimizer.lr": 1e-2}}}, "best": "lr=0.01"}
     chosen = {"arms": {"baseline": entry, "momentum": {**entry, "best": None}, "other": entry}}
-    assert rates(tuned(study, chosen)) == {"baseline@tuned": 1e-2, "other@tuned": 1e-2}
+    assert rates(tuned_arms(study, chosen)) == {"baseline@tuned": 1e-2, "other@tuned": 1e-2}
     chosen["arms"]["baseline"] = {**entry, "best": None}
-    assert list(tuned(study, chosen)) == []
+    assert list(tuned_arms(study, chosen)) == []
 
 
 @pytest.mark.slow

@@ -147,14 +147,14 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax(cpu=tpu is not None)
-    from taetpu.study.matching import beside, matched
-    from taetpu.study.tuning import trials
+    from taetpu.study.arms import list_arms
+    from taetpu.study.tuning import trial_study
     from taetpu.tpu.group_plan import plan_group
     from taetpu.train.layout import AUTO, group
     from taetpu.train.pack_plan import plan_packs
 
-    study = beside(study, matched(study))
-    stages = [study.runs(), *([trials(study).runs()] if study.tune else [])]
+    study = study.changed(arms=list_arms(study))
+    stages = [study.runs(), *([trial_study(study).runs()] if study.tune else [])]
     sources = study.sources
     if tpu is None:
         return max(len(plan_packs(runs, [sources.prepare(run.config) for run in runs])) for runs in stages)

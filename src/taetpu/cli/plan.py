@@ -66,7 +66,7 @@ def plan(
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.changes import changes
-    from taetpu.study.preview import prepared, preview
+    from taetpu.study.preview import prepare_study, preview
     from taetpu.study.spinner import Waiting
     from taetpu.train.layout import parse_packing
 
@@ -77,7 +77,7 @@ def plan(
     else:
         folder = StudyFolder(open_store(default_root(root)), loaded.name)
         with Waiting(Console(stderr=True), "checking arms") as told:
-            ready = prepared(loaded, folder, told, most_of(slices))
+            ready = prepare_study(loaded, folder, told, most_of(slices))
             here = None if slices else packing
             found, printed = preview(ready, folder, here, programs=as_json, noise=noise, effect=effect), _show_plan
         if slices:

@@ -124,4 +124,4 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
         chosen = dict(zip(spec.grid, cell, strict=True))
         values = {path: value for path, (_, value) in chosen.items()}
         origins = {path: ("grid", path, number) for path, (number, _) in chosen.items()}
-        yield Candidate(bounded(cell_name(values)), values, origins, crossed=True, grid=True)
+        yield Candidate(bounded(cell_name(values)), values, origins, crossed=True, grid=True, stage="generated")

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from taetpu.core.errors import KeyPath, UserError, dotted_path
 from taetpu.spec.overrides import format_value
@@ -15,6 +15,10 @@ LONGEST_LABEL = 40
 MAX_VALUES = 512  # of one list
 MAX_ARMS = 512
 MAX_CHANGES = 100  # of one arm
+
+
+Stage = Literal["written", "generated", "matched", "trial", "tuned"]
+"""Where an arm comes from: the study's `arms`, a design, `match`, or `tune`, whose trials decide its tuned arms."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Candidate:
         grid: from `grid`, where the baseline's own cell is no arm.
         role: what a design has it for: `against` (the arm that it is compared with, if not the baseline), and the
             design's own notes, which the analysis reads.
+        stage: where it comes from.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Candidate:
     crossed: bool = False
     grid: bool = False
     role: Mapping[str, Any] = field(default_factory=dict)
+    stage: Stage = "written"
 
 
 def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:

@@ -38,9 +38,11 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
                     raise UserError(f"two parts change {path}", path=(*place, path), remedy="make them one part")
             own = {path: (*place, path) for path in overrides}
             together, places = {**together, **overrides}, {**places, **own}
-            yield Candidate(bounded(f"{word}-{name}"), dict(overrides), own, role={"design": kind, "part": name})
+            yield Candidate(bounded(f"{word}-{name}"), dict(overrides), own, stage="generated",
+                            role={"design": kind, "part": name})  # fmt: skip
         if len(parts) > 1:
-            yield Candidate(f"{word}-all", together, places, role={"design": kind, "part": None})
+            yield Candidate(f"{word}-all", together, places, stage="generated",
+                            role={"design": kind, "part": None})  # fmt: skip
 
 
 def _check_part(name: Any, overrides: Any, place: KeyPath, what: str = "part") -> None:
@@ -82,7 +84,8 @@ def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
             overrides = {path: value for _, (_, changes) in chosen for path, value in changes.items()}
             origins = {path: ("factorial", factor.written) for factor, (_, changes) in chosen for path in changes}
             name = bounded(",".join(title for _, (title, _) in chosen))
-            yield Candidate(name, overrides, origins, crossed=True, role={"design": "factorial", "levels": cell})
+            yield Candidate(name, overrides, origins, crossed=True, stage="generated",
+                            role={"design": "factorial", "levels": cell})  # fmt: skip
 
 
 def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
@@ -197,7 +200,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
         places: dict[str, KeyPath] = {path: ("ladder", path, rung.number) for path in rung.changes}
         baseline = bounded(f"{BASELINE}@{rung.name}")
         role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
-        yield Candidate(baseline, dict(rung.changes), places, crossed=True, role=role)
+        yield Candidate(baseline, dict(rung.changes), places, crossed=True, stage="generated", role=role)
         for arm in arms:
             for path in rung.changes:
                 if path in arm.overrides:
@@ -209,6 +212,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
                 overrides={**rung.changes, **arm.overrides},
                 origins={**places, **arm.origins},
                 crossed=True,
+                stage="generated",
                 role={**arm.role, "against": baseline, "ladder": {"rung": rung.name, "arm": arm.name}},
             )
 

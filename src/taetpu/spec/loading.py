@@ -12,7 +12,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
 from taetpu.core.loading import load_config
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
-from taetpu.spec.candidates import Candidate, bounded
+from taetpu.spec.candidates import Candidate, Stage, bounded
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, parse_value, read_document
 from taetpu.spec.origins import Origins, keep_first_per_list
@@ -208,23 +208,28 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
         raise origins.explain(error, _num_layers(data)) from None
     diff = difference(baseline.config, resolved)
     idle = tuple(_idle_overrides(candidate, base, resolved)) if candidate.crossed else ()
-    return Arm(candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, idle, candidate.role)
+    return Arm(
+        candidate.name, candidate.overrides, resolved, diff, origins, candidate.crossed, idle, candidate.role,
+        candidate.stage,
+    )  # fmt: skip
 
 
-def derived(study: Study, arm: Arm, name: str, values: Mapping[str, Any], key: str, role: Mapping[str, Any]) -> Arm:
-    """An arm with further values, by path, which a key of the study file asks for.
+def derive_arm(
+    study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Mapping[str, Any]
+) -> Arm:
+    """Return an arm with further values, by path, which `match` or `tune` of the study file ask for.
 
     Args:
-        key: `match` or `tune`, where an error of these values stands.
         role: see `spec.candidates.Candidate`.
 
     Raises:
-        UserError: it cannot be built.
+        UserError: it cannot be built; the error's place is `match` or `tune`.
     """
+    key = "match" if stage == "matched" else "tune"
     overrides = merge_overrides(arm.overrides, values)
     origins: dict[str, KeyPath] = {path: (key, path) for path in values}
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
-    made = Candidate(bounded(name), overrides, origins, crossed=True, role=role)
+    made = Candidate(bounded(name), overrides, origins, crossed=True, role=role, stage=stage)
     built = _built(made, study.base, study.arms[0], study.document)
     return replace(built, idle=tuple(path for path in arm.idle if path not in values))  # what a key asks for is shown
 

@@ -14,6 +14,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
 from taetpu.core.loading import load_config
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.data.batches import Source
+from taetpu.spec.candidates import Stage
 from taetpu.spec.document import Document, parse_value
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, plugin_sources, run_ids
@@ -75,6 +76,7 @@ class Arm:
         crossed: one of a product of several lists, where a single value may be the baseline's.
         idle: the overrides whose value is the baseline's, so that they change nothing.
         role: what a design has it for (see `spec.candidates.Candidate`).
+        stage: where the arm comes from; `study.arms` lists all of them.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Arm:
     crossed: bool = False
     idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
+    stage: Stage = "written"
 
     @property
     def change(self) -> str:

@@ -1,91 +1,109 @@
-"""Matched arms: an arm once more, given as much as the baseline has, of parameters, FLOPs or time.
+"""Arms matched to their baseline: trained or sized until both have the same FLOPs, time or parameters.
 
-At equal steps, which is how arms are trained otherwise, an arm that computes more per token may win by that alone.
-Beside such an arm `match` puts one that is trained for fewer or more steps, or is made narrower or wider, until both
-have the same.
+Arms are otherwise trained for equally many steps, so that an arm that computes more per token may win by that alone.
+Beside such an arm, `match` adds one that is trained for fewer or more steps, or made narrower or wider.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
+
 from taetpu.core.errors import UserError
+from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.candidates import bounded
-from taetpu.spec.loading import derived
+from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
+from taetpu.train.callbacks import Callback
+from taetpu.train.compute import decide
 from taetpu.train.count import num_params
 from taetpu.train.flops import training_flops_per_token
+from taetpu.train.layout import AUTO, Group, Work, auto_precision, rule_of_thumb
+from taetpu.train.memory import out_of_memory
+from taetpu.train.step_time import measure_step
 
-CLOSE = 0.01  # arms that differ by less than this share are as good as matched
+TOLERANCE = 0.01
+"""An arm whose cost differs from its baseline's by a smaller share needs no matching."""
 LENGTH = ("train.steps", "train.epochs")
 INNER = "model.ffn.hidden"
 INNER_SIZE = (INNER, "model.ffn.mult")
 
-Cost = Callable[[Arm], float]
-"""What a step of one run of an arm takes."""
 
+def match_sizes(study: Study) -> Iterator[Arm]:
+    """Yield the arms matched by FLOPs and by parameters, as far as the study asks for them.
 
-def matched(study: Study) -> Iterator[Arm]:
-    """The arms of a study matched by FLOPs and by parameters, as far as it asks for them.
-
-    An arm that says how long it is trained, or how wide its feed-forward networks are, is about that and keeps it.
+    An arm that sets its number of steps, or the width of its feed-forward networks, keeps it.
 
     Raises:
         UserError: an arm cannot be matched.
     """
     for arm in study.arms:
         if "flops" in study.match and _may_change(study, arm, LENGTH):
-            yield from _lengthened(study, arm, "flops", paid_steps(study, arm, lambda a: flops_a_step(study, a)))
+            yield from _lengthened(study, arm, "flops", affordable_steps(study, arm, flops_per_step))
         if "params" in study.match and _may_change(study, arm, INNER_SIZE):
             yield from _narrowed(study, arm)
 
 
-def timed(study: Study, seconds: Cost, known: Mapping[str, int]) -> dict[str, int]:
-    """The steps for which each arm is trained in the baseline's time.
-
-    Args:
-        seconds: asked only for arms that are not `known`, and their baselines.
-        known: what was measured when the study was first run.
-    """
-    return {arm.name: known.get(arm.name) or paid_steps(study, arm, seconds) for arm in to_time(study)}
-
-
-def to_time(study: Study) -> list[Arm]:
-    """The arms that are to be matched by time."""
-    asked = study.arms if "time" in study.match else ()
-    return [arm for arm in asked if "match" not in arm.role and _may_change(study, arm, LENGTH)]
-
-
-def time_matched(study: Study, steps: Mapping[str, int]) -> Iterator[Arm]:
-    """The arms of a study matched by time. Raises `UserError` as `matched`."""
+def match_times(study: Study, steps: Mapping[str, int]) -> Iterator[Arm]:
+    """Yield the arms matched by time, from `time_matched_steps`. Raises as `match_sizes`."""
     for arm in study.arms:
         if arm.name in steps:
             yield from _lengthened(study, arm, "time", steps[arm.name])
 
 
-def beside(study: Study, found: Iterable[Arm]) -> Study:
-    """A study with its matched arms. One that comes to an arm that is there already is that arm, not another one: its
-    role then says under `also` what else it is matched by, and no run or comparison counts twice.
+def time_matched_steps(study: Study, seconds: Callable[[str], float], known: Mapping[str, int]) -> dict[str, int]:
+    """Return for how many steps each arm is trained in the baseline's time.
+
+    Args:
+        seconds: measures a step of an arm; called for arms that are not `known`, and their baselines.
+        known: the steps found by an earlier run of the study.
     """
-    arms = list(study.arms)
-    for new in found:
-        against = study.against(new)
-        twin = next((i for i, a in enumerate(arms) if a.config == new.config and study.against(a) is against), None)
-        if twin is None:
-            arms.append(new)
-        else:
-            role = arms[twin].role
-            arms[twin] = replace(arms[twin], role={**role, "also": [*role.get("also", ()), new.role["match"]]})
-    return study.changed(arms=tuple(arms))
+    measured: dict[str, float] = {}
+
+    def cost(study: Study, arm: Arm) -> float:
+        if arm.name not in measured:
+            measured[arm.name] = seconds(arm.name)
+        return measured[arm.name]
+
+    return {arm.name: known.get(arm.name) or affordable_steps(study, arm, cost) for arm in arms_to_time(study)}
+
+
+def arms_to_time(study: Study) -> list[Arm]:
+    """Return the arms that the study matches by time."""
+    asked = study.arms if "time" in study.match else ()
+    return [arm for arm in asked if arm.stage != "matched" and _may_change(study, arm, LENGTH)]
+
+
+def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
+    """Measure a train step of one run of an arm, whose runs are packed by themselves.
+
+    Raises:
+        UserError: it cannot be measured.
+    """
+    runs = tuple(run for run in study.runs() if run.arm == name)
+    config, source = runs[0].config, study.sources.prepare(runs[0].config)
+    precision = auto_precision() if config.train.precision == "auto" else config.train.precision
+    work = Work(Group(frozenset(promoted_fields(config)), runs), source, precision, decide(config, source, precision))
+    callback.on_step_timing(name)
+    layout = rule_of_thumb(work, AUTO)
+    try:
+        return measure_step(work, layout) / layout.width
+    except UserError as error:
+        raise study.document.locate(error.within("match")) from None
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        problem = f"the steps of arm {name!r} cannot be timed: they run out of memory"
+        raise study.document.locate(UserError(problem, path=("match",), remedy="Use match: flops.")) from None
 
 
 def matched_name(arm: Arm, kind: str) -> str:
-    """What an arm is called when it is matched by `flops`, `params` or `time`."""
+    """Return the name of an arm that is matched by `flops`, `params` or `time`."""
     return bounded(f"{arm.name}@{kind}")
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
-    """Is this for matching to decide? A baseline's is not, nor what an arm sets itself, apart from its scale."""
+    """Return whether matching may set these paths: the arm is no baseline, and sets none apart from its scale."""
     baseline = study.against(arm)
     return arm is not baseline and not any(arm.overrides.get(p) != baseline.overrides.get(p) for p in paths)
 
@@ -94,7 +112,7 @@ def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> I
     baseline = study.against(arm)
     role = {**arm.role, "against": baseline.name, "match": {"of": arm.name, "by": kind, **changes}}
     try:
-        found = derived(study, arm, matched_name(arm, kind), changes, "match", role)
+        found = derive_arm(study, arm, matched_name(arm, kind), changes, "matched", role)
     except UserError as error:
         raise _refused(study, arm, kind, error.problem) from None
     if found.config != baseline.config:
@@ -113,23 +131,25 @@ def _refused(study: Study, arm: Arm, kind: str, why: str) -> UserError:
 
 
 def steps_of(study: Study, arm: Arm) -> int:
+    """Return the optimizer steps of an arm's runs."""
     return arm.config.train.total_steps(study.source(arm).num_windows)
 
 
-def flops_a_step(study: Study, arm: Arm) -> float:
+def flops_per_step(study: Study, arm: Arm) -> float:
+    """Return the training FLOPs of a step of one run of an arm."""
     source = study.source(arm)
     tokens = arm.config.train.batch_size * source.seq_len
     return tokens * training_flops_per_token(arm.config, source)
 
 
-def paid_steps(study: Study, arm: Arm, cost: Cost) -> int:
-    """As many steps of an arm as the baseline's whole training pays for."""
+def affordable_steps(study: Study, arm: Arm, cost: Callable[[Study, Arm], float]) -> int:
+    """Return how many steps of an arm cost as much as its baseline's training; `cost` is that of a step."""
     baseline = study.against(arm)
-    return max(1, round(steps_of(study, baseline) * cost(baseline) / cost(arm)))
+    return max(1, round(steps_of(study, baseline) * cost(study, baseline) / cost(study, arm)))
 
 
 def _lengthened(study: Study, arm: Arm, kind: str, steps: int) -> Iterator[Arm]:
-    if abs(steps / steps_of(study, arm) - 1) >= CLOSE:
+    if abs(steps / steps_of(study, arm) - 1) >= TOLERANCE:
         epochs = {"train.epochs": None} if arm.config.train.epochs is not None else {}
         yield from _matched(study, arm, kind, {"train.steps": steps, **epochs})
 
@@ -138,19 +158,19 @@ def _lengthened(study: Study, arm: Arm, kind: str, steps: int) -> Iterator[Arm]:
 
 
 def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
-    """With the inner size of the feed-forward networks that has the baseline's number of parameters."""
-    goal = size(study, study.against(arm))
-    if abs(size(study, arm) / goal - 1) < CLOSE:
+    """Yield the arm with the inner size of feed-forward networks that gives the baseline's number of parameters."""
+    goal = num_arm_params(study, study.against(arm))
+    if abs(num_arm_params(study, arm) / goal - 1) < TOLERANCE:
         return
 
-    def at(inner: int) -> int:
+    def params_at(inner: int) -> int:
         try:
-            return size(study, derived(study, arm, arm.name, {INNER: inner}, "match", arm.role))
+            return num_arm_params(study, derive_arm(study, arm, arm.name, {INNER: inner}, "matched", arm.role))
         except UserError as error:
             why = f"its feed-forward networks take no inner size ({error.problem})"
             raise _refused(study, arm, "params", why) from None
 
-    one, two = at(1), at(2)
+    one, two = params_at(1), params_at(2)
     if two == one:
         raise _refused(study, arm, "params", f"{INNER} does not change its number of parameters")
     inner = 1 + round((goal - one) / (two - one))
@@ -160,6 +180,7 @@ def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
     yield from _matched(study, arm, "params", {INNER: inner})
 
 
-def size(study: Study, arm: Arm) -> int:
+def num_arm_params(study: Study, arm: Arm) -> int:
+    """Return the number of parameters of an arm's model."""
     source = study.source(arm)
     return num_params(arm.config.model, source.vocab_size, source.seq_len)

@@ -14,12 +14,13 @@ from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_froze
 from taetpu.stats.changes import changing, in_words
 from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
+from taetpu.study.arms import list_arms
 from taetpu.study.forecast import Pack, forecast
-from taetpu.study.matching import beside, time_matched, to_time
+from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.power import resolution
-from taetpu.study.tuning import trials
-from taetpu.study.validate import proved, too_large
+from taetpu.study.tuning import trial_study
+from taetpu.study.validate import check_study, too_large
 from taetpu.train.compute import routed
 from taetpu.train.count import endless_loops, num_params
 from taetpu.train.device_capabilities import Place
@@ -46,14 +47,14 @@ class Prepared:
     missing: tuple[list[Run], list[Run]]
 
 
-def prepared(
-    study: Study, folder: StudyFolder, told: Progress = lambda done, of: None, elsewhere: Place | None = None
+def prepare_study(
+    study: Study, folder: StudyFolder, progress: Progress = lambda done, total: None, place: Place | None = None
 ) -> Prepared:
-    """Prove a study's arms, and see what is left to train.
+    """Check a study's arms, and find the runs that are left to train.
 
     Args:
-        told: called with how many arms are proved, and of how many.
-        elsewhere: where runs are to be trained, if not here.
+        progress: called with the number of checked arms, and of all.
+        place: the devices that train the runs, if not those of this process.
 
     Raises:
         UserError: the store holds another study of this name, the data cannot be read, or an arm breaks the contract.
@@ -61,15 +62,14 @@ def prepared(
     stored = read_study(folder) if folder.exists() else {}
     if stored:
         check_frozen(stored, study)
-    study, computed = proved(study, told, elsewhere)
-    study = beside(study, time_matched(study, stored.get("matching", {})))
-    timed = [arm for arm in study.arms if arm.name not in computed]
-    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # of steps, it has more or fewer
-    tried = None if study.tune is None else trials(study)
-
-    runs = [resolve_runs(one, folder) if one else [] for one in (study, tried)]
+    checked, computed = check_study(study, progress, place)
+    whole = checked.changed(arms=list_arms(study, stored.get("matching")))
+    timed = [arm for arm in whole.arms if arm.name not in computed]
+    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # a step is the same
+    tried = None if whole.tune is None else trial_study(whole)
+    runs = [resolve_runs(one, folder) if one else [] for one in (whole, tried)]
     missing, missing_trials = ([run for run in part if not run.done] for part in runs)
-    return Prepared(study, computed, tried, (missing, missing_trials))
+    return Prepared(whole, computed, tried, (missing, missing_trials))
 
 
 def preview(
@@ -142,7 +142,7 @@ def preview(
 def _at_run(study: Study) -> list[str]:
     """The arms whose matching by time has not been measured."""
     by = {match["by"] for arm in study.arms for match in (arm.role.get("match", {"by": ""}), *arm.role.get("also", ()))}
-    return [] if "time" in by or "time" not in study.match else [arm.name for arm in to_time(study)]
+    return [] if "time" in by or "time" not in study.match else [arm.name for arm in arms_to_time(study)]
 
 
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from taetpu.spec.resolved_study import RunKey, Study
 from taetpu.store.backend import open_store
 from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
-from taetpu.study.matching import beside, matched
+from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore, add_plans, resolve_runs, stored_plans
 from taetpu.study.replicate import Replication
-from taetpu.study.timing import seconds_per_step
 from taetpu.study.trainer import StudyTrainer, stored_sample
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Callback
@@ -68,7 +67,7 @@ def node_plan(study: Study, folder: StudyFolder, keys: Sequence[RunKey], packing
 
 def node_seconds_per_step(study: Study, folder: StudyFolder, arm: str) -> float:
     """Measure a train step of an arm on this node."""
-    return seconds_per_step(beside(study, matched(study)), arm, Callback())
+    return seconds_per_step(study, arm, Callback())
 
 
 def node_replicate(

@@ -1,7 +1,8 @@
 """Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
+from taetpu.study.arms import list_arms
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
+from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
 from taetpu.study.pack_store import resolve_runs
 from taetpu.study.reuse import Reuse, sample_runs
 from taetpu.study.shards import ShardExecutor, parse_shard
-from taetpu.study.timing import in_equal_time
 from taetpu.study.tracking import tracked
 from taetpu.study.trainer import Failure
-from taetpu.study.tuning import choose, trials, tuned
-from taetpu.study.validate import proved, refuse_too_large
+from taetpu.study.tuning import choose_values, trial_study
+from taetpu.study.validate import check_study, refuse_too_large
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, Packing, parse_packing
 from taetpu.train.pack_plan import Run
@@ -177,26 +179,27 @@ def run_study(
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
     refuse_another(study, folder)  # before the contract is checked, which may take long
-    study, _ = proved(study, elsewhere=executor.place)
+    checked, _ = check_study(study, place=executor.place)
     if executor.place is None:
-        refuse_too_large(study, resolve_runs(study, folder))
+        refuse_too_large(checked, resolve_runs(checked, folder))
     with executor.claim(), tracked(study, folder, callback, executor.live) as callback:
         check_runs(folder, options.retrain_damaged, callback)
         callback.on_study_begin(study.measure.primary)
-        study = in_equal_time(study, folder, callback, executor.seconds_per_step)
-        runner = StudyRunner(folder, callback, options, executor, reuse)
+        runner = StudyRunner(study, folder, callback, options, executor, reuse)
+        runner.match_times()
+        seeds = study.seeds
         while True:
             if options.until_resolved:
-                study = study.changed(seeds=seeds_begun(study, folder))
-            outcome = runner.run_until_analysis(study)
+                seeds = seeds_begun(study, seeds, folder)
+            outcome = runner.run_until_analysis(seeds)
             if outcome is None:  # another process has added seeds
                 continue
-            more = next_look(study, outcome.results) if options.until_resolved and outcome.whole else None
+            more = next_seeds(study, seeds, outcome.results) if options.until_resolved and outcome.whole else None
             if more is None:
                 return outcome
-            study = study.changed(seeds=more)
-            freeze(study, folder)
-            callback.on_seeds_added(more)
+            seeds = more
+            freeze(runner.with_arms(seeds), folder)
+            callback.on_seeds_added(seeds)
 
 
 def refuse_another(study: Study, folder: StudyFolder) -> None:
@@ -205,70 +208,94 @@ def refuse_another(study: Study, folder: StudyFolder) -> None:
         check_frozen(read_study(folder), study)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StudyRunner:
-    """Trains, analyses and reports a study up to its next interim analysis; see `run_study`."""
+    """Trains, analyses and reports a study up to its next interim analysis; see `run_study`.
 
+    Attributes:
+        study: as loaded from its file.
+        steps: the steps of arms matched by time.
+    """
+
+    study: Study
     folder: StudyFolder
     callback: Callback
     options: Options
     executor: Executor
     reuse: Reuse
+    steps: dict[str, int] = field(default_factory=dict)
 
-    def run_until_analysis(self, study: Study) -> Outcome | None:
-        """Train every arm on the study's seeds, then what tuning adds; analyse and report.
+    def match_times(self) -> None:
+        """Measure the steps of arms matched by time, unless an earlier run of the study did, and store them."""
+        known = read_study(self.folder).get("matching", {}) if self.folder.exists() else {}
+        seconds = partial(self.executor.seconds_per_step, self.study, callback=self.callback)
+        self.steps = time_matched_steps(self.study, seconds, known)
+        if self.steps:
+            freeze(self.with_arms(self.study.seeds), self.folder, matching={**known, **self.steps})
+
+    def with_arms(self, seeds: tuple[int, ...], tuning: Mapping[str, Any] | None = None) -> Study:
+        """Return the study on some seeds with all arms that are known."""
+        return self.study.changed(arms=list_arms(self.study, self.steps, tuning), seeds=seeds)
+
+    def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
+        """Train every arm on some seeds, then the trials of tuning and the tuned arms; analyse and report.
 
         Returns:
             None where another process analysed these seeds meanwhile and added more.
         """
-        freeze(study, self.folder)
-        reused, failed = self.train(resolve_runs(study, self.folder), study)
-        if self.options.until_resolved and len(seeds_begun(study, self.folder)) > len(study.seeds):
+        untuned = self.with_arms(seeds)
+        freeze(untuned, self.folder)
+        reused, failed = self.train(untuned)
+        if self.options.until_resolved and len(seeds_begun(self.study, seeds, self.folder)) > len(seeds):
             return None
-        if study.tune is not None:
-            trial_runs = resolve_runs(trials(study), self.folder)
-            more = [self.train(trial_runs, study)]
-            chosen = choose(study, trial_runs)
-            if chosen is not None:
-                study = study.changed(arms=(*study.arms, *tuned(study, chosen)))
-                freeze(study, self.folder, tuning=chosen)
-                more.append(self.train(resolve_runs(study, self.folder), study))
+        if untuned.tune is not None:
+            trials = trial_study(untuned)
+            more = [self.train(trials)]
+            best = choose_values(untuned, resolve_runs(trials, self.folder))
+            if best is not None:
+                tuned = self.with_arms(seeds, best)
+                freeze(tuned, self.folder, tuning=best)
+                more.append(self.train(tuned))
             reused += [run for runs, _ in more for run in runs]
             failed += [failure for _, failures in more for failure in failures]
         sample = sample_runs(reused, self.options.audit)
-        refuted = self.executor.replicate(sample, reused, study, self.callback, self.options.packing)
+        refuted = self.executor.replicate(sample, reused, self.study, self.callback, self.options.packing)
         results = analyse(self.folder)
         if not failed:
             self.folder.delete_claims()
         return Outcome(results, build(self.folder), failed, refuted, self.folder.where)
 
-    def train(self, runs: Sequence[Run], study: Study) -> tuple[list[Run], list[Failure]]:
+    def train(self, study: Study) -> tuple[list[Run], list[Failure]]:
         """Copy runs that were trained before, and train the others. Return those that were reused, and the failures."""
+        runs, options = resolve_runs(study, self.folder), self.options
         reused = self.reuse.adopt(runs, self.executor.reserved_runs())
-        options = self.options
         return reused, self.executor.train(runs, study.sources, self.callback, options.packing, options.profile)
 
 
-# --- looks -----------------------------------------------------------------------------------------------------------
+# --- seeds of interim analyses ----------------------------------------------------------------------------------------
 
 
-def next_look(study: Study, results: dict[str, Any]) -> tuple[int, ...] | None:
-    """The seeds up to the next planned look, while an arm is inconclusive; None where all is said, or none is left."""
-    looks = [number for number in study.measure.looks if number > len(study.seeds)]
-    if not looks or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
+def next_seeds(study: Study, seeds: tuple[int, ...], results: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the seeds of the next planned interim analysis.
+
+    None if no arm is inconclusive, or no analysis is left.
+    """
+    analyses = [number for number in study.measure.looks if number > len(seeds)]
+    if not analyses or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
         return None
-    return extended(study, study.seeds, looks[0])
+    return extend_seeds(study, seeds, analyses[0])
 
 
-def seeds_begun(study: Study, folder: StudyFolder) -> tuple[int, ...]:
-    """The study's seeds, with those up to the look that an earlier process had begun to train for."""
+def seeds_begun(study: Study, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
+    """Return these seeds with those of the interim analysis that an earlier process began to train for."""
     stored = read_study(folder)["seeds"] if folder.exists() else []
-    seeds = (*study.seeds, *(seed for seed in stored if seed not in study.seeds))
-    return extended(study, seeds, next((look for look in study.measure.looks if look >= len(seeds)), len(seeds)))
+    known = (*seeds, *(seed for seed in stored if seed not in seeds))
+    planned = next((number for number in study.measure.looks if number >= len(known)), len(known))
+    return extend_seeds(study, known, planned)
 
 
-def extended(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Seeds with fresh ones up to this number; none of those that tuning uses."""
+def extend_seeds(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Return seeds with new ones up to this number, none of which tuning uses."""
     taken = {*seeds, *(study.tune.seeds if study.tune else ())}
     fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
     return (*seeds, *islice(fresh, number - len(seeds)))

@@ -1,4 +1,4 @@
-"""The arms of a study, proved before any is trained: those that it names, and those matched to the baseline."""
+"""Checks of a study before any of its runs is trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,50 +8,50 @@ from taetpu.contract.computation import Computation
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.study.matching import beside, matched
-from taetpu.study.tuning import trials
+from taetpu.study.arms import list_arms
+from taetpu.study.tuning import trial_study
 from taetpu.train.device_capabilities import Place, first_device, here
 from taetpu.train.layout import missing_memory, partitionable
 from taetpu.train.pack_plan import Run
 from taetpu.train.sharding import check_mesh
 
 
-def proved(
-    study: Study, told: Progress = lambda done, of: None, elsewhere: Place | None = None
+def check_study(
+    study: Study, progress: Progress = lambda done, total: None, place: Place | None = None
 ) -> tuple[Study, dict[str, Computation]]:
-    """A study with its matched arms, those by time apart, and what each arm computes.
+    """Return a study with the arms that need no measurement (see `study.arms`), and what each of them computes.
 
     Args:
-        told: called with how many arms are proved, and of how many.
-        elsewhere: where runs are to be trained, if not here.
+        progress: called with the number of checked arms, and of all.
+        place: the devices that train the runs, if not those of this process.
 
     Raises:
         UserError: the devices lack what the study asks for; data cannot be used; an arm cannot be matched, breaks the
             contract, or cannot be tuned.
     """
-    first_device()  # before data is prepared, which may take jax already
+    first_device()  # before data is prepared, which may use JAX
     study.runs()
-    refuse_place(study, elsewhere)
-    study = beside(study, matched(study))
-    computed = check_arms(study, told)
-    for arm in study.arms:
-        refuse_mesh(study, arm)
+    refuse_place(study, place)
+    checked = study.changed(arms=list_arms(study))
+    computed = check_arms(checked, progress)
+    for arm in checked.arms:
+        refuse_mesh(checked, arm)
     if study.tune is not None:
-        trials(study).runs()
-    return study, computed
+        trial_study(checked).runs()
+    return checked, computed
 
 
-def refuse_place(study: Study, elsewhere: Place | None) -> None:
-    """Raise `UserError` where devices cannot do what the study asks for, which is the same for all arms.
+def refuse_place(study: Study, place: Place | None) -> None:
+    """Raise `UserError` if the devices cannot compute as the study asks, which is the same for all arms.
 
-    Here there may be too few to divide a run over, as long as none is to be trained: see `train.plan.divided_layout`.
+    This process may have fewer devices than a run is divided over, as long as it trains none.
     """
     baseline = study.arms[0]
     compute = baseline.config.train.compute
     try:
-        (elsewhere or here()).check_path(compute.attention)
-        if elsewhere and compute.mesh != "auto":
-            elsewhere.check_devices(compute.mesh.data, compute.mesh.model)
+        (place or here()).check_path(compute.attention)
+        if place and compute.mesh != "auto":
+            place.check_devices(compute.mesh.data, compute.mesh.model)
     except UserError as error:
         raise baseline.explain(error) from None
 
