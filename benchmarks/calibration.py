@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
-from taetpu.stats.blocked_anova import GUARD_ALPHA, sphericity
+from taetpu.stats.blocked_anova import GUARD_ALPHA, sphericity_threshold
 from taetpu.stats.model import CONFIDENCE
 from taetpu.stats.plan import Plan
 
@@ -172,7 +172,7 @@ def copies(residual: Array, noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
         share = (products**2).sum((1, 2)) / np.trace(products, axis1=1, axis2=2) ** 2
     left = arms - noisy.sum(1)
     sizes = [(max(n, seeds) - 1, min(n, seeds) - 1) for n in range(arms + 1)]
-    bound = np.array([sphericity(*size) if size[1] > 1 else np.inf for size in sizes])
+    bound = np.array([sphericity_threshold(*size) if size[1] > 1 else np.inf for size in sizes])
     return share > bound[left]
 
 
@@ -291,7 +291,7 @@ def looked(studies: int, arms: int, looks: Sequence[int]) -> dict[str, Any]:
 
 def threshold(plan: Plan, seeds: int, alpha: float) -> float:
     """The p of a look that the plan turns into `alpha`."""
-    return float(brentq(lambda p: plan.overall(p, seeds) - alpha, 1e-12, 1 - 1e-9, xtol=1e-12))
+    return float(brentq(lambda p: plan.overall_p(p, seeds) - alpha, 1e-12, 1 - 1e-9, xtol=1e-12))
 
 
 def broken(found: Sequence[dict[str, Any]]) -> list[str]:

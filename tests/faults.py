@@ -26,10 +26,10 @@ from unittest import mock
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from taetpu.core.errors import UserError
-from taetpu.report.build import background, build
+from taetpu.report.build import build_report, gather_background
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study
-from taetpu.stats.analyse import analyse, results
+from taetpu.stats.analyse import analyse, compute_results
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import run
@@ -147,7 +147,7 @@ class Bench:
         with suppress(KeyboardInterrupt):
             self.train(part, Stop())
         self.values = values(analyse(part))
-        build(part)
+        build_report(part)
         self.part = files(part)
         shutil.rmtree(source / "whole")
         self.source = source
@@ -219,7 +219,7 @@ class Bench:
     def check_report(self, folder: StudyFolder, struck: Path) -> None:
         """A report has the numbers that the runs came to, or names the file."""
         try:
-            found = values(results(folder))
+            found = values(compute_results(folder))
         except UserError as error:
             self.check_refusal(error, struck)
             return
@@ -285,7 +285,7 @@ def read_for_report(folder: StudyFolder) -> dict[str, str]:
     """Read what a report is made of."""
     found = folder.read_results()
     assert found
-    background(folder, found)
+    gather_background(folder, found)
     return {}
 
 

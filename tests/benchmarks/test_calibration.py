@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks import calibration
-from taetpu.stats.model import fit
+from taetpu.stats.model import fit_model
 from taetpu.stats.verdict import holm
 
 
@@ -24,7 +24,9 @@ from taetpu.stats.verdict import holm
 def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int) -> None:
     """On full tables, with noisy arms and copies and without: every p after Holm's correction, and every interval."""
     y, _ = Scenario("", baseline=baseline, arm=arm, copied=copied).draw(np.random.default_rng(seed), 1, arms, seeds)
-    found = fit({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y[0].tolist())})
+    found = fit_model(
+        {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y[0].tolist())}
+    )
     judged = ours(y)
     p = holm({name: effect.p for name, effect in found.effects.items()})
     assert judged.p[0] == pytest.approx(list(p.values()), rel=1e-6)
@@ -38,7 +40,7 @@ def test_the_tables_include_guarded_ones() -> None:
     y, _ = Scenario("", baseline=4.0, arm=4.0).draw(np.random.default_rng(0), 40, 9, 5)
     judged, seen = ours(y), set()
     for study, rows in enumerate(y.tolist()):
-        found = fit({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(rows)})
+        found = fit_model({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(rows)})
         seen |= {len(effect.estimates) for effect in found.effects.values()}
         assert judged.low[study] == pytest.approx([effect.interval[0] for effect in found.effects.values()], rel=1e-6)
     assert seen == {1, 2, 3, 4}

@@ -12,7 +12,7 @@ from taetpu.report import summary
 from taetpu.spec.fields import find_fields, walk_fields
 from taetpu.spec.schema import StudySpec
 from taetpu.spec.train_config import TrainConfig
-from taetpu.stats import numbers
+from taetpu.stats import formatting
 
 
 def test_status_before_anything_is_trained(taetpu, here):
@@ -35,7 +35,7 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     assert table[0] == "small"
     assert table[1].split() == ["arm", "done", "step", "train/loss", "val/loss"]
     for row, line in zip(rows, table[2:4], strict=True):
-        losses = [numbers.number(row[metric], row["places"]) for metric in ("train/loss", "val/loss")]
+        losses = [formatting.number(row[metric], row["places"]) for metric in ("train/loss", "val/loss")]
         assert line.split() == [row["arm"], row["done"], str(row["step"]), *losses]
         assert (row["done"], row["step"]) == ("2/2", 20)
     results = json.loads((root / "small/results.json").read_text())
@@ -44,7 +44,7 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     assert [row["standing"] for row in rows] == ["baseline", arms[1]["verdict"]]
     assert (table[4], table[5].split()) == ("", ["arm", "effect", "95", "%", "interval", "verdict"])
     assert table[6].split() == [
-        "low-lr", summary.effect(arms[1], results), *summary.interval(arms[1]["ci95"], results).split(),
+        "low-lr", summary.format_effect(arms[1], results), *summary.format_interval(arms[1]["ci95"], results).split(),
         arms[1]["verdict"],
     ]  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_without_a_terminal_each_change_is_printed_once_until_all_is_done(taetpu
     assert arm["verdict"] not in before
     last_row = last.splitlines()[-1].split()
     assert last_row[:3] == ["low-lr", "2/2", "20"]
-    assert last_row[5:7] == [summary.effect(arm, results), arm["verdict"]]
+    assert last_row[5:7] == [summary.format_effect(arm, results), arm["verdict"]]
     assert float(last_row[4]) == pytest.approx(arm["mean"], abs=1e-4)
     at_ten = next(text for text in shown if "pack 1/1 (4 runs): step 10 of 20" in text)
     assert "\n  device: memory " in at_ten
@@ -93,7 +93,7 @@ def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under
     results = json.loads((root / "small/results.json").read_text())
     assert "4/6 runs" in text
     assert "95 % interval" in text
-    assert summary.interval(results["arms"][1]["ci95"], results) in text
+    assert summary.format_interval(results["arms"][1]["ci95"], results) in text
     assert not [verdict for verdict in ("better", "worse", "inconclusive", "equivalent") if verdict in text]
     assert not watched.ended
 

@@ -8,7 +8,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.numerals import parse_float, parse_int
 from taetpu.nn.lm import select_layers
 from taetpu.spec.document import parse_value
-from taetpu.stats.claims import parse
+from taetpu.stats.claims import parse_claim
 
 NO_NUMBERS = ["0_1", "1_000", "1e3_0", "1_0.5", "٣", "0b11", "1_", "--1", "1e", "²", "1__0"]
 
@@ -20,7 +20,7 @@ def test_what_only_python_takes_for_a_number_is_none_anywhere(text):
         with pytest.raises(ValueError, match="is not a"):
             parser(text)
     with pytest.raises(UserError, match="is not the size of an effect"):
-        parse(f"nope is worse by at least {text}", ())
+        parse_claim(f"nope is worse by at least {text}", ())
     with pytest.raises(UserError, match="no layer"):
         select_layers(text, 4)
 
@@ -41,4 +41,4 @@ def test_numbers_of_yaml_1_2(text, value):
 
 def test_a_number_beyond_all_bounds_is_no_size():
     with pytest.raises(UserError, match="is not the size of an effect"):
-        parse("nope is worse by at least 1e999", ())
+        parse_claim("nope is worse by at least 1e999", ())

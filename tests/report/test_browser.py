@@ -6,15 +6,15 @@ import pytest
 from tests.browsers import DESK, DRAWN, PHONE, seen_through, until, violations
 
 from taetpu.report import summary
-from taetpu.report.build import build
-from taetpu.stats import numbers
+from taetpu.report.build import build_report
+from taetpu.stats import formatting
 
 
 @pytest.fixture
 def report(store_study):
     """A study's results, and its report's address."""
     folder = store_study(equivalence=0.01)
-    return folder.read_results(), Path(build(folder)["html"]).as_uri()
+    return folder.read_results(), Path(build_report(folder)["html"]).as_uri()
 
 
 def test_the_verdicts_are_those_of_the_results(report, opened) -> None:
@@ -27,8 +27,8 @@ def test_the_verdicts_are_those_of_the_results(report, opened) -> None:
         mean, effect, interval, sd, p, verdict = (cells.nth(k).inner_text() for k in range(6))
         for text, value in ((mean, arm["mean"]), (effect, arm["effect"]), (sd, arm["effect_sd"])):
             assert text == "-" if value is None else float(text) == pytest.approx(value, abs=0.06)
-        assert interval == summary.interval(arm["ci95"], results)
-        assert p == numbers.p_value(arm["p_holm"])
+        assert interval == summary.format_interval(arm["ci95"], results)
+        assert p == formatting.p_value(arm["p_holm"])
         assert verdict.split()[-1] == (arm["verdict"] or "baseline")
 
 
@@ -67,7 +67,7 @@ def test_a_long_path_or_name_does_not_make_a_phone_scroll_sideways(store_study, 
     names = [f"an-arm-whose-name-goes-on-and-on-with-lr={lr},and-more-after-that" for lr in (1, 3)]
     arms = {name: ({"model.dim": 32}, 0.1) for name in names}
     folder = store_study({"baseline": ({"task.source": path}, 0.0), **arms})
-    page = opened(Path(build(folder)["html"]).as_uri(), PHONE)
+    page = opened(Path(build_report(folder)["html"]).as_uri(), PHONE)
     assert path in page.locator("main").inner_text()
     for part in page.locator("details").all():
         part.evaluate("(part) => { part.open = true }")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.report.build import build
+from taetpu.report.build import build_report
 
 ARMS = {"baseline": ({}, 0.0), **{f"arm{i}": ({"model.dim": 8 * i}, 0.002 * i) for i in range(1, 20)}}
 BUILD, BYTES, FIRST_VIEW = 10.0, 5_000_000, 2.0
@@ -16,7 +16,7 @@ def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:
     folder = store_study(ARMS, seeds=5, steps=10_000)
     assert sum(run.metrics()["train/loss"].step.size for run in folder.runs()) == 1_000_000
     began = time.monotonic()
-    written = build(folder)
+    written = build_report(folder)
     took, size = time.monotonic() - began, Path(written["html"]).stat().st_size
     began = time.monotonic()
     page = opened(Path(written["html"]).as_uri())

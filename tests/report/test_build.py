@@ -11,8 +11,8 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.report import summary
-from taetpu.report.arms import details
-from taetpu.report.build import build
+from taetpu.report.arms import arm_details
+from taetpu.report.build import build_report
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 
@@ -50,7 +50,7 @@ class Page(HTMLParser):
 
 
 def page_of(folder: StudyFolder) -> tuple[str, Page]:
-    text = Path(build(folder)["html"]).read_text()
+    text = Path(build_report(folder)["html"]).read_text()
     return text, Page(text)
 
 
@@ -59,7 +59,7 @@ def test_page_shows_the_results(store_study) -> None:
     _, page = page_of(folder)
     results = folder.read_results()
     cells = [cell.strip() for cell in page.cells]
-    for row in summary.rows(results):
+    for row in summary.verdict_rows(results):
         at = next(i for i, cell in enumerate(cells) if cell.startswith(row.arm))
         assert cells[at + 1 : at + 6] == [row.mean, row.effect, row.interval, row.noise_sd, row.p]
         assert cells[at + 6].endswith(row.verdict)
@@ -67,7 +67,7 @@ def test_page_shows_the_results(store_study) -> None:
     drawn = data["charts"]["forest"]["layer"][2]["data"]["values"]  # after band and zero line come the estimates
     expected = [(arm["name"], arm["effect"], arm["ci95"], arm["verdict"]) for arm in results["arms"][1:]]
     assert [(row["arm"], row["effect"], [row["low"], row["high"]], row["verdict"]) for row in drawn] == expected
-    assert data["verdicts"] == {arm["name"]: summary.standing(arm) for arm in results["arms"]}
+    assert data["verdicts"] == {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]}
 
 
 def test_page_loads_nothing_from_elsewhere(store_study) -> None:
@@ -104,8 +104,8 @@ def test_everything_from_users_is_escaped(store_study) -> None:
 
 def test_same_results_give_the_same_files(store_study) -> None:
     folder = store_study()
-    first = {name: Path(path).read_bytes() for name, path in build(folder).items()}
-    assert {name: Path(path).read_bytes() for name, path in build(folder).items()} == first
+    first = {name: Path(path).read_bytes() for name, path in build_report(folder).items()}
+    assert {name: Path(path).read_bytes() for name, path in build_report(folder).items()} == first
 
 
 def test_size(store_study) -> None:
@@ -125,7 +125,7 @@ def test_samples_and_origin_are_shown(store_study) -> None:
 def test_every_arm_has_its_part(store_study) -> None:
     """What differs from the baseline, and each run with its difference on the same seed."""
     folder = store_study()
-    parts = {part.name: part for part in details(folder, folder.read_results())}
+    parts = {part.name: part for part in arm_details(folder, folder.read_results())}
     assert parts["layernorm"].change.rows == [("model.norm.kind", "rms", "layer")]
     assert ("model.dim", "64") in parts["baseline"].change.rows
     arms = {arm["name"]: arm for arm in folder.read_results()["arms"]}
@@ -147,6 +147,6 @@ def test_few_seeds_and_a_lone_baseline(store_study, tmp_path: Path, seeds: int) 
 
 def test_no_results(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        build(StudyFolder(open_store(tmp_path), "empty"))
+        build_report(StudyFolder(open_store(tmp_path), "empty"))
     assert "study 'empty' has no results to report" in str(error.value)
     assert "remedy: run the study first" in str(error.value)

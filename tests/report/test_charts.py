@@ -13,12 +13,12 @@ from taetpu.report import charts, curve_charts, panels
 from taetpu.report.curves import (
     POINTS,
     SEED_POINTS,
-    differences,
-    over_seeds,
+    as_rows,
+    paired_differences,
     read_curves,
-    rows,
     seed_lines,
-    thinned,
+    summarise_seeds,
+    thin_indices,
     vertical_range,
 )
 from taetpu.store.metrics import Series
@@ -31,16 +31,18 @@ def series(step, value) -> Series:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 20_000), st.integers(2, 400))
 def test_thinning_keeps_first_and_last(length: int, points: int) -> None:
-    kept = thinned(length, points)
+    kept = thin_indices(length, points)
     assert (kept[0], kept[-1]) == (0, length - 1)
     assert len(kept) == min(length, points)
     assert np.ptp(np.diff(kept)) <= 1 if len(kept) > 1 else True
 
 
 def test_curve_is_mean_and_range_over_seeds() -> None:
-    found = over_seeds([series([1, 2, 3], [3.0, 2.0, 1.0]), series([1, 2, 3], [5.0, np.nan, 2.0]), series([2], [4.0])])
+    found = summarise_seeds(
+        [series([1, 2, 3], [3.0, 2.0, 1.0]), series([1, 2, 3], [5.0, np.nan, 2.0]), series([2], [4.0])]
+    )
     assert found == {"step": [1, 2, 3], "mean": [4.0, 3.0, 1.5], "low": [3.0, 2.0, 1.0], "high": [5.0, 4.0, 2.0]}
-    assert rows(found)[1] == {"step": 2, "mean": 3.0, "low": 2.0, "high": 4.0}
+    assert as_rows(found)[1] == {"step": 2, "mean": 3.0, "low": 2.0, "high": 4.0}
 
 
 def test_the_lines_of_seeds_are_theirs_alone() -> None:
@@ -54,23 +56,23 @@ def test_differences_are_of_the_same_seed_at_the_same_step() -> None:
     """The noise that a seed gives both falls out; what only one of the two has is left out."""
     ours = {0: series([1, 2, 3], [1.0, 2.0, 3.0]), 1: series([1, 2, 3], [11.0, 12.0, 13.0]), 2: series([1], [7.0])}
     theirs = {1: series([2, 3, 4], [11.5, 12.5, 1.0]), 0: series([1, 2, 3], [0.5, 1.5, np.nan])}
-    found = over_seeds(differences(ours, theirs))
+    found = summarise_seeds(paired_differences(ours, theirs))
     assert found == {"step": [1, 2, 3], "mean": [0.5] * 3, "low": [0.5] * 3, "high": [0.5] * 3}
-    assert differences(ours, {}) == []
+    assert paired_differences(ours, {}) == []
 
 
 def test_curve_of_nothing_finite_is_empty() -> None:
-    assert rows(over_seeds([series([1, 2], [np.nan, np.inf])])) == []
+    assert as_rows(summarise_seeds([series([1, 2], [np.nan, np.inf])])) == []
 
 
 def test_long_curves_are_thinned() -> None:
-    found = over_seeds([series(np.arange(1, 10_001), np.arange(10_000.0))])
+    found = summarise_seeds([series(np.arange(1, 10_001), np.arange(10_000.0))])
     assert len(found["step"]) == POINTS
     assert (found["step"][0], found["step"][-1]) == (1, 10_000)
 
 
 def test_vertical_range_leaves_out_the_start() -> None:
-    line = over_seeds([series([1, 100, 1000], [100.0, 2.0, 1.0])])
+    line = summarise_seeds([series([1, 100, 1000], [100.0, 2.0, 1.0])])
     low, high = vertical_range([line, {"step": [], "mean": []}])
     assert 0.9 < low < 1 < high < 2
     assert vertical_range([line], also=[-3.0])[0] < -3
@@ -81,7 +83,7 @@ def test_specs_draw(store_study, seeds: int) -> None:
     """Vega-Lite renders each of them, with every arm's name and a path for every curve."""
     folder = store_study(seeds=seeds)
     results = folder.read_results()
-    svg = vl_convert.vegalite_to_svg({**charts.forest(results), "width": 600, "config": charts.THEMES["light"]})
+    svg = vl_convert.vegalite_to_svg({**charts.forest_plot(results), "width": 600, "config": charts.THEMES["light"]})
     assert all(arm["name"] in svg for arm in results["arms"][1:])
     assert "NaN" not in svg
     curves = read_curves(folder, results)
@@ -89,14 +91,20 @@ def test_specs_draw(store_study, seeds: int) -> None:
     found = curves[0]
     data = {"arm": found.arms["nope"], "baseline": found.arms["baseline"], "seeds": found.seeds["nope"]}
     svg = vl_convert.vegalite_to_svg(
-        {**curve_charts.filled(curve_charts.curve("val/loss"), data, "#123456", found.ranges["nope"]), "width": 300}
+        {
+            **curve_charts.fill_spec(curve_charts.curve_chart("val/loss"), data, "#123456", found.ranges["nope"]),
+            "width": 300,
+        }
     )
     assert "val/loss (nats per token)" in svg
     assert "NaN" not in svg
     assert svg.count('stroke="#123456"') == seeds + 1  # each seed and their mean
     line, bounds = found.differences["nope"], found.difference_ranges["nope"]
     svg = vl_convert.vegalite_to_svg(
-        {**curve_charts.filled(curve_charts.difference("val/loss"), {"arm": line}, "#123456", bounds), "width": 300}
+        {
+            **curve_charts.fill_spec(curve_charts.difference_chart("val/loss"), {"arm": line}, "#123456", bounds),
+            "width": 300,
+        }
     )
     assert svg.count('stroke="#123456"') == 1
     assert bounds[0] <= min(line["low"][-1], 0) <= max(line["high"][-1], 0) <= bounds[1]
@@ -104,14 +112,14 @@ def test_specs_draw(store_study, seeds: int) -> None:
 
 def test_one_huge_effect_does_not_flatten_the_rest(store_study) -> None:
     arms = {"baseline": ({}, 0.0), "small": ({}, 0.02), "huge": ({}, 8.0)}
-    spec = json.dumps(charts.forest(store_study(arms).read_results()))
+    spec = json.dumps(charts.forest_plot(store_study(arms).read_results()))
     assert '"symlog"' in spec
     assert "logarithmic outside the noise" in spec
 
 
 def test_comparable_effects_stay_linear(store_study) -> None:
     arms = {"baseline": ({}, 0.0), "small": ({}, 0.02), "other": ({}, 0.05)}
-    assert "symlog" not in json.dumps(charts.forest(store_study(arms).read_results()))
+    assert "symlog" not in json.dumps(charts.forest_plot(store_study(arms).read_results()))
 
 
 LONG = [f"mixer.kind=attention,num_heads=8,position=rope,optimizer.lr={lr}" for lr in ("1e-3", "3e-3")]
@@ -132,9 +140,9 @@ def test_long_names_that_differ_at_their_end_differ_in_every_chart(store_study) 
     effects = [{"factors": [name], "effect": 0.1, "ci95": [0.0, 0.2]} for name in LONG]
     effects.append({"factors": LONG, "effect": 0.1, "ci95": [0.0, 0.2]})
     for spec, times in (
-        (charts.forest(folder.read_results()), 1),
-        (panels.tradeoff(points, "cost", "val/loss"), 1),
-        (panels.interactions(effects, "min"), 2),
+        (charts.forest_plot(folder.read_results()), 1),
+        (panels.tradeoff_chart(points, "cost", "val/loss"), 1),
+        (panels.interaction_heatmap(effects, "min"), 2),
     ):
         names = drawn_names(spec)
         assert len(names) == 2 * times

@@ -13,12 +13,12 @@ from tests.stats.conftest import made_study
 from taetpu.cli.status_model import Watched
 from taetpu.cli.status_screen import screen
 from taetpu.report import arms, notebook, summary
+from taetpu.report.contents import build_sections
 from taetpu.report.exports import markdown, table_text
 from taetpu.report.inputs import Background
-from taetpu.report.latex import latex
-from taetpu.report.parts import parts
+from taetpu.report.latex import latex_table
 from taetpu.report.sections import Table
-from taetpu.stats import numbers
+from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
 
 DIFFERENCES = ("effect", "interval", "95 %", "difference", "minus", "worst case", "without a seed", "sum of", "excess")
@@ -62,21 +62,21 @@ def test_no_effect_has_fewer_decimals_than_the_means_and_none_but_zero_reads_as_
     with tempfile.TemporaryDirectory() as root:
         folder = stored(drawn, Path(root))
         results = analyse(folder)
-        rows, places = summary.rows(results), summary.mean_places(results)
+        rows, places = summary.verdict_rows(results), summary.mean_places(results)
         for row, arm in zip(rows, results["arms"], strict=True):
             assert decimals(row.mean) == [places]
             for shown in (row.effect, row.interval):
                 assert shown == "-" or min(decimals(shown)) >= places
-            assert row.effect != "0" or numbers.is_zero(arm["effect"])
+            assert row.effect != "0" or formatting.is_zero(arm["effect"])
             assert row.noise_sd == "-" or decimals(row.noise_sd) == [1]
-        tables = [table for part in parts(results, {}) for table in part.tables]
-        tables += [detail.runs for detail in arms.details(folder, results)]
+        tables = [table for part in build_sections(results, {}) for table in part.tables]
+        tables += [detail.runs for detail in arms.arm_details(folder, results)]
         for table in tables:
             for cell in differences(table):
                 assert min(decimals(cell), default=places) >= places, (table.columns, cell)
         watched = Watched(root)
         watched.look()
         watch = "\n".join(line.plain for line in screen(list(watched.views.values())))
-        for text in (markdown(results, Background()), table_text(results), notebook.html(results, {}), watch):
+        for text in (markdown(results, Background()), table_text(results), notebook.notebook_html(results, {}), watch):
             assert all(row.effect in text for row in rows if row.effect != "-")
-        assert all(f"${row.effect}$" in latex(results) for row in rows if row.effect != "-")
+        assert all(f"${row.effect}$" in latex_table(results) for row in rows if row.effect != "-")

@@ -8,9 +8,9 @@ import vl_convert
 from tests.report.designed import DESIGNS, designed
 
 from taetpu.report import charts, designs, panels, summary
-from taetpu.report.build import build
+from taetpu.report.build import build_report
+from taetpu.report.contents import build_sections
 from taetpu.report.exports import COLUMNS, table_text
-from taetpu.report.parts import parts
 from taetpu.stats.verify import verify
 
 RATE = 0.003  # the learning rate at which every arm is best
@@ -35,25 +35,25 @@ def study(folder):
 
 
 def section(results, title):
-    return next(part for part in parts(results, {}) if part.title == title)
+    return next(part for part in build_sections(results, {}) if part.title == title)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_every_design_has_a_report_that_verifies(folder, design) -> None:
     every = folder(design)
-    results, written = every.read_results(), build(every)
+    results, written = every.read_results(), build_report(every)
     assert verify(every) == []
     page, text = (Path(written[kind]).read_text() for kind in ("html", "markdown"))
-    for part in parts(results, {}):
+    for part in build_sections(results, {}):
         assert f">{part.title}</h2>" in page
         assert f"\n## {part.title}\n" in text
         assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
     assert max(map(len, table_text(results).splitlines())) <= COLUMNS
-    for spec in panels.panels(results, {}).values():
+    for spec in panels.draw_panels(results, {}).values():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
         assert "NaN" not in svg
-    asked = [name for part in parts(results, {}) for _, name in part.charts]
-    assert asked == list(panels.panels(results, {}))
+    asked = [name for part in build_sections(results, {}) for _, name in part.charts]
+    assert asked == list(panels.draw_panels(results, {}))
 
 
 def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
@@ -66,7 +66,7 @@ def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
         assert abs(float(together) - float(single) - float(excess)) < 0.002
         assert abs(float(excess) - 0.1) < 0.03
         assert p == "<0.001"
-    assert [line for line in designs.sentences(results) if "which is told from 0" in line]
+    assert [line for line in designs.describe_designs(results) if "which is told from 0" in line]
 
 
 def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
@@ -80,11 +80,11 @@ def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     assert told["without-ffn"][-1] == "holds"
     arms = {arm["name"]: arm for arm in results["arms"]}
     small = arms["without-ffn@dim=8"]
-    assert told["without-ffn"][1] == f"{summary.effect(small, results)} worse"
+    assert told["without-ffn"][1] == f"{summary.format_effect(small, results)} worse"
     assert {row[5] for row in trends.rows} == {"128k params"}
     assert any(note.startswith("An effect holds where") and "Unclear means" in note for note in part.notes)
     assert any("neither is corrected" in note and "same seeds" in note for note in part.notes)
-    assert "without-position shrinks" in designs.sentences(results)[-1]
+    assert "without-position shrinks" in designs.describe_designs(results)[-1]
     assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
 
 
@@ -95,7 +95,7 @@ def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
     assert "the product of ffn x norm x position is the same in every cell" in part.notes[0]
-    assert designs.sentences(results) == [
+    assert designs.describe_designs(results) == [
         "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position made a clear difference."
     ]
     assert summary.headline(results) == (
@@ -110,7 +110,7 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     arms = {arm["name"]: arm for arm in results["arms"]}
 
     def shown(name):
-        return [summary.effect(arms[name], results), arms[name]["verdict"]]
+        return [summary.format_effect(arms[name], results), arms[name]["verdict"]]
 
     best, tried = section(results, "Each at its best").tables
     assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]
@@ -119,7 +119,7 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     (matched,) = section(results, "Matched arms").tables
     assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], "equal training FLOPs")
     assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
-    rows = {row.arm: row for row in summary.rows(results)}
+    rows = {row.arm: row for row in summary.verdict_rows(results)}
     assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
     assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, each at its best: val/loss is ")
     assert summary.headline(results) == (

@@ -5,9 +5,9 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 
 from taetpu.report import summary
-from taetpu.report.exports import markdown, prose, table_text
+from taetpu.report.contents import build_sections
+from taetpu.report.exports import escape_prose, markdown, table_text
 from taetpu.report.inputs import Background
-from taetpu.report.parts import parts
 
 
 def cells(text: str) -> list[str]:
@@ -21,7 +21,7 @@ def test_markdown_table_is_the_results(store_study) -> None:
     results = store_study().read_results()
     found = cells(markdown(results, Background()))
     table = [found[i : i + 8] for i in range(8, 8 * (1 + len(results["arms"])), 8)]
-    for line, row in zip(table, summary.rows(results), strict=True):
+    for line, row in zip(table, summary.verdict_rows(results), strict=True):
         assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
 
 
@@ -31,7 +31,8 @@ def test_markdown_survives_hostile_names(store_study) -> None:
     found = cells(markdown(results, Background()))
     assert found[16:18] == [name, "note: one two | three"]
     assert (
-        found.count(name) == sum(any(name in row for row in t.rows) for p in parts(results, {}) for t in p.tables) + 1
+        found.count(name)
+        == sum(any(name in row for row in t.rows) for p in build_sections(results, {}) for t in p.tables) + 1
     )
 
 
@@ -43,7 +44,7 @@ def test_text_table_fits_a_terminal(store_study) -> None:
     text = table_text(results)
     assert max(map(len, text.splitlines())) <= 80
     table = text.split("\n\n")[1].splitlines()
-    for line, row in zip(table[2:], summary.rows(results), strict=True):
+    for line, row in zip(table[2:], summary.verdict_rows(results), strict=True):
         assert line.endswith(row.verdict)
         assert f" {row.effect} " in line
         assert f" {row.interval} " in line
@@ -56,5 +57,5 @@ def test_text_is_plain(store_study) -> None:
 
 
 def test_code_in_a_sentence_stays_code_and_all_else_is_shown_as_it_is() -> None:
-    assert prose("as it *is* (`match: params`)") == r"as it \*is\* (`match: params`)"
-    assert prose("an odd ` alone") == r"an odd \` alone"
+    assert escape_prose("as it *is* (`match: params`)") == r"as it \*is\* (`match: params`)"
+    assert escape_prose("an odd ` alone") == r"an odd \` alone"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.report.frontier import front, frontiers, notes
+from taetpu.report.frontier import describe_frontiers, frontiers, pareto_front
 
 POINTS = st.lists(st.tuples(st.integers(1, 9), st.integers(-9, 9)), min_size=1)
 
@@ -16,17 +16,17 @@ def test_the_front_is_what_no_point_beats(points, lower: bool) -> None:
         cost, quality = points[i]
         return any((c <= cost and sign * q < sign * quality) or (c < cost and q == quality) for c, q in points)
 
-    kept = front(points, lower)
+    kept = pareto_front(points, lower)
     assert {points[i] for i in kept} == {points[i] for i in range(len(points)) if not beaten(i)}
     assert [points[i][0] for i in kept] == sorted({points[i][0] for i in kept})
 
 
 def test_what_is_better_within_the_noise_displaces_nothing() -> None:
     baseline, hair, clear = (10, 2.0), (10, 1.99), (10, 1.5)
-    assert front([baseline, hair], lower=True, margin=0.1) == [0]
-    assert front([baseline, hair, clear], lower=True, margin=0.1) == [2]
-    assert front([baseline, (12, 1.95), (13, 1.85)], lower=True, margin=0.1) == [0, 2]
-    assert front([baseline, (12, 2.05)], lower=False, margin=0.1) == [0]
+    assert pareto_front([baseline, hair], lower=True, margin=0.1) == [0]
+    assert pareto_front([baseline, hair, clear], lower=True, margin=0.1) == [2]
+    assert pareto_front([baseline, (12, 1.95), (13, 1.85)], lower=True, margin=0.1) == [0, 2]
+    assert pareto_front([baseline, (12, 2.05)], lower=False, margin=0.1) == [0]
 
 
 def test_costs_that_all_arms_share_are_left_out(store_study) -> None:
@@ -49,4 +49,4 @@ def test_the_front_in_words(store_study) -> None:
     for arm, flops in zip(results["arms"], (100.0, 50.0, 200.0), strict=True):
         arm["flops"], arm["params"] = flops, 10.0
     said = "No arm with as many or fewer training FLOPs is clearly better than any of these: cheap and baseline."
-    assert notes(frontiers(results, {})) == [said]
+    assert describe_frontiers(frontiers(results, {})) == [said]

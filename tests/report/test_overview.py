@@ -20,18 +20,18 @@ def folder(store_study):
 
 def test_arms_are_named_with_their_effects_the_largest_first(folder) -> None:
     results = folder.read_results()
-    worse, better, unknown = overview.ranking(results)
+    worse, better, unknown = overview.rank_effects(results)
     assert worse.startswith("Worse: large (+0.")
     assert worse.index("large") < worse.index("small (+0.0")
     assert better.startswith("Better: better (-0.")
     assert unknown.startswith("Not told from the baseline: nothing (")
     assert "which may be anything from " in unknown
-    assert overview.ranking({**results, "final": False}) == []
+    assert overview.rank_effects({**results, "final": False}) == []
 
 
 def test_what_was_trained_and_what_it_cost(folder) -> None:
     results = folder.read_results()
-    said = " ".join(overview.trained(results, folder, first_settings(folder, results["arms"][0])))
+    said = " ".join(overview.describe_training(results, folder, first_settings(folder, results["arms"][0])))
     for fact in ("data text python-docs", "tokens by char", "dim 64", "heads 4", "steps 400", "learning rate 0.003"):
         assert fact in said
     assert "All of it: 25 runs, " in said
@@ -41,25 +41,25 @@ def test_what_was_trained_and_what_it_cost(folder) -> None:
 def test_arms_that_learned_no_more_than_a_rule_are_told(folder) -> None:
     results = folder.read_results()
     data = {"chance_loss": 4.2, "decoy_loss": 2.5, "decoy": "bigrams counted"}
-    (rule,) = overview.cautions(results, data)
+    (rule,) = overview.learning_cautions(results, data)
     for part in ("large", "2.5", "bigrams counted"):
         assert part in rule
     assert "nothing learned beyond that rule" in rule  # of what a rule of one token leaves open nothing more is said
-    (guess,) = overview.cautions(results, {**data, "chance_loss": 2.5})
+    (guess,) = overview.learning_cautions(results, {**data, "chance_loss": 2.5})
     assert "learned nothing" in guess
     assert "bigrams" not in guess
-    assert overview.cautions(results, {**data, "decoy_loss": 9.0}) == []
-    assert overview.cautions({**results, "primary": "val/accuracy"}, data) == []
+    assert overview.learning_cautions(results, {**data, "decoy_loss": 9.0}) == []
+    assert overview.learning_cautions({**results, "primary": "val/accuracy"}, data) == []
 
 
 def test_what_the_study_cannot_tell(folder) -> None:
     results = folder.read_results()
-    said = overview.limits(results)
+    said = overview.study_limits(results)
     assert any("not with each other" in line for line in said)
     assert any(line.startswith("No arm was tuned") for line in said)
     assert not any("another size" in line for line in said)
     results["arms"][2]["params"] = results["arms"][0]["params"] // 2
-    assert any("Parameters: large (-50%); of another size" in line for line in overview.limits(results))
+    assert any("Parameters: large (-50%); of another size" in line for line in overview.study_limits(results))
 
 
 def test_whose_training_settings_arms_have_follows_from_how_they_differ(store_study) -> None:
@@ -78,29 +78,29 @@ def test_whose_training_settings_arms_have_follows_from_how_they_differ(store_st
     for said, arms in cases.items():
         own = [{**base, "name": name, "against": "baseline", "diff": diff} for name, diff in arms.items()]
         results = {"arms": [base, *own], "designs": {"limits": []}, "tuning": None}
-        assert [said in line for line in overview.limits(results) if "No arm was tuned" in line] == [True], said
+        assert [said in line for line in overview.study_limits(results) if "No arm was tuned" in line] == [True], said
 
 
 def test_arms_on_other_batches_are_no_example_of_the_same_data(folder) -> None:
     results = folder.read_results()
     results["arms"][1]["diff"] = {"train.batch_size": 8}
-    assert any("in the same order (small sees other batches)" in line for line in overview.reading(results))
+    assert any("in the same order (small sees other batches)" in line for line in overview.reading_guide(results))
 
 
 def test_an_accuracy_is_said_to_be_cut_and_a_loss_is_not(folder) -> None:
     results = folder.read_results()
-    assert not any("cut to what" in line for line in overview.reading(results))
-    assert any("cut to what" in line for line in overview.reading({**results, "primary": "val/accuracy"}))
+    assert not any("cut to what" in line for line in overview.reading_guide(results))
+    assert any("cut to what" in line for line in overview.reading_guide({**results, "primary": "val/accuracy"}))
 
 
 def test_times_of_packs_of_other_widths_are_not_compared(folder) -> None:
-    from taetpu.report.sections import costs
+    from taetpu.report.sections import costs_section
 
     results = folder.read_results()
     alike = {arm["name"]: {"train_seconds": 2.0 + i, "width": 4.0} for i, arm in enumerate(results["arms"])}
-    assert costs(results, alike).tables[0].rows[1][5] == "3 s (+50%)"
+    assert costs_section(results, alike).tables[0].rows[1][5] == "3 s (+50%)"
     apart = {**alike, "small": {"train_seconds": 3.0, "width": 8.0}}
-    section = costs(results, apart)
+    section = costs_section(results, apart)
     assert section.tables[0].rows[1][5] == "3 s"
     assert "times cannot be compared" in section.lead
     assert not any("seconds" in caption for caption, _ in section.charts)

@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 
 from taetpu.core.errors import UserError
-from taetpu.report.files import save
+from taetpu.report.chart_files import save_chart
 from taetpu.report.plot import plot
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -99,7 +99,7 @@ def test_the_last_value_over_a_setting_whatever_else_differs(made: Made) -> None
 def test_every_format_is_written(made: Made, tmp_path: Path, suffix: str) -> None:
     start = {".svg": b"<svg", ".pdf": b"%PDF", ".png": b"\x89PNG", ".json": b"{", ".html": b"<!DOCTYPE"}[suffix]
     file = tmp_path / f"loss{suffix}"
-    save(plot([made({"baseline": [1.0, 2.0]})], "val/loss"), file)
+    save_chart(plot([made({"baseline": [1.0, 2.0]})], "val/loss"), file)
     assert file.read_bytes().lstrip().startswith(start)
     if suffix == ".json":
         assert "vega-lite" in json.loads(file.read_text())["$schema"]
@@ -127,7 +127,7 @@ def test_too_many_lines_and_a_name_without_a_format(made: Made, tmp_path: Path) 
     with pytest.raises(UserError, match="21 lines are more than can be told apart"):
         plot([study], "val/loss")
     with pytest.raises(UserError, match=r"'\.doc' is no format|\.doc is no format"):
-        save(plot([study], "val/loss", by="study"), tmp_path / "loss.doc")
+        save_chart(plot([study], "val/loss", by="study"), tmp_path / "loss.doc")
 
 
 def test_long_names_of_lines_differ_in_the_legend(made: Made) -> None:

@@ -10,8 +10,8 @@ import vl_convert
 
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.report import charts
-from taetpu.report.build import build
-from taetpu.report.priors import NONE, SEVERAL, collected, priors, section
+from taetpu.report.build import build_report
+from taetpu.report.priors import MORE_THAN_ONE, NO_PRIORS, find_priors, priors_section, read_priors
 from taetpu.spec.schema import RunConfig
 
 BASE = {
@@ -24,7 +24,7 @@ BASE = {
         "layers": {},
     }
 }
-ENTRIES = collected()["entries"]
+ENTRIES = read_priors()["entries"]
 
 
 def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, Any] | None = None):
@@ -33,7 +33,7 @@ def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, 
         {"name": "baseline", "against": None, "diff": against or {}},
         {"name": "arm", "against": "baseline", "diff": {**(against or {}), **diff}},
     ]
-    return priors({"arms": arms}, base).get("arm")
+    return find_priors({"arms": arms}, base).get("arm")
 
 
 def based(**slots: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_each_entry_is_of_kinds_that_there_are_and_has_a_source_with_a_year(entr
             slot_of, _, field = slot.partition(".")
             classes = kinds(slot_of).values()
             assert any(field in cls.model_fields for cls in classes)
-            assert value in ("none", SEVERAL) or not isinstance(value, str) or slot == "norm.placement"
+            assert value in ("none", MORE_THAN_ONE) or not isinstance(value, str) or slot == "norm.placement"
     assert entry["found"] in ("better", "worse", "no clear difference", "mixed")
     assert entry["what"].endswith(".")
     assert not re.search(r"\d", entry["what"])
@@ -62,7 +62,7 @@ def test_each_entry_is_of_kinds_that_there_are_and_has_a_source_with_a_year(entr
 
 
 def test_the_collection_is_dated_and_no_pair_stands_in_it_twice() -> None:
-    assert re.search(r"20\d\d", collected()["collected"])
+    assert re.search(r"20\d\d", read_priors()["collected"])
     pairs = [(e["setting"], frozenset((str(a), str(b)))) for e in ENTRIES for a in e["from"] for b in e["to"]]
     assert len(pairs) == len(set(pairs))
 
@@ -133,12 +133,12 @@ def test_the_baseline_is_looked_up_as_it_is_frozen() -> None:
 def test_the_report_says_it_in_every_format(store_study) -> None:
     folder = store_study()
     before = folder.read_results()
-    written = build(folder)
+    written = build_report(folder)
     assert folder.read_results() == before
     page, text = (Path(written[kind]).read_text() for kind in ("html", "markdown"))
-    found = priors(before, folder.read_study()["base"])
+    found = find_priors(before, folder.read_study()["base"])
     assert set(found) == {"nope", "no-ffn", "no-mixer", "layernorm", "untied"}
-    assert section(before, found) is not None
+    assert priors_section(before, found) is not None
     for prior in found.values():
         assert prior.by in page
         assert prior.by in text
@@ -154,20 +154,22 @@ def test_the_report_says_it_in_every_format(store_study) -> None:
 
 def test_a_study_of_which_nothing_is_known_says_nothing(store_study) -> None:
     folder = store_study({"baseline": ({}, 0.0), "one-head": ({"model.mixer.num_heads": 1}, 0.02)})
-    written = build(folder)
+    written = build_report(folder)
     for kind in ("html", "markdown"):
         text = Path(written[kind]).read_text()
         assert "What others found" not in text
         assert "At the right" not in text
     results = folder.read_results()
-    assert charts.forest(results, priors(results, folder.read_study()["base"])) == charts.forest(results, NONE)
+    assert charts.forest_plot(results, find_priors(results, folder.read_study()["base"])) == charts.forest_plot(
+        results, NO_PRIORS
+    )
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("min", "\u2192 worse"), ("max", "\u2190 worse")])
 def test_the_forest_plot_points_where_the_effect_would_lie(store_study, direction: str, sign: str) -> None:
     folder = store_study()
     results = {**folder.read_results(), "direction": direction}
-    spec = charts.forest(results, priors(results, folder.read_study()["base"]))
+    spec = charts.forest_plot(results, find_priors(results, folder.read_study()["base"]))
     svg = vl_convert.vegalite_to_svg({**spec, "width": 600, "config": charts.THEMES["light"]})
     assert svg.count(sign) >= 2  # no-ffn and no-mixer
     assert "elsewhere" in svg

@@ -114,8 +114,8 @@ def test_headline_of_a_factorial_counts_factors_and_not_cells() -> None:
 
 def test_a_single_seed_is_called_so_and_not_inconclusive() -> None:
     found = results([None], seeds=1)
-    assert [row.verdict for row in summary.rows(found)] == ["baseline", "single seed"]
-    assert [row.verdict for row in summary.rows(results([None], seeds=2))] == ["baseline", "interim"]
+    assert [row.verdict for row in summary.verdict_rows(found)] == ["baseline", "single seed"]
+    assert [row.verdict for row in summary.verdict_rows(results([None], seeds=2))] == ["baseline", "interim"]
 
 
 def test_an_arm_that_is_matched_by_two_says_both_and_where_time_is_not_equal() -> None:
@@ -125,10 +125,10 @@ def test_an_arm_that_is_matched_by_two_says_both_and_where_time_is_not_equal() -
 
     def said(seconds: float) -> str:
         costs = {"baseline": {"train_seconds": 10.0}, "arm0": {"train_seconds": seconds}}
-        return summary.rows(found, costs)[1].terms
+        return summary.verdict_rows(found, costs)[1].terms
 
     equal = "at equal training FLOPs and training time"
-    assert summary.rows(found)[1].terms == said(10.9) == said(9.1) == equal
+    assert summary.verdict_rows(found)[1].terms == said(10.9) == said(9.1) == equal
     assert said(13.0) == f"{equal}, as timed beforehand (training itself took 30% longer)"
     assert said(5.0) == f"{equal}, as timed beforehand (training itself took 50% less)"
     found["arms"][1]["role"] = {"match": {**of, "by": "flops"}}
@@ -162,11 +162,11 @@ def test_notices() -> None:
 
 def test_how_runs_were_packed() -> None:
     found = results(["worse"])
-    assert summary.packing(found) == []  # of a study that was analysed by an earlier version
+    assert summary.describe_packing(found) == []  # of a study that was analysed by an earlier version
     alone = {"width": 1, "devices": 1, "unroll": 1, "chosen": "asked for", "runs": 1}
     wide = {"width": 8, "devices": 2, "unroll": 4, "chosen": "measured", "runs": 24}
     halved = {"width": 3, "devices": 1, "unroll": 1, "chosen": "rule of thumb", "halved_from": 6, "runs": 5}
-    assert summary.packing(found | {"packs": [wide, alone, halved]}) == [
+    assert summary.describe_packing(found | {"packs": [wide, alone, halved]}) == [
         "24 runs in packs of 8 on 2 devices, 4 layers at once (measured)",
         "1 run alone (asked for)",
         "5 runs in packs of 3, filled up with repeats (rule of thumb)",
@@ -201,18 +201,18 @@ def test_unlike_hardware_is_named() -> None:
 
 def test_on_which_terms_an_arm_is_compared() -> None:
     found = results(["worse"] * 4)
-    assert [row.terms for row in summary.rows(found)] == [""] * 5
+    assert [row.terms for row in summary.verdict_rows(found)] == [""] * 5
     _, plain, matched, tuned, other = found["arms"]
     matched["role"] = {"match": {"of": "arm0", "by": "flops", "train.steps": 30}}
     tuned["role"] = {"tuned": {"of": "arm0", "train.optimizer.lr": 0.1}, "match": {"of": "arm0", "by": "params"}}
     other["against"] = "baseline@dim=8"
-    rows = summary.rows(found)
+    rows = summary.verdict_rows(found)
     assert [row.terms for row in rows] == [
         "", "at equal steps", "at equal training FLOPs", "at equal parameters, each at its best",
         "at equal steps, against baseline@dim=8",
     ]  # fmt: skip
     assert (rows[0].evidence, rows[2].evidence) == ("It is so.", "At equal training FLOPs: It is so.")
-    assert summary.judged(found) == [plain, other]
+    assert summary.counted_arms(found) == [plain, other]
 
 
 def test_a_ladder_is_summed_up_at_its_largest_scale() -> None:
@@ -225,36 +225,17 @@ def test_a_ladder_is_summed_up_at_its_largest_scale() -> None:
 
 def test_what_was_reused_is_said() -> None:
     found = results(["worse"])
-    assert summary.reused(found) == ""
+    assert summary.describe_reuse(found) == ""
     found["reused"] = {"runs": 1, "audited": 0}
-    assert summary.reused(found) == (
+    assert summary.describe_reuse(found) == (
         "1 run of this study was trained elsewhere and taken over; none was trained again to prove them."
     )
     found["reused"] = {"runs": 12, "audited": 2}
-    assert summary.reused(found).endswith("taken over; 2 of them were trained again and came out the same.")
-
-
-@pytest.mark.parametrize(
-    ("text", "amounts"),
-    [
-        (summary.numbers.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
-        (summary.numbers.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s",
-                                 90: "1.5 min", 7200: "2 h"}),
-    ],
-)  # fmt: skip
-def test_sizes_and_times(text, amounts) -> None:
-    assert {value: text(value) for value in amounts} == amounts
-
-
-def test_amounts_beside_the_baseline() -> None:
-    assert summary.numbers.beside(970, 1000, summary.numbers.amount) == "970 (-3%)"
-    assert summary.numbers.beside(970, 970, summary.numbers.amount) == "970"
-    assert summary.numbers.beside(970, None, summary.numbers.amount) == "970"
-    assert summary.numbers.beside(None, 970, summary.numbers.amount) == "-"
+    assert summary.describe_reuse(found).endswith("taken over; 2 of them were trained again and came out the same.")
 
 
 def test_noise() -> None:
-    text = summary.noise(results([]))
+    text = summary.describe_noise(results([]))
     assert text.startswith("Over 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
     assert "0.0045 once each seed's own effect is taken out; with 5 seeds a true effect of 0.017 is found" in text
 
@@ -273,12 +254,12 @@ def test_how_often_the_test_split_was_looked_at(store_study, seeds, final, looks
     results = store_study().read_results()
     plan = {**results["plan"], "seeds": [0, 1, 2], "looks": [3, 6]}
     told = {**results, "primary": "test/loss", "plan": plan, "seeds": list(range(seeds)), "final": final}
-    assert summary.test_looks(told) == looks
-    assert said in summary.on_test(told)
-    assert any(said in note for note in sections.plan(told).notes)
+    assert summary.test_split_analyses(told) == looks
+    assert said in summary.test_split_note(told)
+    assert any(said in note for note in sections.plan_section(told).notes)
     assert any(said in notice for notice in summary.notices(told)) == (len(looks) > 1)
-    assert summary.test_looks({**told, "primary": "val/loss"}) == []
-    assert summary.on_test({**told, "primary": "val/loss"}) == ""  # nothing was measured on it
+    assert summary.test_split_analyses({**told, "primary": "val/loss"}) == []
+    assert summary.test_split_note({**told, "primary": "val/loss"}) == ""  # nothing was measured on it
 
 
 def test_tuning_by_the_test_split_is_told_of_studies_that_did_so(store_study) -> None:
@@ -299,6 +280,6 @@ def test_arms_that_cross_settings_are_counted_as_arms(store_study) -> None:
 
 
 def test_an_effect_has_the_decimals_of_the_means_at_least(store_study) -> None:
-    for row in summary.rows(store_study().read_results())[1:]:
+    for row in summary.verdict_rows(store_study().read_results())[1:]:
         if row.effect != "-":
             assert len(row.effect.partition(".")[2]) >= len(row.mean.partition(".")[2])

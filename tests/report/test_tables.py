@@ -6,7 +6,7 @@ import io
 import pytest
 
 from taetpu.report.csvs import arms_csv, runs_csv
-from taetpu.report.latex import escaped, figure, latex
+from taetpu.report.latex import escape, format_figure, latex_table
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def test_csv_holds_every_number_in_full(results):
 
 
 def test_latex_has_a_row_for_each_arm_and_says_what_speaks_against_it(results):
-    text = latex(results)
+    text = latex_table(results)
     body = text.split("\\midrule\n")[1].split("  \\bottomrule")[0]
     assert [line.split(" & ")[0].strip() for line in body.splitlines()] == [
-        escaped(arm["name"]) for arm in results["arms"]
+        escape(arm["name"]) for arm in results["arms"]
     ]
     assert all(line.count(" & ") == 6 and line.endswith(" \\\\") for line in body.splitlines())
     assert "Diverged runs" in text.split("\\caption")[1]
@@ -49,7 +49,7 @@ def test_latex_has_a_row_for_each_arm_and_says_what_speaks_against_it(results):
     ],
 )
 def test_text_is_set_as_it_is_written(plain, set):
-    assert escaped(plain) == set
+    assert escape(plain) == set
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_text_is_set_as_it_is_written(plain, set):
     [("-", "--"), ("-0.02", "$-0.02$"), ("-0.1 to +0.2", "$-0.1$ to $+0.2$"), ("<0.001", "$<0.001$")],
 )
 def test_figures(plain, set):
-    assert figure(plain) == set
+    assert format_figure(plain) == set

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.stats.analyse import analyse, in_words
-from taetpu.stats.power import Design
+from taetpu.stats.analyse import analyse
+from taetpu.stats.changes import format_changes
+from taetpu.stats.power import PowerAnalysis
 
 
 def by_name(results: dict) -> dict:
@@ -22,7 +23,9 @@ def test_results_are_those_of_the_runs(draw, table, store_study) -> None:
     arms = by_name(results)
     assert (results["complete"], results["label"], results["seeds"]) == (True, None, [0, 1, 2, 3, 4])
     assert (results["noise_floor"]["sd"], results["noise_floor"]["seeds"]) == (pytest.approx(y[0].std(ddof=1)), 5)
-    assert results["noise_floor"]["resolves"] == pytest.approx(Design(3).resolves(results["model"]["residual_sd"], 5))
+    assert results["noise_floor"]["resolves"] == pytest.approx(
+        PowerAnalysis(3).smallest_effect(results["model"]["residual_sd"], 5)
+    )
     assert arms["baseline"]["verdict"] is arms["baseline"]["effect"] is None
     assert arms["arm2"]["verdict"] == "worse"
     assert arms["arm2"]["effect"] == pytest.approx((y[2] - y[0]).mean())
@@ -115,4 +118,4 @@ def test_two_runs_of_one_cell(store_study) -> None:
 )
 def test_changes_in_words(path: str, value, text: str) -> None:
     base = {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}}
-    assert in_words({path: value}, base) == text
+    assert format_changes({path: value}, base) == text

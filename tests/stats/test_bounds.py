@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from taetpu.report import summary
 from taetpu.stats import factorial, model
 from taetpu.stats.analyse import analyse
-from taetpu.stats.plan import bounds
-from taetpu.stats.sensitivity import sensitivity
+from taetpu.stats.plan import metric_bounds
+from taetpu.stats.sensitivity import alternative_analyses
 
 SHARES = (0.0, 1.0)
 VALUES = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=5)
@@ -20,31 +20,31 @@ VALUES = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2,
 @given(VALUES)
 def test_cut_intervals_lie_within_the_bounds_and_hold_all_of_the_others_that_is_possible(y) -> None:
     values = {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y)}
-    free, cut = model.fit(values), model.fit(values, bounds=SHARES)
+    free, cut = model.fit_model(values), model.fit_model(values, bounds=SHARES)
     for arm, effect in cut.effects.items():
         other = free.effects[arm]
         assert (effect.effect, effect.p, effect.p_inside(0.1)) == (other.effect, other.p, other.p_inside(0.1))
         if other.interval is None:
             continue
         assert effect.interval == tuple(float(np.clip(end, -1, 1)) for end in other.interval)
-        assert effect.is_cut == (effect.interval != other.interval or 1 in map(abs, other.interval))
+        assert effect.is_clipped == (effect.interval != other.interval or 1 in map(abs, other.interval))
         assert effect.interval[0] <= effect.effect <= effect.interval[1] or abs(effect.effect) > 1 - 1e-9
 
 
 def test_how_large_a_weighted_sum_can_be() -> None:
-    assert model.room({"a": 1.0, "b": -1.0}, SHARES) == (-1.0, 1.0)
-    assert model.room({"all": 1.0, "a": -1.0, "b": -1.0, "base": 1.0}, SHARES) == (-2.0, 2.0)
-    assert model.room({"a": 1.0, "b": -1.0}, bounds("val/loss")) == (-math.inf, math.inf)
+    assert model.contrast_bounds({"a": 1.0, "b": -1.0}, SHARES) == (-1.0, 1.0)
+    assert model.contrast_bounds({"all": 1.0, "a": -1.0, "b": -1.0, "base": 1.0}, SHARES) == (-2.0, 2.0)
+    assert model.contrast_bounds({"a": 1.0, "b": -1.0}, metric_bounds("val/loss")) == (-math.inf, math.inf)
 
 
 def test_other_analyses_are_cut_as_well() -> None:
     ours, theirs = {0: 0.0, 1: 1.0}, {0: 0.4, 1: 0.1}
-    assert sensitivity(ours, theirs, SHARES)["paired"]["ci95"] == [-1.0, 1.0]
-    assert sensitivity(ours, theirs)["paired"]["ci95"][1] > 1
+    assert alternative_analyses(ours, theirs, SHARES)["paired"]["ci95"] == [-1.0, 1.0]
+    assert alternative_analyses(ours, theirs)["paired"]["ci95"][1] > 1
     cells = {"baseline": (0, 0), "x": (1, 0), "y": (0, 1), "xy": (1, 1)}
     design = factorial.Factorial({"x": 2, "y": 2}, {arm: {"x": i, "y": j} for arm, (i, j) in cells.items()})
     values = {"baseline": ours, "x": theirs, "y": {0: 0.9, 1: 0.2}, "xy": {0: 0.1, 1: 0.8}}
-    for term in factorial.analyse(design, values, SHARES)["terms"]:
+    for term in factorial.analyse_factorial(design, values, SHARES)["terms"]:
         most = 2.0 ** (len(term["factors"]) - 1)
         assert max(map(abs, term["ci95"])) <= most
 
@@ -64,11 +64,11 @@ def test_a_report_says_that_an_interval_is_cut_and_names_no_impossible_effect(ac
     arm = accuracy["arms"][1]
     assert arm["ci95"] == [-1.0, 1.0]
     assert "cut to what is possible" in arm["evidence"]
-    noise = summary.noise(accuracy)
+    noise = summary.describe_noise(accuracy)
     assert accuracy["noise_floor"]["resolves"] > 1
     assert "no effect on val/accuracy is found" in noise
     assert "0.82" in noise  # 1 less the baseline's mean
-    row = summary.rows(accuracy)[1]
+    row = summary.verdict_rows(accuracy)[1]
     assert row.interval == "-1.00 to +1.00"
     assert (row.mean, row.effect) == ("0.24", "+0.06")  # as many decimals as its means
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.stats.claims import check, parse
+from taetpu.stats.claims import check_claim, parse_claim
 
 
 def arm(name: str, verdict: str | None, ci95: list[float] | None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ RESULTS = {
     ],
 )
 def test_findings(text: str, holds: bool) -> None:
-    found = check(parse(text, ("claims", 0)), RESULTS, ("claims", 0))
+    found = check_claim(parse_claim(text, ("claims", 0)), RESULTS, ("claims", 0))
     assert found.holds is holds
     assert "So it is." in found.evidence
 
@@ -60,13 +60,13 @@ def test_findings(text: str, holds: bool) -> None:
 def test_a_single_seed_bears_out_no_claim() -> None:
     results = {"study": "toy", "label": "single seed", "arms": [arm("nope", None, None)]}
     for text in ("nope is not worse", "nope is inconclusive", "nope is worse"):
-        found = check(parse(text, ("claims", 0)), results, ("claims", 0))
+        found = check_claim(parse_claim(text, ("claims", 0)), results, ("claims", 0))
         assert (found.holds, found.evidence) == (False, "a single seed gives no verdict. So it is.")
 
 
 def test_why_a_claim_fails() -> None:
     def why(text: str) -> str:
-        return check(parse(text, ()), RESULTS, ()).evidence
+        return check_claim(parse_claim(text, ()), RESULTS, ()).evidence
 
     assert why("nope is better") == "worse. So it is."
     assert why("nope is worse by at least 0.04").startswith("the interval reaches down to a size of 0.0300.")
@@ -80,22 +80,22 @@ def test_why_a_claim_fails() -> None:
 )
 def test_what_is_no_claim(text) -> None:
     with pytest.raises(UserError, match="is not a claim that can be checked"):
-        parse(text, ("claims", 0))
+        parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("size", ["x", "nan", "inf", "-0.1"])
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(UserError, match="is not the size of an effect"):
-        parse(f"nope is worse by at least {size}", ("claims", 0))
+        parse_claim(f"nope is worse by at least {size}", ("claims", 0))
 
 
 @pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
 def test_a_size_of_nothing(text: str) -> None:
     with pytest.raises(UserError, match="puts a size on what has none"):
-        parse(text, ("claims", 0))
+        parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("name", ["nop", "baseline"])
 def test_no_such_arm(name: str) -> None:
     with pytest.raises(UserError, match=f"study 'toy' has no arm '{name}'"):
-        check(parse(f"{name} is worse", ()), RESULTS, ())
+        check_claim(parse_claim(f"{name} is worse", ()), RESULTS, ())

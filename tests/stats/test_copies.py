@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taetpu.stats.model import fit
+from taetpu.stats.model import fit_model
 from taetpu.stats.verdict import holm
 
 STUDIES = 400
@@ -19,7 +19,7 @@ def drawn(rng: np.random.Generator, arms: int, seeds: int, copied: float) -> dic
 @pytest.mark.parametrize(("copied", "found"), [(0.0, (0.0, 0.07)), (0.99, (0.95, 1.0))])
 def test_copies_are_found_and_rarely_where_there_are_none(copied: float, found: tuple[float, float]) -> None:
     rng = np.random.default_rng(0)
-    share = np.mean([fit(drawn(rng, 6, 5, copied)).copies for _ in range(STUDIES)])
+    share = np.mean([fit_model(drawn(rng, 6, 5, copied)).copies for _ in range(STUDIES)])
     assert found[0] <= share <= found[1]
 
 
@@ -27,14 +27,14 @@ def test_families_of_copies_give_no_more_false_verdicts_than_were_said() -> None
     """9 % of such studies would have one if all noise were pooled (`benchmarks.calibration`)."""
     rng, wrong = np.random.default_rng(1), 0
     for _ in range(STUDIES):
-        effects = fit(drawn(rng, 6, 5, 0.97)).effects
+        effects = fit_model(drawn(rng, 6, 5, 0.97)).effects
         wrong += min(filter(None, holm({arm: effect.p for arm, effect in effects.items()}).values())) < 0.05
     assert wrong / STUDIES < 0.06
 
 
 def test_with_copies_an_effect_has_the_paired_interval_where_that_is_wider() -> None:
     values = drawn(np.random.default_rng(2), 6, 5, 0.999)
-    found = fit(values)
+    found = fit_model(values)
     assert found.copies
     assert not found.noisy
     effect = found.effects["arm5"]  # of the other family
@@ -49,10 +49,10 @@ def test_a_seed_that_an_arm_lacks_is_left_out_of_the_search() -> None:
     values = drawn(np.random.default_rng(2), 6, 6, 0.999)
     whole = {arm: {seed: y for seed, y in row.items() if seed != 4} for arm, row in values.items()}
     del values["arm2"][4]
-    assert fit(values).copies == fit(whole).copies
+    assert fit_model(values).copies == fit_model(whole).copies
 
 
 def test_two_arms_or_two_seeds_show_no_copies() -> None:
     rng = np.random.default_rng(3)
-    assert not fit(drawn(rng, 2, 8, 0.9)).copies
-    assert not fit(drawn(rng, 8, 2, 0.9)).copies
+    assert not fit_model(drawn(rng, 2, 8, 0.9)).copies
+    assert not fit_model(drawn(rng, 8, 2, 0.9)).copies

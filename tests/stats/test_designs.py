@@ -114,19 +114,19 @@ def test_a_factorial_over_stored_runs(store_study) -> None:
 def test_what_arms_cannot_tell_follows_from_how_they_differ(arms, limits) -> None:
     """Also where a list of values repeats the baseline's: an idle override is no change."""
     study = {"base": {}, "arms": {"baseline": {}, **arms}, "idle": {}}
-    assert designs.limits(study) == limits
+    assert designs.design_limits(study) == limits
     crossed = {name: {"idle": 0, **changes} for name, changes in study["arms"].items()}
-    assert designs.limits({**study, "arms": crossed, "idle": {name: ["idle"] for name in crossed}}) == limits
+    assert designs.design_limits({**study, "arms": crossed, "idle": {name: ["idle"] for name in crossed}}) == limits
     earlier = {"base": {"idle": 0}, "arms": crossed}  # of a version that did not record what is idle
-    assert designs.limits({**earlier, "arms": {**crossed, "baseline": {}}}) == limits
+    assert designs.design_limits({**earlier, "arms": {**crossed, "baseline": {}}}) == limits
 
 
 def test_a_single_part_has_nothing_to_add_up_to() -> None:
     one = {"without-a": {"design": "leave_one_out", "part": "a"}}
     study = {"base": {}, "arms": {"baseline": {}, "without-a": {"x": 1}}, "idle": {}, "roles": one}
-    assert designs.limits(study) == []
+    assert designs.design_limits(study) == []
     both = {"without-all": {"design": "leave_one_out", "part": None}}
-    assert designs.limits({**study, "roles": {**one, **both}}) == [LIMITS["leave_one_out"]]
+    assert designs.design_limits({**study, "roles": {**one, **both}}) == [LIMITS["leave_one_out"]]
 
 
 def test_single_changes_say_nothing_of_each_other(table, store_study) -> None:

@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from taetpu.stats.analyse import analyse
-from taetpu.stats.divergence import Count, imputed
-from taetpu.stats.divergence import test as exact_test
-from taetpu.stats.model import fit
+from taetpu.stats.divergence import Count, impute_worst
+from taetpu.stats.divergence import boschloo_p as exact_test
+from taetpu.stats.model import fit_model
 from taetpu.stats.plan import Plan
-from taetpu.stats.verdict import decide, sentence, weigh
+from taetpu.stats.verdict import collect_evidence, decide_verdict, format_evidence
 
 
 def test_the_worst_that_finished_stands_for_what_diverged() -> None:
     values = {"baseline": {0: 1.0, 1: 2.0}, "a": {0: 5.0}}
     lost = {"a": frozenset({1}), "baseline": frozenset()}
-    assert imputed(values, lost, "min") == {"baseline": {0: 1.0, 1: 2.0}, "a": {0: 5.0, 1: 5.0}}
-    assert imputed(values, lost, "max") == {"baseline": {0: 1.0, 1: 2.0}, "a": {0: 5.0, 1: 1.0}}
-    assert imputed({"baseline": {}, "a": {}}, {"a": frozenset({0})}, "min") == {"baseline": {}, "a": {}}
+    assert impute_worst(values, lost, "min") == {"baseline": {0: 1.0, 1: 2.0}, "a": {0: 5.0, 1: 5.0}}
+    assert impute_worst(values, lost, "max") == {"baseline": {0: 1.0, 1: 2.0}, "a": {0: 5.0, 1: 1.0}}
+    assert impute_worst({"baseline": {}, "a": {}}, {"a": frozenset({0})}, "min") == {"baseline": {}, "a": {}}
 
 
 def test_boschloo() -> None:
@@ -39,13 +39,13 @@ def test_no_arm_wins_by_losing_runs(seed: int, lost: set[int], shift: float, mor
     values = {name: dict(enumerate(map(float, row))) for name, row in zip(("baseline", *"abc"), y, strict=True)}
     values["a"] = {seed: value for seed, value in values["a"].items() if seed not in lost}
     plan = Plan("loss", "max" if more else "min", ("baseline", *"abc"), tuple(range(5)), (5,))
-    worst = imputed(values, {"a": frozenset(lost)}, plan.direction)
+    worst = impute_worst(values, {"a": frozenset(lost)}, plan.direction)
     counts = {arm: Count(len(row), 5 - len(row)) for arm, row in values.items()}
     against = dict.fromkeys("abc", "baseline")
-    found = weigh(fit(values).effects, fit(worst).effects, counts, against, plan, 5)["a"]
-    assert decide(found, plan) != "better"
+    found = collect_evidence(fit_model(values).effects, fit_model(worst).effects, counts, against, plan, 5)["a"]
+    assert decide_verdict(found, plan) != "better"
     assert found.imputed is not None
-    assert f"{len(lost)} of 5 runs diverged" in sentence(found, plan, 5)
+    assert f"{len(lost)} of 5 runs diverged" in format_evidence(found, plan, 5)
 
 
 def test_a_baseline_that_lost_runs_makes_no_arm_worse(table, draw, store_study) -> None:

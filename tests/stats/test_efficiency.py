@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from taetpu.stats.analyse import analyse
-from taetpu.stats.efficiency import crossing
+from taetpu.stats.efficiency import first_crossing
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from taetpu.stats.efficiency import crossing
     ],
 )
 def test_crossing(values: list[float], target: float, step: float) -> None:
-    assert crossing(np.array([10.0, 20.0, 30.0]), np.array(values), target) == step
+    assert first_crossing(np.array([10.0, 20.0, 30.0]), np.array(values), target) == step
 
 
 def logged(run, series) -> None:

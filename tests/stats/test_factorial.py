@@ -8,7 +8,7 @@ import pytest
 from statsmodels.stats.anova import AnovaRM
 
 from taetpu.spec.fractions import build_fraction
-from taetpu.stats.factorial import Factorial, analyse
+from taetpu.stats.factorial import Factorial, analyse_factorial
 
 
 def full(**levels: int) -> Factorial:
@@ -31,7 +31,7 @@ def test_as_statsmodels_analysis_of_repeated_measures(levels: dict[str, int]) ->
     values = drawn(design, 4, np.random.default_rng(2))
     rows = [{**design.cells[arm], "seed": seed, "y": y} for arm, row in values.items() for seed, y in row.items()]
     table = AnovaRM(pd.DataFrame(rows), "y", "seed", within=list(levels)).fit().anova_table
-    found = analyse(design, values)
+    found = analyse_factorial(design, values)
     assert found["seeds"] == 4
     assert len(found["terms"]) == len(levels) + len(levels) * (len(levels) - 1) // 2
     for term in found["terms"]:
@@ -44,7 +44,7 @@ def test_seeds_that_are_not_whole_are_left_out() -> None:
     values = drawn(design, 5, np.random.default_rng(2))
     whole = {arm: {seed: y for seed, y in row.items() if seed not in (1, 3)} for arm, row in values.items()}
     del values["(0, 1)"][1], values["(1, 2)"][3]
-    assert analyse(design, values) == analyse(design, whole)
+    assert analyse_factorial(design, values) == analyse_factorial(design, whole)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
@@ -60,7 +60,7 @@ def test_cells_that_share_a_level_and_copy_its_noise_give_no_false_effects(seeds
             }
             for arm, cell in design.cells.items()
         }
-        wrong += any(term["p_holm"] < 0.05 for term in analyse(design, values)["terms"])
+        wrong += any(term["p_holm"] < 0.05 for term in analyse_factorial(design, values)["terms"])
     assert wrong / studies < 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / studies)
 
 
@@ -68,7 +68,7 @@ def test_effects_of_a_two_by_two_are_differences_of_means() -> None:
     design = full(a=2, b=2)
     values = drawn(design, 5, np.random.default_rng(0))
     mean = {tuple(cell.values()): np.mean(list(values[arm].values())) for arm, cell in design.cells.items()}
-    a, b, both = analyse(design, values)["terms"]
+    a, b, both = analyse_factorial(design, values)["terms"]
     assert a["effect"] == pytest.approx((mean[1, 0] + mean[1, 1] - mean[0, 0] - mean[0, 1]) / 2)
     assert b["effect"] == pytest.approx((mean[0, 1] + mean[1, 1] - mean[0, 0] - mean[1, 0]) / 2)
     assert both["effect"] == pytest.approx(mean[1, 1] - mean[0, 1] - mean[1, 0] + mean[0, 0])
@@ -83,7 +83,7 @@ def test_effects_of_a_two_by_two_are_differences_of_means() -> None:
 def test_shares_of_a_balanced_design_are_those_of_its_means() -> None:
     design = full(a=2, b=3)
     values = drawn(design, 3, np.random.default_rng(1))
-    found = analyse(design, values)
+    found = analyse_factorial(design, values)
     y = np.array([list(row.values()) for row in values.values()])
     of_means = 3 * ((y.mean(1) - y.mean()) ** 2).sum() / ((y - y.mean(0)) ** 2).sum()
     assert sum(term["share"] for term in found["terms"]) == pytest.approx(of_means)
@@ -135,7 +135,7 @@ def test_a_fraction_estimates_the_sum_of_its_aliases() -> None:
         }
         for arm, cell in design.cells.items()
     }
-    terms = {tuple(term["factors"]): term for term in analyse(design, values)["terms"]}
+    terms = {tuple(term["factors"]): term for term in analyse_factorial(design, values)["terms"]}
     assert terms["a", "b"]["effect"] == pytest.approx(2 + 3, abs=0.01)
     assert terms["a", "b"]["aliases"] == [["c", "d"]]
     assert terms["a",]["effect"] == pytest.approx(1 + 2 / 2, abs=0.01)
@@ -145,7 +145,7 @@ def test_an_arm_without_values_is_named_and_no_wrong_number_is_given() -> None:
     design = full(a=2, b=2)
     values = drawn(design, 3, np.random.default_rng(3))
     values["(1, 1)"] = {}
-    found = analyse(design, values)
+    found = analyse_factorial(design, values)
     assert found["missing"] == ["(1, 1)"]
     assert all(term["effect"] is term["p"] is term["ci95"] is None for term in found["terms"])
 
@@ -154,5 +154,5 @@ def test_no_noise_and_no_values_give_no_tests() -> None:
     design = full(a=2, b=2)
     still = {arm: dict.fromkeys(range(3), float(cell["a"])) for arm, cell in design.cells.items()}
     for values in (still, {}, {arm: {0: 1.0 + i} for i, arm in enumerate(design.cells)}):
-        found = analyse(design, values)
+        found = analyse_factorial(design, values)
         assert all(term["p"] is None for term in found["terms"])

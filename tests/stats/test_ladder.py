@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from taetpu.stats.ladder import AHEAD, Rung, fate, ladder, tokens_per_parameter
+from taetpu.stats.ladder import EXTRAPOLATION, Rung, analyse_ladder, classify_trend, tokens_per_parameter
 from taetpu.stats.plan import Plan
 
 PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2), (3,))
@@ -19,7 +19,7 @@ def climb(effects, verdicts, noise: float = 0.005, seeds: int = 5) -> dict:
         Rung(f"{scale:g}", int(scale), list(effect + noise * rng.normal(size=seeds)), effect, verdict)
         for scale, effect, verdict in zip(SCALES, effects, verdicts, strict=True)
     ]
-    return ladder(rungs[::-1], PLAN)
+    return analyse_ladder(rungs[::-1], PLAN)
 
 
 W, B, E, U = "worse", "better", "equivalent", "inconclusive"
@@ -54,7 +54,7 @@ def test_an_effect_that_is_only_less_clear_has_not_vanished() -> None:
 def test_the_trend_is_the_least_squares_line() -> None:
     rng = np.random.default_rng(1)
     rungs = [Rung(str(s), int(s), list(rng.normal(size=4)), 0.0, U) for s in SCALES]
-    found = ladder(rungs, PLAN)
+    found = analyse_ladder(rungs, PLAN)
     x, y = np.repeat(np.log2(SCALES), 4), np.concatenate([rung.differences for rung in rungs])
     line = stats.linregress(x, y)
     assert found["trend"]["per_doubling"] == pytest.approx(line.slope)
@@ -62,7 +62,7 @@ def test_the_trend_is_the_least_squares_line() -> None:
     half = stats.t.isf(0.025, 10) * line.stderr
     assert found["trend"]["ci95"] == pytest.approx([line.slope - half, line.slope + half])
     ahead = found["extrapolated"]
-    assert ahead["params"] == AHEAD * SCALES[-1]
+    assert ahead["params"] == EXTRAPOLATION * SCALES[-1]
     assert ahead["effect"] == pytest.approx(line.intercept + line.slope * math.log2(ahead["params"]))
     low, high = ahead["ci95"]
     assert low < ahead["effect"] < high
@@ -78,22 +78,22 @@ def test_an_extrapolation_is_less_sure_than_the_data() -> None:
 
 def test_nothing_to_judge_by() -> None:
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
-    assert ladder([], PLAN) == empty
-    assert ladder([Rung("one", 10, [0.1, 0.2, 0.1], 0.13, W)], PLAN) == empty
+    assert analyse_ladder([], PLAN) == empty
+    assert analyse_ladder([Rung("one", 10, [0.1, 0.2, 0.1], 0.13, W)], PLAN) == empty
     same = [Rung(str(size), size, [0.5, 0.5], 0.5, U) for size in (10, 20)]
-    assert ladder(same, PLAN)["trend"] is None
+    assert analyse_ladder(same, PLAN)["trend"] is None
     lost = [Rung("small", 10, [0.1, 0.2], 0.15, W), Rung("large", 20, [], None, W)]
-    assert ladder(lost, PLAN)["trend"] is None
+    assert analyse_ladder(lost, PLAN)["trend"] is None
 
 
 def test_a_rung_without_noise_has_no_test_of_difference() -> None:
     rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.2, 0.3], 0.25, W)]
-    assert ladder(rungs, PLAN)["p_differs"] is None
+    assert analyse_ladder(rungs, PLAN)["p_differs"] is None
 
 
 def test_the_direction_of_a_missing_trend() -> None:
     rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.1, 0.1], 0.1, B)]
-    assert fate(rungs, None, None) == "reverses"
+    assert classify_trend(rungs, None, None) == "reverses"
 
 
 def test_tokens_per_parameter() -> None:

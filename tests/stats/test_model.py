@@ -12,7 +12,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from taetpu.stats.blocked_anova import GUARD_ALPHA
-from taetpu.stats.model import Fit, contrast, fit
+from taetpu.stats.model import Fit, estimate_contrast, fit_model
 
 
 def closed_form(y: np.ndarray) -> tuple[np.ndarray, float, float, int]:
@@ -36,7 +36,7 @@ def p_values(found: Fit) -> np.ndarray:
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 2), (4, 3), (9, 5)])
 def test_balanced_is_the_closed_form(draw, table, arms: int, seeds: int) -> None:
     y = draw(np.random.default_rng(arms), arms, seeds)
-    found = fit(table(y))
+    found = fit_model(table(y))
     effects, error, sd, df = closed_form(y)
     assert found.df == df
     assert found.residual_sd == pytest.approx(sd)
@@ -51,14 +51,14 @@ def test_balanced_is_the_closed_form(draw, table, arms: int, seeds: int) -> None
 
 def test_two_arms_are_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(1), 2, 5)
-    effect = fit(table(y)).effects["arm1"]
+    effect = fit_model(table(y)).effects["arm1"]
     assert effect.p == pytest.approx(stats.ttest_rel(y[1], y[0]).pvalue)
     assert not effect.guarded
 
 
 def test_a_shift_of_a_seed_changes_nothing(draw, table) -> None:
     y = draw(np.random.default_rng(2), 5, 4, {2: 4.0})
-    before, after = fit(table(y)), fit(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])))
+    before, after = fit_model(table(y)), fit_model(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])))
     assert before.noisy == after.noisy
     assert after.levene_p == pytest.approx(before.levene_p)
     for name, effect in before.effects.items():
@@ -69,9 +69,9 @@ def test_a_shift_of_a_seed_changes_nothing(draw, table) -> None:
 
 def test_names_and_order_of_arms_do_not_matter(draw, table) -> None:
     y = draw(np.random.default_rng(3), 5, 4, {3: 4.0})
-    plain = fit(table(y))
+    plain = fit_model(table(y))
     names = ["baseline", "C(seed)[T.1]", '"quoted"', "a=1,b=2", "Intercept"]
-    renamed = fit(dict(reversed(table(y, names).items())))
+    renamed = fit_model(dict(reversed(table(y, names).items())))
     for name, effect in zip(names[1:], plain.effects.values(), strict=True):
         other = renamed.effects[name]
         assert (other.effect, other.p) == (pytest.approx(effect.effect), pytest.approx(effect.p))
@@ -84,13 +84,13 @@ def test_guard_test_is_exact(draw, table) -> None:
     for _ in range(400):
         values = table(draw(rng, arms, 4))
         del values["arm1"][0], values["arm2"][3]
-        flagged += len(fit(values).noisy)
+        flagged += len(fit_model(values).noisy)
     assert flagged / (400 * arms) == pytest.approx(GUARD_ALPHA, abs=0.03)
 
 
 def test_noisy_baseline_guards_every_effect(draw, table) -> None:
     y = draw(np.random.default_rng(6), 6, 5, {0: 30.0})
-    found = fit(table(y))
+    found = fit_model(table(y))
     assert found.noisy == {"baseline"}
     for i, effect in enumerate(found.effects.values(), 1):
         paired = stats.ttest_rel(y[i], y[0])
@@ -116,7 +116,7 @@ def own_noise(y: np.ndarray, noisy: int) -> tuple[float, float]:
 @pytest.mark.parametrize("noisy", [0, 2], ids=["baseline", "arm"])
 def test_a_guarded_effect_has_the_arms_own_noise(draw, table, noisy: int) -> None:
     y = draw(np.random.default_rng(9), 5, 6, {noisy: 5.0})
-    found = fit(table(y))
+    found = fit_model(table(y))
     assert found.noisy == {list(table(y))[noisy]}
     guarded = [i for i in range(1, 5) if noisy in (0, i)]
     for i in guarded:
@@ -128,7 +128,7 @@ def test_a_guarded_effect_has_the_arms_own_noise(draw, table, noisy: int) -> Non
 
 def test_two_noisy_arms_are_also_judged_by_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(10), 12, 5, {0: 9.0, 3: 9.0})
-    found = fit(table(y))
+    found = fit_model(table(y))
     assert {"baseline", "arm3"} <= found.noisy
     effect, paired = found.effects["arm3"], stats.ttest_rel(y[3], y[0])
     assert effect.p >= paired.pvalue
@@ -144,7 +144,7 @@ def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int
     rng = np.random.default_rng(seed)
     y, there = rng.normal(size=(arms, seeds)) + 5 * rng.normal(size=seeds), rng.random((arms, seeds)) < 0.8
     values = {f"arm{i}": {s: float(y[i, s]) for s in range(seeds) if there[i, s]} for i in range(arms)}
-    found = fit(values, "arm0")
+    found = fit_model(values, "arm0")
     cells = [(i, s) for i in range(arms) for s in range(seeds) if there[i, s]]
     x = np.array([[*(float(i == a) for a in range(arms)), *(float(s == b) for b in range(seeds))] for i, s in cells])
     if not cells or len(cells) <= np.linalg.matrix_rank(x):
@@ -169,18 +169,18 @@ def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int
 
 def test_a_contrast_is_the_sum_of_effects(draw, table) -> None:
     values = table(draw(np.random.default_rng(11), 5, 4))
-    found = fit(values)
-    both = contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0})
+    found = fit_model(values)
+    both = estimate_contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0})
     assert both.effect == pytest.approx(found.effects["arm1"].effect + found.effects["arm2"].effect)
     assert both.estimates[0].standard_error == pytest.approx(found.residual_sd * np.sqrt(6 / 4))
-    single = contrast(values, {"arm1": 1.0, "baseline": -1.0})
+    single = estimate_contrast(values, {"arm1": 1.0, "baseline": -1.0})
     assert single == found.effects["arm1"]
 
 
 def test_five_hundred_arms_take_a_moment(draw, table) -> None:
     values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
     start = time.perf_counter()
-    found = fit(values)
+    found = fit_model(values)
     assert time.perf_counter() - start < 5
     assert found.df == 500 * 4
     assert "arm7" in found.noisy
@@ -189,7 +189,7 @@ def test_five_hundred_arms_take_a_moment(draw, table) -> None:
 def test_missing_cells_are_the_least_squares_solution(draw, table) -> None:
     values = table(draw(np.random.default_rng(7), 3, 4))
     del values["arm1"][2], values["baseline"][0]
-    found = fit(values)
+    found = fit_model(values)
     # By hand: normal equations over arms and seeds.
     cells = [(arm, seed, y) for arm, row in values.items() for seed, y in row.items()]
     x = np.array([[*(arm == a for a in values), *(seed == s for s in (1, 2, 3))] for arm, seed, _ in cells], float)
@@ -199,14 +199,14 @@ def test_missing_cells_are_the_least_squares_solution(draw, table) -> None:
 
 
 def test_one_seed_gives_an_effect_alone() -> None:
-    effect = fit({"baseline": {0: 1.0}, "a": {0: 1.5}}).effects["a"]
+    effect = fit_model({"baseline": {0: 1.0}, "a": {0: 1.5}}).effects["a"]
     assert effect.effect == pytest.approx(0.5)
     assert effect.interval is effect.p is None
 
 
 @pytest.mark.parametrize("step", [0.0, 0.25])
 def test_no_noise_gives_no_certainty(step: float) -> None:
-    found = fit({"baseline": {0: 1.1, 1: 2.3, 2: 3.7}, "a": {0: 1.1 + step, 1: 2.3 + step, 2: 3.7 + step}})
+    found = fit_model({"baseline": {0: 1.1, 1: 2.3, 2: 3.7}, "a": {0: 1.1 + step, 1: 2.3 + step, 2: 3.7 + step}})
     effect = found.effects["a"]
     assert found.residual_sd == 0
     assert effect.effect == pytest.approx(step, abs=1e-12)
@@ -214,17 +214,19 @@ def test_no_noise_gives_no_certainty(step: float) -> None:
 
 
 def test_one_noisy_arm_among_constant_ones_is_guarded() -> None:
-    found = fit({"baseline": {0: 1.0, 1: 1.0, 2: 1.0}, "a": {0: 2.0, 1: 2.0, 2: 2.0}, "b": {0: 1.0, 1: 3.0, 2: 2.5}})
+    found = fit_model(
+        {"baseline": {0: 1.0, 1: 1.0, 2: 1.0}, "a": {0: 2.0, 1: 2.0, 2: 2.0}, "b": {0: 1.0, 1: 3.0, 2: 2.5}}
+    )
     assert found.noisy == {"b"}
 
 
 def test_no_shared_seed_gives_no_effect() -> None:
-    assert fit({"baseline": {0: 1.0}, "a": {1: 2.0}}).effects["a"].effect is None
-    assert fit({"baseline": {}, "a": {0: 1.0, 1: 2.0}}).effects["a"].effect is None
-    assert fit({"baseline": {}, "a": {}}).effects["a"].effect is None
+    assert fit_model({"baseline": {0: 1.0}, "a": {1: 2.0}}).effects["a"].effect is None
+    assert fit_model({"baseline": {}, "a": {0: 1.0, 1: 2.0}}).effects["a"].effect is None
+    assert fit_model({"baseline": {}, "a": {}}).effects["a"].effect is None
 
 
 def test_baseline_alone() -> None:
-    found = fit({"baseline": {0: 1.0, 1: 2.0}})
+    found = fit_model({"baseline": {0: 1.0, 1: 2.0}})
     assert found.effects == {}
     assert found.residual_sd is None

@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from taetpu.core.errors import UserError
-from taetpu.stats.group_sequential import inflated
+from taetpu.stats.group_sequential import inflated_error_rate
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.store.documents import from_yaml, to_yaml
 
@@ -60,20 +60,20 @@ def test_a_study_without_a_plan() -> None:
 
 
 def test_looks() -> None:
-    assert [PLAN.look(seeds) for seeds in (4, 5, 6, 8)] == [None, 0, None, 1]
-    assert PLAN.overall(0.01, 5) > 0.01
-    assert PLAN.overall(0.01, 6) == 0.01
+    assert [PLAN.analysis_index(seeds) for seeds in (4, 5, 6, 8)] == [None, 0, None, 1]
+    assert PLAN.overall_p(0.01, 5) > 0.01
+    assert PLAN.overall_p(0.01, 6) == 0.01
     assert PLAN.error_rate(8) == 0.05
-    assert PLAN.error_rate(9) == inflated(0.05, [8, 9]) > 0.05
+    assert PLAN.error_rate(9) == inflated_error_rate(0.05, [8, 9]) > 0.05
 
 
 def test_seeds_cost_error_rate_only_where_there_were_verdicts_before() -> None:
-    assert PLAN.error_rate(11) == inflated(0.05, [8, 9, 10, 11])
-    assert PLAN.error_rate(11, judged_at=[5, 8]) == inflated(0.05, [8, 11])
+    assert PLAN.error_rate(11) == inflated_error_rate(0.05, [8, 9, 10, 11])
+    assert PLAN.error_rate(11, judged_at=[5, 8]) == inflated_error_rate(0.05, [8, 11])
     assert PLAN.error_rate(11, judged_at=[]) == 0.05
     alone = Plan("val/loss", "min", ("baseline", "a"), (0,), (1,))
     assert [alone.error_rate(seeds) for seeds in (1, 2)] == [0.05, 0.05], "a single seed gives no verdict"
-    assert alone.error_rate(3) == inflated(0.05, [2, 3])
+    assert alone.error_rate(3) == inflated_error_rate(0.05, [2, 3])
 
 
 @pytest.mark.parametrize("looks", [(5, 8), (3, 5, 8)])
@@ -83,16 +83,16 @@ def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[
     reached, before = np.zeros(len(wrong)), 0
     for look in looks:
         reached, before = reached + rng.normal(size=len(wrong)) * np.sqrt(look - before), look
-        least = brentq(lambda p, look=look: plan.overall_one_sided(p, look) - plan.alpha, 1e-9, 0.4)
+        least = brentq(lambda p, look=look: plan.overall_one_sided_p(p, look) - plan.alpha, 1e-9, 0.4)
         wrong |= stats.norm.sf(reached / np.sqrt(look)) < least
     assert plan.alpha - 0.015 < wrong.mean() < plan.alpha + 0.003
-    assert Plan("loss", "min", (), (), (5,)).overall_one_sided(0.03, 5) == pytest.approx(0.03)
+    assert Plan("loss", "min", (), (), (5,)).overall_one_sided_p(0.03, 5) == pytest.approx(0.03)
 
 
 def test_a_look_leaves_what_it_may_spend_and_a_study_without_looks_everything() -> None:
     """Two equal looks at 5 %: 0.3 % at the first, 4.9 % at the last (Lan and DeMets 1983)."""
     looked = replace(PLAN, looks=(4, 8))
-    assert looked.strictest(1, 4) == pytest.approx(0.00305, abs=1e-5)
-    assert looked.strictest(1, 8) == pytest.approx(0.0490, abs=1e-4)
-    assert looked.strictest(6, 4) < looked.strictest(1, 4)
-    assert replace(PLAN, looks=(5,)).strictest(3, 5) == pytest.approx(PLAN.alpha)
+    assert looked.strictest_level(1, 4) == pytest.approx(0.00305, abs=1e-5)
+    assert looked.strictest_level(1, 8) == pytest.approx(0.0490, abs=1e-4)
+    assert looked.strictest_level(6, 4) < looked.strictest_level(1, 4)
+    assert replace(PLAN, looks=(5,)).strictest_level(3, 5) == pytest.approx(PLAN.alpha)

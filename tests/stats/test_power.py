@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower
 
-from taetpu.stats.power import MOST_SEEDS, Design
+from taetpu.stats.power import MAX_SEEDS, PowerAnalysis
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(1, 5), (7, 3)])
 def test_by_simulation(arms: int, seeds: int) -> None:
     """Seed-blocked studies with one true effect of the size that is said to be found four times in five."""
-    design, sd, rng = Design(arms), 0.3, np.random.default_rng(0)
-    effect = design.resolves(sd, seeds)
+    design, sd, rng = PowerAnalysis(arms), 0.3, np.random.default_rng(0)
+    effect = design.smallest_effect(sd, seeds)
     assert effect is not None
     y = sd * rng.standard_normal((8000, arms + 1, seeds)) + rng.standard_normal((8000, 1, seeds))
     y[:, 1] += effect
@@ -24,25 +24,27 @@ def test_by_simulation(arms: int, seeds: int) -> None:
 
 def test_as_statsmodels_has_it_for_two_groups() -> None:
     """With the degrees of freedom of two independent groups it is the power of the t-test."""
-    design = Design(1, df_a_seed=2.0)
+    design = PowerAnalysis(1, df_a_seed=2.0)
     for seeds, effect in ((5, 2.0), (9, 1.0)):
         expected = TTestIndPower().power(effect, seeds, 0.05)
-        assert design.chance(effect, 1.0, seeds) == pytest.approx(expected, rel=1e-3)
+        assert design.power_at(effect, 1.0, seeds) == pytest.approx(expected, rel=1e-3)
 
 
 def test_seeds_are_the_least_that_suffice() -> None:
-    design = Design(8)
-    needed = design.seeds(0.02, 0.01)
+    design = PowerAnalysis(8)
+    needed = design.seeds_needed(0.02, 0.01)
     assert needed is not None
-    assert design.chance(0.02, 0.01, needed) >= 0.8 > design.chance(0.02, 0.01, needed - 1)
-    assert design.resolves(0.01, needed) <= 0.02 < design.resolves(0.01, needed - 1)
+    assert design.power_at(0.02, 0.01, needed) >= 0.8 > design.power_at(0.02, 0.01, needed - 1)
+    assert design.smallest_effect(0.01, needed) <= 0.02 < design.smallest_effect(0.01, needed - 1)
 
 
 def test_out_of_reach() -> None:
-    assert Design(8).resolves(0.1, 1) is None
-    assert Design(8).seeds(1e-6, 1.0) is None
-    assert Design(1).seeds(0.4, 1.0) < MOST_SEEDS
+    assert PowerAnalysis(8).smallest_effect(0.1, 1) is None
+    assert PowerAnalysis(8).seeds_needed(1e-6, 1.0) is None
+    assert PowerAnalysis(1).seeds_needed(0.4, 1.0) < MAX_SEEDS
 
 
 def test_scale_free() -> None:
-    assert Design(3).resolves(5.0, 4) == pytest.approx(500 * Design(3).resolves(0.01, 4), rel=1e-3)
+    assert PowerAnalysis(3).smallest_effect(5.0, 4) == pytest.approx(
+        500 * PowerAnalysis(3).smallest_effect(0.01, 4), rel=1e-3
+    )

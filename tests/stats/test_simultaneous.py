@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from taetpu.stats.simultaneous import critical
+from taetpu.stats.simultaneous import critical_value
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from taetpu.stats.simultaneous import critical
 )
 def test_dunnetts_table(arms: int, df: int, value: float) -> None:
     """Two-sided 5 % points, Dunnett (1964), New tables for multiple comparisons with a control."""
-    assert critical(arms, df) == pytest.approx(value, abs=0.011)
+    assert critical_value(arms, df) == pytest.approx(value, abs=0.011)
 
 
 @pytest.mark.parametrize(("arms", "df"), [(2, 4), (5, 16), (9, 2.5)])
 def test_as_scipys_multivariate_t(arms: int, df: float) -> None:
     shape = 0.5 * np.eye(arms) + 0.5
-    c = critical(arms, df)
+    c = critical_value(arms, df)
     inside = stats.multivariate_t(shape=shape, df=df).cdf(
         np.full(arms, c), lower_limit=np.full(arms, -c), random_state=np.random.default_rng(0)
     )
@@ -35,12 +35,12 @@ def test_as_scipys_dunnett() -> None:
     interval = test.confidence_interval(0.95)
     half = (interval.high - interval.low)[0] / 2
     pooled = np.sqrt(np.mean([group.var(ddof=1) for group in (control, *groups)]))
-    assert critical(4, 25) == pytest.approx(half / (pooled * np.sqrt(2 / 6)), abs=0.01)
+    assert critical_value(4, 25) == pytest.approx(half / (pooled * np.sqrt(2 / 6)), abs=0.01)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 30), st.floats(1.5, 200))
 def test_between_one_arms_and_bonferronis_and_growing(arms: int, df: float) -> None:
     bonferroni = stats.t.isf(0.025 / arms, df)
-    assert critical(1, df) - 1e-9 <= critical(arms, df) <= bonferroni + 1e-5
-    assert critical(arms, df) < critical(arms + 1, df)
+    assert critical_value(1, df) - 1e-9 <= critical_value(arms, df) <= bonferroni + 1e-5
+    assert critical_value(arms, df) < critical_value(arms + 1, df)

@@ -11,10 +11,10 @@ from statsmodels.stats.multitest import multipletests
 
 from taetpu.stats import verdict
 from taetpu.stats.divergence import Count
-from taetpu.stats.model import Effect, Estimate, fit
+from taetpu.stats.model import Effect, Estimate, fit_model
 from taetpu.stats.plan import Plan
 from taetpu.stats.power import ALPHA
-from taetpu.stats.verdict import Evidence, decide, holm, more_seeds, sentence
+from taetpu.stats.verdict import Evidence, decide_verdict, format_evidence, holm, seeds_still_needed
 
 
 def effect(size: float, error: float, df: float = 16) -> Effect:
@@ -32,7 +32,7 @@ def weigh(effects, counts, plan: Plan | None = None, worst=None) -> dict[str, Ev
     """Everything against the baseline, at the only look; without `worst`, the worst case is that of the survivors."""
     plan = plan or plan_for()
     against = dict.fromkeys(effects, "baseline")
-    return verdict.weigh(effects, worst or effects, counts, against, plan, plan.looks[-1])
+    return verdict.collect_evidence(effects, worst or effects, counts, against, plan, plan.looks[-1])
 
 
 @settings(max_examples=30, deadline=None)
@@ -59,7 +59,7 @@ def test_holm_counts_only_arms_that_were_tested() -> None:
 
 def verdicts(values, direction) -> list[str]:
     counts = {arm: Count(len(row), 0) for arm, row in values.items()}
-    return [decide(found, plan_for(direction)) for found in weigh(fit(values).effects, counts).values()]
+    return [decide_verdict(found, plan_for(direction)) for found in weigh(fit_model(values).effects, counts).values()]
 
 
 def test_direction_swaps_better_and_worse(draw, table) -> None:
@@ -77,54 +77,54 @@ def test_direction_swaps_better_and_worse(draw, table) -> None:
 def test_an_arm_without_survivors_is_judged_by_the_exact_test(seeds: int, expected: str) -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(seeds, 0), "a": Count(0, seeds)})["a"]
     assert found.p == pytest.approx(stats.boschloo_exact([[seeds, 0], [0, seeds]]).pvalue)
-    assert decide(found, plan_for("min")) == expected
-    text = sentence(found, plan_for("min", "val/loss"), seeds)
+    assert decide_verdict(found, plan_for("min")) == expected
+    text = format_evidence(found, plan_for("min", "val/loss"), seeds)
     assert text.startswith(f"No run finished: {seeds} of {seeds} diverged, 0 of {seeds} of the baseline (exact test")
 
 
 def test_divergence_counts_in_the_correction() -> None:
     effects = {"a": Effect(), **{f"b{i}": effect(0.0, 0.5) for i in range(7)}}
     counts = {"baseline": Count(3, 0), "a": Count(0, 3), **{f"b{i}": Count(3, 0) for i in range(7)}}
-    assert decide(weigh(effects, counts)["a"], plan_for("min")) == "inconclusive"
+    assert decide_verdict(weigh(effects, counts)["a"], plan_for("min")) == "inconclusive"
 
 
 def test_survivors_alone_win_nothing() -> None:
     counts = {"baseline": Count(5, 0), "a": Count(3, 2)}
     found = weigh({"a": CLEAR}, counts)["a"]
-    assert decide(found, plan_for("min")) == "worse"
-    assert decide(found, plan_for("max")) == "inconclusive"
-    text = sentence(found, plan_for("max", "val/accuracy"), 5)
+    assert decide_verdict(found, plan_for("min")) == "worse"
+    assert decide_verdict(found, plan_for("max")) == "inconclusive"
+    text = format_evidence(found, plan_for("max", "val/accuracy"), 5)
     assert "2 of 5 runs diverged, 0 of 5 of the baseline (exact test p 0.187)" in text
     assert text.endswith("; the runs that finished are not a fair sample.")
     swapped = weigh({"a": CLEAR}, {"baseline": Count(3, 2), "a": Count(5, 0)})["a"]
-    assert decide(swapped, plan_for("min")) == "inconclusive"
+    assert decide_verdict(swapped, plan_for("min")) == "inconclusive"
 
 
 def test_one_seed_each_shows_nothing() -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(1, 0), "a": Count(0, 1)})["a"]
-    assert (found.p, decide(found, plan_for("min"))) == (None, "inconclusive")
+    assert (found.p, decide_verdict(found, plan_for("min"))) == (None, "inconclusive")
     text = "No run finished: 1 of 1 diverged, 0 of 1 of the baseline."
-    assert sentence(found, plan_for("min", "val/loss"), 1) == text
+    assert format_evidence(found, plan_for("min", "val/loss"), 1) == text
 
 
 def test_everything_diverged() -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(0, 3), "a": Count(0, 3)})["a"]
-    assert (found.p_holm, decide(found, plan_for("min"))) == (None, "inconclusive")
+    assert (found.p_holm, decide_verdict(found, plan_for("min"))) == (None, "inconclusive")
 
 
 def test_sentence_has_the_figures() -> None:
     counts = {"baseline": Count(5, 0), "a": Count(5, 0)}
-    text = sentence(weigh({"a": CLEAR}, counts)["a"], plan_for("min", "val/loss"), 5)
+    text = format_evidence(weigh({"a": CLEAR}, counts)["a"], plan_for("min", "val/loss"), 5)
     assert text == "val/loss is 0.40 higher than the baseline's (95 % interval +0.30 to +0.50, Holm p <0.001)."
 
 
 def test_sentence_says_why_there_is_no_interval() -> None:
     one = weigh({"a": Effect(-0.5)}, {"baseline": Count(1, 0), "a": Count(1, 0)})["a"]
-    assert sentence(one, plan_for("min", "val/loss"), 1).endswith(
+    assert format_evidence(one, plan_for("min", "val/loss"), 1).endswith(
         "a single seed shows no noise, so there is no interval and no p."
     )
     same = weigh({"a": Effect(0.0)}, {"baseline": Count(3, 0), "a": Count(3, 0)})["a"]
-    assert sentence(same, plan_for("min", "val/loss"), 3).startswith(
+    assert format_evidence(same, plan_for("min", "val/loss"), 3).startswith(
         "val/loss is exactly that of the baseline; the runs show no noise"
     )
 
@@ -133,7 +133,7 @@ def test_more_seeds_reaches_the_power_it_promises() -> None:
     """With as many seeds as it asks for, about 80 % of simulated studies find the effect."""
     seeds, size, arms = 3, 1.2, 4
     observed = effect(size, np.sqrt(2 / seeds), arms * (seeds - 1))
-    more = more_seeds(
+    more = seeds_still_needed(
         weigh({"a": observed}, {"baseline": Count(seeds, 0), "a": Count(seeds, 0)})["a"], arms, plan_for()
     )
     n = seeds + more
@@ -145,5 +145,5 @@ def test_more_seeds_reaches_the_power_it_promises() -> None:
 
 def test_more_seeds_does_not_count_what_is_out_of_reach() -> None:
     counts = {"baseline": Count(3, 0), "a": Count(3, 0)}
-    assert more_seeds(weigh({"a": effect(1e-4, 0.5)}, counts)["a"], 8, plan_for()) is None
-    assert more_seeds(weigh({"a": Effect(1.0)}, counts)["a"], 8, plan_for()) is None
+    assert seeds_still_needed(weigh({"a": effect(1e-4, 0.5)}, counts)["a"], 8, plan_for()) is None
+    assert seeds_still_needed(weigh({"a": Effect(1.0)}, counts)["a"], 8, plan_for()) is None

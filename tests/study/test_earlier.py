@@ -9,7 +9,7 @@ from tests.small import TINY
 
 from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA
-from taetpu.report.build import build
+from taetpu.report.build import build_report
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_config
@@ -42,7 +42,7 @@ def test_it_opens_and_reports_and_every_run_is_what_its_identity_says(folder, tm
     after = json.loads(json.dumps(analyse(folder)))
     assert [arm["runs"] for arm in after["arms"]] == [arm["runs"] for arm in before["arms"]]
     assert verify(folder) == []
-    assert "low-lr" in Path(build(folder)["html"]).read_text()
+    assert "low-lr" in Path(build_report(folder)["html"]).read_text()
 
 
 def test_a_changed_run_of_it_is_found(folder, tmp_path) -> None:

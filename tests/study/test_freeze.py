@@ -9,7 +9,7 @@ from tests.small import TINY
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import check_frozen
-from taetpu.stats.deviations import departures
+from taetpu.stats.deviations import find_departures
 from taetpu.stats.plan import read_plan
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -63,7 +63,7 @@ def test_a_plan_that_is_written_again_behind_runs_says_so(froze):
     _, folder = froze(2, 2)
     stored = folder.read_study()
     assert stored["planned_after"] == 4
-    (departure,) = departures(stored, read_plan(stored, folder.where))
+    (departure,) = find_departures(stored, read_plan(stored, folder.where))
     assert "written after 4 runs had ended" in departure
     _, folder = froze(3, 3)
     assert folder.read_study()["planned_after"] == 4

@@ -12,7 +12,7 @@ from tests.small import STUDY
 import taetpu
 from taetpu.core.errors import UserError
 from taetpu.report import summary
-from taetpu.report.notebook import html
+from taetpu.report.notebook import notebook_html
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'"
 
@@ -64,7 +64,7 @@ def test_an_outcome_shows_the_numbers_of_its_results(outcome) -> None:
     assert summary.headline(stored) in text
     head, *rows = cells(text)
     assert head == ["arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p"]
-    for shown, row, arm in zip(rows, summary.rows(stored), stored["arms"], strict=True):
+    for shown, row, arm in zip(rows, summary.verdict_rows(stored), stored["arms"], strict=True):
         assert shown[:2] + shown[3:] == [row.arm, row.change, row.mean, row.effect, row.interval, row.p]
         assert shown[2].endswith(arm["verdict"] or "baseline")
         assert float(shown[3]) == pytest.approx(arm["mean"], abs=0.01)
@@ -82,7 +82,7 @@ def test_names_cannot_bring_html_of_their_own(outcome) -> None:
     results = json.loads(json.dumps(outcome.results).replace('"low-lr"', json.dumps(HOSTILE)))
     results["study"] = HOSTILE
     results["arms"][1]["change"] = HOSTILE
-    text = html(results, {"html": HOSTILE}, [HOSTILE])
+    text = notebook_html(results, {"html": HOSTILE}, [HOSTILE])
     check(text)
     assert "<img" not in text
     assert cells(text)[2][:2] == [HOSTILE, HOSTILE]

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from taetpu.core.chips import find_peak
-from taetpu.report.usage import used
+from taetpu.report.usage import describe_usage
 from taetpu.train.memory import host_bytes
 from taetpu.train.usage import memory_in_use, resident_bytes, usage, utilisation
 
@@ -25,7 +25,7 @@ def test_a_cpu_has_no_peak_and_none_is_made_up():
     seen = usage(jax.devices(), 1e12)
     assert seen.utilisation is None
     assert set(seen.times) == {"memory_bytes", "memory_limit"}
-    assert "peak" not in used(seen.times)
+    assert "peak" not in describe_usage(seen.times)
 
 
 def test_a_cpus_memory_is_this_processs_share_of_the_machines():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ui.conftest import Growing
 
-from taetpu.ui.feed import KEPT, MOST_POINTS, Feed, thinned
+from taetpu.ui.feed import MAX_MESSAGES, MAX_POINTS, Feed, thin_series
 
 
 class Page:
@@ -153,7 +153,7 @@ def test_a_page_that_was_away_for_too_long_gets_all_anew(growing: Growing) -> No
     growing.train("baseline", 0, 0, 10)
     feed.poll()
     page.take(feed)
-    for number in range(KEPT + 1):
+    for number in range(MAX_MESSAGES + 1):
         feed._tell("problem", {"text": str(number)})
     growing.train("baseline", 0, 10, 20)
     feed.poll()
@@ -179,11 +179,11 @@ def test_a_damaged_file_is_said_and_does_not_stop_the_others(growing: Growing) -
     assert page.steps("baseline", 0) == [10, 20]
 
 
-@pytest.mark.parametrize("length", [1, MOST_POINTS, MOST_POINTS + 1, 25_000])
+@pytest.mark.parametrize("length", [1, MAX_POINTS, MAX_POINTS + 1, 25_000])
 def test_thinning_keeps_ends_extremes_and_order(length: int) -> None:
     values = np.random.default_rng(length).normal(size=length)
-    steps, kept = thinned(list(range(length)), values.tolist())
-    assert len(steps) <= MOST_POINTS
+    steps, kept = thin_series(list(range(length)), values.tolist())
+    assert len(steps) <= MAX_POINTS
     assert (steps[0], steps[-1]) == (0, length - 1)
     assert steps == sorted(set(steps))
     assert (min(kept), max(kept)) == (values.min(), values.max())
@@ -193,7 +193,7 @@ def test_thinning_keeps_ends_extremes_and_order(length: int) -> None:
 def test_thinning_leaves_out_what_is_no_number() -> None:
     values: list[float | None] = [None] * 5000
     values[2500] = 3.0
-    steps, kept = thinned(list(range(5000)), values)
+    steps, kept = thin_series(list(range(5000)), values)
     assert 3.0 in kept
     assert len(steps) <= 3
 

@@ -160,7 +160,7 @@ def _told(found: dict[str, Any]) -> Iterator[str]:
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
-    yield from held_out.notes({arm["name"]: arm["data"] for arm in found["arms"]})
+    yield from held_out.describe_held_out({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = count(tuned["trials"], "run")

@@ -29,8 +29,8 @@ def plot(
 
     Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
     """
-    from taetpu.report.files import save
+    from taetpu.report.chart_files import save_chart
     from taetpu.study.plots import plot as drawn
 
-    save(drawn(folders, metric, x, by, arms=arm or ()), out)
+    save_chart(drawn(folders, metric, x, by, arms=arm or ()), out)
     typer.echo(f"wrote {out}")

@@ -116,14 +116,14 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
     """A row for each arm: runs done, the step that all its runs have reached, means of their last training loss and of
     what shows the primary metric, and its effect among the runs that have ended.
     """
-    from taetpu.report.summary import mean_places, standing
-    from taetpu.stats.analyse import results
+    from taetpu.report.summary import mean_places, verdict_label
+    from taetpu.stats.analyse import compute_results
     from taetpu.stats.load import read_study
     from taetpu.store.metrics import progress_metric
 
     frozen = read_study(study)
     runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    found = results(study)
+    found = compute_results(study)
     judged = {arm["name"]: arm for arm in found["arms"]}
     shown = progress_metric(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
     rows = []
@@ -139,7 +139,7 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
                 shown: _last(own, shown),
                 "effect": judged[arm]["effect"],
                 "ci95": judged[arm]["ci95"],
-                "standing": standing(judged[arm]),
+                "standing": verdict_label(judged[arm]),
                 "places": mean_places(found),
             }
         )
@@ -147,16 +147,16 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
 
 
 def _departures(study: "StudyFolder") -> list[str]:
-    from taetpu.stats.deviations import departures
+    from taetpu.stats.deviations import find_departures
     from taetpu.stats.load import read_study
     from taetpu.stats.plan import read_plan
 
     frozen = read_study(study)
-    return departures(frozen, read_plan(frozen, study.where))
+    return find_departures(frozen, read_plan(frozen, study.where))
 
 
 def _show_status(rows: list[dict[str, Any]]) -> None:
-    from taetpu.stats import numbers
+    from taetpu.stats import formatting
 
     if "problem" in rows[0]:
         typer.echo(f"  {rows[0]['problem']}")
@@ -172,8 +172,8 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
         [
             {
                 "arm": row["arm"],
-                "effect": numbers.effect(row["effect"], row["ci95"], row["places"]),
-                "95 % interval": numbers.interval(row["ci95"], row["places"]),
+                "effect": formatting.effect(row["effect"], row["ci95"], row["places"]),
+                "95 % interval": formatting.interval(row["ci95"], row["places"]),
                 "verdict": "" if interim else row["standing"],
             }
             for row in effects
@@ -183,9 +183,9 @@ def _show_status(rows: list[dict[str, Any]]) -> None:
 
 def _figure(value: Any, places: int) -> Any:
     """A mean as text, with the decimals that effects have at least; anything else as it is."""
-    from taetpu.stats import numbers
+    from taetpu.stats import formatting
 
-    return numbers.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
+    return formatting.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
@@ -207,7 +207,7 @@ def report(
 
     Example: taetpu report runs/quickstart
     """
-    from taetpu.report.build import build
+    from taetpu.report.build import build_report
     from taetpu.stats.analyse import analyse
     from taetpu.store.index import find_study
 
@@ -219,7 +219,7 @@ def report(
         verify_study(study, as_json)
         return
     results = analyse(study)
-    written = build(study, figures)
+    written = build_report(study, figures)
     if as_json:
         show_json(results)
     else:

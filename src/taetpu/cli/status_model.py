@@ -155,12 +155,12 @@ def _nothing_comes(folder: StudyFolder) -> bool:
 
 
 def _departures(folder: StudyFolder) -> list[str]:
-    from taetpu.stats.deviations import departures
+    from taetpu.stats.deviations import find_departures
     from taetpu.stats.load import read_study
     from taetpu.stats.plan import read_plan
 
     frozen = read_study(folder)
-    return departures(frozen, read_plan(frozen, folder.where))
+    return find_departures(frozen, read_plan(frozen, folder.where))
 
 
 # --- an arm ----------------------------------------------------------------------------------------------------------

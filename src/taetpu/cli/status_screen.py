@@ -9,8 +9,8 @@ from rich.text import Text
 
 from taetpu.cli.output import WIDTH, filled
 from taetpu.cli.status_model import ArmView, PackView, StudyView
-from taetpu.report.names import fitted
-from taetpu.stats import numbers
+from taetpu.report.short_names import shorten_names
+from taetpu.stats import formatting
 
 BAR = 16
 LEAST = 3
@@ -144,7 +144,7 @@ def table(view: StudyView, arms: Sequence[ArmView], signs: bool) -> list[Text]:
             columns.pop(name, None)
     width = max(min(names, WIDTH - _taken(columns)), NARROWEST)
     head = _row("arm", width, {name: (name, cells) for name, cells in columns.items()}, "bold")
-    short = fitted([arm.name for arm in arms], width)
+    short = shorten_names([arm.name for arm in arms], width)
     return [head, *(_row(name, width, {n: (c[i], c) for n, c in columns.items()}) for i, name in enumerate(short))]
 
 
@@ -165,7 +165,7 @@ def _row(name: str, width: int, cells: dict[str, tuple[str, list[str]]], style: 
 
 
 def _value(value: float | None, places: int) -> str:
-    return "" if value is None else numbers.number(value, places) if math.isfinite(value) else str(value)
+    return "" if value is None else formatting.number(value, places) if math.isfinite(value) else str(value)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 from taetpu.report import summary
 from taetpu.report.comparison import Results, baseline_of
 from taetpu.report.sections import Table
-from taetpu.stats import numbers
+from taetpu.stats import formatting
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing_paths, format_value, read_settings
 from taetpu.store.study import StudyFolder
 
 SAMPLE_CHARACTERS = 600
-MOST_VALUE = 60
+MAX_VALUE = 60
 """Characters of a setting's value."""
 
 
@@ -51,7 +51,7 @@ def anchor(results: Results, arm: str) -> str:
     return f"arm-{[found['name'] for found in results['arms']].index(arm)}"
 
 
-def details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
+def arm_details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
     """Every arm of a study."""
     folders = {
         arm["name"]: [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
@@ -78,28 +78,28 @@ def _details(
         name,
         anchor(results, name),
         arm["against"],
-        summary.standing(arm),
+        summary.verdict_label(arm),
         arm["evidence"],
-        change=_change(configs.get(name, {}), configs.get(base["name"], {}), alone=arm is base),
-        runs=_runs(arm, base, folders[name], results),
-        sample=_sample(folders[name]),
+        change=_settings_table(configs.get(name, {}), configs.get(base["name"], {}), alone=arm is base),
+        runs=_runs_table(arm, base, folders[name], results),
+        sample=_last_sample(folders[name]),
     )
 
 
-def _change(ours: Mapping[str, Any], theirs: Mapping[str, Any], alone: bool) -> Table:
+def _settings_table(ours: Mapping[str, Any], theirs: Mapping[str, Any], alone: bool) -> Table:
     if alone:
-        return Table(("setting", "value"), [(path, _value(value)) for path, value in ours.items()], left=2)
+        return Table(("setting", "value"), [(path, _shorten_value(value)) for path, value in ours.items()], left=2)
     paths = differing_paths([theirs, ours]) if ours and theirs else []
-    lines = [(path, _value(theirs.get(path)), _value(ours.get(path))) for path in paths]
+    lines = [(path, _shorten_value(theirs.get(path)), _shorten_value(ours.get(path))) for path in paths]
     return Table(("setting", "baseline", "this arm"), lines, left=3)
 
 
-def _value(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     whole = format_value(value)
-    return whole if len(whole) <= MOST_VALUE else f"{whole[: MOST_VALUE - 3]}..."
+    return whole if len(whole) <= MAX_VALUE else f"{whole[: MAX_VALUE - 3]}..."
 
 
-def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
+def _runs_table(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
     """Each run's outcome and value, and by how much that lies from the baseline's on the same seed."""
     places = summary.mean_places(results)
     theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
@@ -111,14 +111,14 @@ def _runs(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFol
         if result.get("diverged_at") is not None:
             outcome = f"{outcome} at step {result['diverged_at']}"
         both = run["value"] is not None and other is not None
-        difference = numbers.number(run["value"] - other if both else None, places, sign=True)
-        lines.append((str(run["seed"]), outcome, numbers.number(run["value"], places), difference))
+        difference = formatting.number(run["value"] - other if both else None, places, sign=True)
+        lines.append((str(run["seed"]), outcome, formatting.number(run["value"], places), difference))
     columns = ("seed", "outcome", results["primary"], "minus baseline")
     kept = 4 if arm is not base else 3
     return Table(columns[:kept], [line[:kept] for line in lines], left=2)
 
 
-def _sample(runs: Sequence[RunFolder]) -> Sample | None:
+def _last_sample(runs: Sequence[RunFolder]) -> Sample | None:
     """The last sample of the first run that has any."""
     for run in runs:
         if samples := run.samples():

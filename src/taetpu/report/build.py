@@ -6,23 +6,23 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.report import arms, held_out, overview
+from taetpu.report.chart_files import FIGURES, render_figure
 from taetpu.report.charts import Spec
 from taetpu.report.comparison import Results
 from taetpu.report.csvs import arms_csv, runs_csv
-from taetpu.report.curve_charts import filled
+from taetpu.report.curve_charts import fill_spec
 from taetpu.report.curves import read_curves
 from taetpu.report.exports import markdown
-from taetpu.report.files import FIGURES, figure
 from taetpu.report.inputs import Background, Facts
-from taetpu.report.latex import latex
-from taetpu.report.page import drawings, html
-from taetpu.report.priors import priors
-from taetpu.stats.costs import costs
+from taetpu.report.latex import latex_table
+from taetpu.report.page import chart_data, render_page
+from taetpu.report.priors import find_priors
+from taetpu.stats.costs import read_costs
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 
-def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
+def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     """Write the report from the stored results, metrics and samples: `report/index.html`, `report.md`, and for papers
     `verdicts.tex`, `arms.csv` and `runs.csv`.
 
@@ -40,11 +40,11 @@ def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     if results is None:
         remedy = "run the study first: `taetpu run STUDY`"
         raise UserError(f"study {folder.name!r} has no results to report", file=folder.where, remedy=remedy)
-    beside = background(folder, results)
+    beside = gather_background(folder, results)
     written = {
-        "html": folder.write_report("index.html", html(results, beside).encode()),
+        "html": folder.write_report("index.html", render_page(results, beside).encode()),
         "markdown": folder.write_report("report.md", markdown(results, beside).encode()),
-        "latex": folder.write_report("verdicts.tex", latex(results).encode()),
+        "latex": folder.write_report("verdicts.tex", latex_table(results).encode()),
         "arms": folder.write_report("arms.csv", arms_csv(results).encode()),
         "runs": folder.write_report("runs.csv", runs_csv(results).encode()),
     }
@@ -52,14 +52,14 @@ def build(folder: StudyFolder, figures: str = "") -> dict[str, str]:
         if figures not in FIGURES:
             raise UserError(f"{figures!r} is no format for figures", path=("figures",), remedy=", ".join(FIGURES))
         for name, spec in _charts(results, beside):
-            place = folder.write_report(f"figures/{name}.{figures}", figure(spec, f".{figures}"))
+            place = folder.write_report(f"figures/{name}.{figures}", render_figure(spec, f".{figures}"))
             written["figures"] = place.rpartition("/")[0]
     return written
 
 
 def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
     """Every chart of the report with a name for its file, the data filled in as the page's script does."""
-    drawn = drawings(results, beside)
+    drawn = chart_data(results, beside)
     for name, spec in drawn["charts"].items():
         if spec is not None:
             yield _file_name(name), spec
@@ -69,34 +69,37 @@ def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
             data = {name: found[name].get(arm, {}) for name in ("arms", "seeds")}
             baseline = found["arms"].get(drawn["baselines"].get(arm, arm), {})
             lines = {"arm": data["arms"], "seeds": data["seeds"], "baseline": baseline}
-            yield _file_name(f"{found['metric']} {arm}"), filled(found["curve"], lines, colour, found["ranges"][arm])
+            yield _file_name(f"{found['metric']} {arm}"), fill_spec(found["curve"], lines, colour, found["ranges"][arm])
         for arm, line in found["differences"].items():
             bounds, colour = found["difference_ranges"][arm], drawn["colours"][drawn["verdicts"][arm]]
             name = _file_name(f"{found['metric']} difference {arm}")
-            yield name, filled(found["difference"], {"arm": line}, colour, bounds)
+            yield name, fill_spec(found["difference"], {"arm": line}, colour, bounds)
 
 
 def _file_name(title: str) -> str:
     return re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", title)
 
 
-def background(folder: StudyFolder, results: Results) -> Background:
+def gather_background(folder: StudyFolder, results: Results) -> Background:
     """What the report shows beside the results: curves, samples, and where it all comes from."""
     runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
     ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
-    data = _data(ended)
+    data = _data_by_arm(ended)
     return Background(
-        costs=costs(folder, results),
+        costs=read_costs(folder, results),
         curves=read_curves(folder, results),
-        arms=arms.details(folder, results),
+        arms=arms.arm_details(folder, results),
         provenance=_provenance(results, [run.result() or {} for run in ended]),
-        priors=priors(results, folder.read_study().get("base", {})),
-        trained=overview.trained(results, folder, arms.first_settings(folder, results["arms"][0])),
-        cautions=[*overview.cautions(results, next(iter(data.values()), {})), *held_out.notes(data)],
+        priors=find_priors(results, folder.read_study().get("base", {})),
+        trained=overview.describe_training(results, folder, arms.first_settings(folder, results["arms"][0])),
+        cautions=[
+            *overview.learning_cautions(results, next(iter(data.values()), {})),
+            *held_out.describe_held_out(data),
+        ],
     )
 
 
-def _data(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
+def _data_by_arm(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
     """Return what each arm's task says of itself, by the arm's first run that ended."""
     found: dict[str, Mapping[str, Any]] = {}
     for run in ended:
@@ -111,17 +114,17 @@ def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:
     facts["runs that ended"] = [str(len(ended))]
     for result in ended:
         details = {**result.get("environment", {}), "steps": result.get("steps"), "pack": result.get("pack", {})}
-        for name, value in _flat(details):
+        for name, value in _flatten(details):
             values = facts.setdefault(name, [])
             if str(value) not in values:
                 values.append(str(value))
     return [(name, ", ".join(values)) for name, values in facts.items()]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested data as dotted paths with values."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value

@@ -9,8 +9,8 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import summary
-from taetpu.report.names import fitted
-from taetpu.report.priors import NONE, Priors
+from taetpu.report.priors import NO_PRIORS, Priors
+from taetpu.report.short_names import shorten_names
 
 Spec = dict[str, Any]
 
@@ -28,11 +28,11 @@ SHAPES = {
 }
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
-TOLD = {"arm": "arm", "found": "elsewhere", "what": "what", "sources": "source"}
-LONG, SHORT = 34, 16
+PRIOR_TOOLTIP = {"arm": "arm", "found": "elsewhere", "what": "what", "sources": "source"}
+LABEL_WIDTH, NARROW_LABEL_WIDTH = 34, 16
 """Characters of a name beside an axis, and on a page narrower than `NARROW` pixels."""
 NARROW = 600
-WIDE_RANGE = 30
+SYMLOG_RATIO = 30
 """Effects this many times the typical half interval need a scale that is logarithmic outside the noise."""
 
 
@@ -62,11 +62,11 @@ THEMES = {
     "light": _theme(text="#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3"),
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
-EITHER = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
+INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
 """For an SVG that stands inside a page, light or dark: it takes the colour of the text around it."""
 
 
-def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
+def forest_plot(results: Mapping[str, Any], priors: Priors = NO_PRIORS) -> Spec | None:
     """Every arm's effect with its interval and its seeds, the baseline's noise, and at the right what others found.
     None for a baseline alone.
     """
@@ -83,13 +83,13 @@ def forest(results: Mapping[str, Any], priors: Priors = NONE) -> Spec | None:
     y = alt.Y("arm:N", sort=order, title=None, axis=named_axis(order, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
     layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, summary.mean_places(results))]
-    layers += _elsewhere([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
-    return spec(alt.layer(*layers).properties(height=ROW * len(arms)))
+    layers += _prior_notes([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
+    return responsive_spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
 
 def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
     lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
-    lines = [f"{summary.metric(results['primary'])}: arm minus baseline"]
+    lines = [f"{summary.metric_with_unit(results['primary'])}: arm minus baseline"]
     if logarithmic:
         lines.append("logarithmic outside the noise")
     return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]
@@ -113,17 +113,17 @@ def _band(half: float, style: str) -> alt.Chart:
 
 def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Interval and point of each arm, or a note in place of both."""
-    table = chart(rows).encode(y=y, color=by_verdict())
+    table = chart(rows).encode(y=y, color=verdict_colour())
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     point = known.mark_point(filled=True, size=110, opacity=1)
     unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
     note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
-    return [*intervals, point.encode(x=x, shape=shape_by_verdict(), tooltip=["arm:N", "evidence:N"]), note]
+    return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=["arm:N", "evidence:N"]), note]
 
 
-def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
+def _prior_notes(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
     """Beside the plot, what others found of an arm's change, with an arrow to where that would lie in it."""
     if not arms:
         return []
@@ -133,7 +133,7 @@ def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y:
         {"arm": arm["name"], "says": says.get(priors[arm["name"]].found, "\u2248 alike"), **vars(priors[arm["name"]])}
         for arm in arms
     ]
-    told = [alt.Tooltip(f"{name}:N", title=title) for name, title in TOLD.items()]
+    told = [alt.Tooltip(f"{name}:N", title=title) for name, title in PRIOR_TOOLTIP.items()]
     beside = {"align": "left", "dx": 10, "style": "note", "clip": False}
     found = chart(rows).mark_text(**beside).encode(y=y, x=alt.value("width"), text="says:N", tooltip=told)
     head = chart([{}]).mark_text(**beside, text="elsewhere").encode(x=alt.value("width"), y=alt.value(-6))
@@ -143,31 +143,32 @@ def _elsewhere(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y:
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
     difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
-    return dots.encode(y=y, x="difference:Q", color=by_verdict(), tooltip=["arm:N", "seed:N", difference])
+    return dots.encode(y=y, x="difference:Q", color=verdict_colour(), tooltip=["arm:N", "seed:N", difference])
 
 
-def named_axis(names: Sequence[str], long: int = LONG, **options: Any) -> alt.Axis:
+def named_axis(names: Sequence[str], long: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
     """An axis of names, such as arms. Long names are shortened so that they still differ: Vega would cut their ends."""
-    return alt.Axis(ticks=False, domain=False, **options, **shortened(names, long))
+    return alt.Axis(ticks=False, domain=False, **options, **label_options(names, long))
 
 
-def shortened(names: Sequence[str], long: int = LONG) -> dict[str, Any]:
+def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, Any]:
     """Options of an axis or a legend that shorten its names to `long` characters, to `SHORT` on a narrow page."""
-    if all(len(name) <= min(long, SHORT) for name in names):
+    if all(len(name) <= min(long, NARROW_LABEL_WIDTH) for name in names):
         return {"labelLimit": 0}
     wide, narrow = (
-        json.dumps(dict(zip(names, fitted(names, width), strict=True))) for width in (long, min(long, SHORT))
+        json.dumps(dict(zip(names, shorten_names(names, width), strict=True)))
+        for width in (long, min(long, NARROW_LABEL_WIDTH))
     )
     return {"labelLimit": 0, "labelExpr": f"(windowSize()[0] < {NARROW} ? {narrow} : {wide})[datum.value]"}
 
 
-def by_verdict() -> alt.Color:
+def verdict_colour() -> alt.Color:
     """Colour that says the verdict."""
     scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
     return alt.Color("verdict:N", scale=scale, legend=None)
 
 
-def shape_by_verdict() -> alt.Shape:
+def verdict_shape() -> alt.Shape:
     """A shape that says it again."""
     return alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
 
@@ -185,7 +186,7 @@ def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
 
 def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
-    row = {"arm": arm["name"], "verdict": summary.standing(arm), "evidence": arm["evidence"]}
+    row = {"arm": arm["name"], "verdict": summary.verdict_label(arm), "evidence": arm["evidence"]}
     return {**row, "effect": arm["effect"], "low": low, "high": high}
 
 
@@ -198,7 +199,7 @@ def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "arm": arm["name"],
-            "verdict": summary.standing(arm),
+            "verdict": summary.verdict_label(arm),
             "seed": seed,
             "difference": value - values[arm["against"]][seed],
         }
@@ -213,7 +214,7 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
     """A linear scale, or one that is logarithmic outside the noise where one effect would flatten the others."""
     largest = max(map(abs, values), default=1.0)
     typical = float(np.median([(high - low) / 2 for low, high in intervals])) if intervals else 0.0
-    if not typical or largest < WIDE_RANGE * typical:
+    if not typical or largest < SYMLOG_RATIO * typical:
         return alt.Scale(zero=True, padding=8, nice=False), None
     inner = 10 ** math.floor(math.log10(2 * typical))
     powers = [inner * 10**i for i in range(math.floor(math.log10(largest / inner)) + 1)]
@@ -223,7 +224,7 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
     return alt.Scale(type="symlog", constant=inner, padding=8, nice=False), sorted(signed)
 
 
-def spec(chart: Any) -> Spec:
+def responsive_spec(chart: Any) -> Spec:
     """The spec, as wide as its place on the page; colours come from the page's theme."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}

@@ -11,25 +11,25 @@ Costs = Mapping[str, Mapping[str, float | None]]
 NOT_TIMED: Costs = MappingProxyType({})
 LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
-FAR = 0.1
+TIME_TOLERANCE = 0.1
 """An arm was not trained for as long as its baseline where the times differ by more than this share."""
 
 
-def matches(arm: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def matched_to(arm: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What an arm is matched by, each with the arm that it is `of` and what matching changes; often nothing."""
     role = arm["role"]
     return [*([role["match"]] if "match" in role else []), *role.get("also", ())]
 
 
-def terms(arm: Mapping[str, Any], results: Results, costs: Costs = NOT_TIMED) -> str:
+def comparison_terms(arm: Mapping[str, Any], results: Results, costs: Costs = NOT_TIMED) -> str:
     """How an arm is compared, as far as that is not how the study's first arms are: at equal what, at its best, at
     which scale. A study that matches arms says of the others that they are compared at equal steps.
     """
     role, found = arm["role"], []
-    if by := [match["by"] for match in matches(arm)]:
+    if by := [match["by"] for match in matched_to(arm)]:
         found.append(f"at equal {' and '.join(MATCHED[kind] for kind in by)}")
-        found += _not_as_long(arm, results, costs) if "time" in by else []
-    elif arm["against"] and not LENGTH & set(arm["diff"]) and any(map(matches, results["arms"])):
+        found += _time_mismatch(arm, results, costs) if "time" in by else []
+    elif arm["against"] and not LENGTH & set(arm["diff"]) and any(map(matched_to, results["arms"])):
         found.append("at equal steps")
     if "tuned" in role:
         found.append("each at its best")
@@ -38,11 +38,11 @@ def terms(arm: Mapping[str, Any], results: Results, costs: Costs = NOT_TIMED) ->
     return ", ".join(found)
 
 
-def _not_as_long(arm: Mapping[str, Any], results: Results, costs: Costs) -> list[str]:
+def _time_mismatch(arm: Mapping[str, Any], results: Results, costs: Costs) -> list[str]:
     """Equal time is equal by a timing before the first run; what training then took may be far from it."""
     ours, theirs = (costs.get(a["name"], {}).get("train_seconds") for a in (arm, baseline_of(results, arm)))
     share = ours / theirs - 1 if ours and theirs else 0.0
-    if abs(share) <= FAR:
+    if abs(share) <= TIME_TOLERANCE:
         return []
     return [f"as timed beforehand (training itself took {abs(share):.0%} {'longer' if share > 0 else 'less'})"]
 

@@ -19,7 +19,7 @@ def arms_csv(results: Results) -> str:
     lines = [
         [
             *(arm[name] for name in ARM),
-            summary.standing(arm),
+            summary.verdict_label(arm),
             *(end for n in INTERVALS for end in arm[n] or (None, None)),
         ]
         for arm in results["arms"]

@@ -10,8 +10,8 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import summary
-from taetpu.report.charts import COLOURS, Spec, chart, spec
-from taetpu.report.curves import Columns, Curves, rows
+from taetpu.report.charts import COLOURS, Spec, chart, responsive_spec
+from taetpu.report.curves import Columns, Curves, as_rows
 
 HEIGHT = 150
 UNDECIDED = "#8663b5"
@@ -19,13 +19,13 @@ ARM_COLOURS = COLOURS | {v: UNDECIDED for v, colour in COLOURS.items() if colour
 """By verdict, as everywhere; only what is grey elsewhere would be lost in the baseline's band."""
 
 
-def curve(metric: str) -> Spec:
+def curve_chart(metric: str) -> Spec:
     """One arm's learning curve with the baseline's: means with bands over seeds, and the arm's single seeds.
 
     Datasets: `arm`, `baseline`, `seeds`.
     """
     arm, baseline, seeds = (alt.Chart(alt.NamedData(name)) for name in ("arm", "baseline", "seeds"))
-    x, (y, low, single) = _x(), (_y(field, summary.metric(metric)) for field in ("mean", "low", "value"))
+    x, (y, low, single) = _x(), (_y(field, summary.metric_with_unit(metric)) for field in ("mean", "low", "value"))
     layers = [
         baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
         arm.mark_area(opacity=0.2, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),
@@ -35,10 +35,10 @@ def curve(metric: str) -> Spec:
         arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(x=x, y=y, tooltip=_tooltip()),
         baseline.mark_line(clip=True, style="baseline-line").encode(x=x, y=y, tooltip=_tooltip()),
     ]
-    return _open(alt.layer(*layers))
+    return _with_parameters(alt.layer(*layers))
 
 
-def difference(metric: str) -> Spec:
+def difference_chart(metric: str) -> Spec:
     """One arm minus the baseline on the same seed over training: mean and band over seeds. Dataset: `arm`."""
     arm, title = alt.Chart(alt.NamedData("arm")), "arm minus baseline"
     layers = [
@@ -50,14 +50,14 @@ def difference(metric: str) -> Spec:
             x=_x(), y=_y("mean", title), tooltip=_tooltip()
         ),
     ]
-    return _open(alt.layer(*layers))
+    return _with_parameters(alt.layer(*layers))
 
 
-def filled(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
+def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
     """A spec with its data, as the page's script fills it."""
     values = {"colour": colour, "low": bounds[0], "high": bounds[1]}
     params = [{"name": name, "value": value} for name, value in values.items()]
-    return {**blank, "datasets": {name: rows(columns) for name, columns in datasets.items()}, "params": params}
+    return {**blank, "datasets": {name: as_rows(columns) for name, columns in datasets.items()}, "params": params}
 
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
@@ -65,8 +65,8 @@ def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     return [
         {
             "metric": found.metric,
-            "curve": curve(found.metric),
-            "difference": difference(found.metric),
+            "curve": curve_chart(found.metric),
+            "difference": difference_chart(found.metric),
             "arms": found.arms,
             "seeds": found.seeds,
             "differences": found.differences,
@@ -91,8 +91,8 @@ def _tooltip() -> list[alt.Tooltip]:
     return [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
 
 
-def _open(layered: Any) -> Spec:
+def _with_parameters(layered: Any) -> Spec:
     """The spec with its parameters, which have no values yet."""
     colour = alt.param("colour", value=UNDECIDED)
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
-    return spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))
+    return responsive_spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

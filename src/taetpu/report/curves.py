@@ -69,11 +69,11 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
 
 
 def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
-    every = {arm: over_seeds(list(runs.values())) for arm, runs in arms.items()}
+    every = {arm: summarise_seeds(list(runs.values())) for arm, runs in arms.items()}
     lines = {arm: line for arm, line in every.items() if line["step"]}
     shown = {arm: [line, lines.get(against[arm] or arm, _NONE)] for arm, line in lines.items()}
-    paired = {arm: differences(runs, arms.get(against[arm] or "", {})) for arm, runs in arms.items()}
-    differ = {arm: over_seeds(runs) for arm, runs in paired.items() if runs}
+    paired = {arm: paired_differences(runs, arms.get(against[arm] or "", {})) for arm, runs in arms.items()}
+    differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs}
     return Curves(
         metric,
         arms=lines,
@@ -87,16 +87,16 @@ def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str |
 _NONE: Columns = {"step": [], "mean": []}
 
 
-def over_seeds(runs: Sequence[Series]) -> Columns:
+def summarise_seeds(runs: Sequence[Series]) -> Columns:
     """Mean, lowest and highest over runs, at each step for which any has a finite value; thinned to `POINTS`."""
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
-    steps = steps[thinned(len(steps))]
+    steps = steps[thin_indices(len(steps))]
     values = np.full((len(runs), len(steps)), np.nan)
     for own, run in zip(values, runs, strict=True):
         _, here, there = np.intersect1d(steps, run.step, return_indices=True)
         own[here] = np.where(np.isfinite(run.value[there]), run.value[there], np.nan)
     table = {"mean": np.nanmean(values, 0), "low": np.nanmin(values, 0), "high": np.nanmax(values, 0)}
-    return {"step": steps.tolist(), **{name: list(map(_short, column.tolist())) for name, column in table.items()}}
+    return {"step": steps.tolist(), **{name: list(map(_round, column.tolist())) for name, column in table.items()}}
 
 
 def seed_lines(runs: BySeed) -> Columns:
@@ -104,14 +104,14 @@ def seed_lines(runs: BySeed) -> Columns:
     found: Columns = {"step": [], "value": [], "seed": []}
     for seed, run in runs.items():
         finite = np.flatnonzero(np.isfinite(run.value))
-        kept = finite[thinned(len(finite), SEED_POINTS)]
+        kept = finite[thin_indices(len(finite), SEED_POINTS)]
         found["step"] += run.step[kept].tolist()
-        found["value"] += map(_short, run.value[kept].tolist())
+        found["value"] += map(_round, run.value[kept].tolist())
         found["seed"] += [seed] * len(kept)
     return found
 
 
-def differences(runs: BySeed, base: BySeed) -> list[Series]:
+def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
     """Each run minus the baseline's of the same seed, at the steps that both have."""
     found = []
     for seed in runs.keys() & base.keys():
@@ -122,12 +122,12 @@ def differences(runs: BySeed, base: BySeed) -> list[Series]:
     return found
 
 
-def rows(columns: Columns) -> list[dict[str, float]]:
+def as_rows(columns: Columns) -> list[dict[str, float]]:
     """The table by rows, as Vega wants it."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def thinned(length: int, points: int = POINTS) -> NDArray[np.int64]:
+def thin_indices(length: int, points: int = POINTS) -> NDArray[np.int64]:
     """Indices of at most `points` evenly spaced entries out of `length`, first and last among them."""
     return np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(np.int64))
 
@@ -146,9 +146,9 @@ def vertical_range(
     late = [*also, *(value for step, value in points if step >= EARLY * last)] or [0.0]
     low, high = min(late), max(late)
     room = 0.06 * (high - low) or 0.01 * abs(high) or 1.0
-    return _short(low - room), _short(high + room)
+    return _round(low - room), _round(high + room)
 
 
-def _short(value: float) -> float:
+def _round(value: float) -> float:
     """Six digits: finer than any screen, and a third of the bytes."""
     return float(f"{value:.6g}")

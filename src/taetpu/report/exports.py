@@ -5,10 +5,10 @@ import textwrap
 
 from taetpu.report import designs, overview, summary
 from taetpu.report.comparison import Results
+from taetpu.report.contents import build_sections
 from taetpu.report.inputs import Background
-from taetpu.report.names import fitted
-from taetpu.report.parts import parts
 from taetpu.report.sections import Section, Table
+from taetpu.report.short_names import shorten_names
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
@@ -17,26 +17,31 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 def markdown(results: Results, beside: Background) -> str:
     """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
     direction = "lower" if results["direction"] == "min" else "higher"
-    lines = [f"# {escaped(results['study'])}", "", f"**{escaped(summary.headline(results))}**", ""]
-    lines += [f"- {escaped(line)}" for line in overview.ranking(results)]
-    lines += ["", *(f"{escaped(line)}\n" for line in beside.trained)]
-    lines += [f"> {prose(notice)}\n" for notice in [*summary.notices(results), *beside.cautions]]
+    lines = [f"# {escape(results['study'])}", "", f"**{escape(summary.headline(results))}**", ""]
+    lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
+    lines += ["", *(f"{escape(line)}\n" for line in beside.trained)]
+    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *beside.cautions]]
+    metric = escape(summary.metric_with_unit(results["primary"]))
+    lines += [f"{metric}, {direction} is better; effects are arm minus baseline.", ""]
+    columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
+    rows = summary.verdict_rows(results, beside.costs)
+    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
     lines += [
-        f"{escaped(summary.metric(results['primary']))}, {direction} is better; effects are arm minus baseline.",
+        *_table(Table(columns, cells, left=2)),
+        "",
+        escape(summary.describe_noise(results)),
+        "",
+        "## Evidence",
         "",
     ]
-    columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    rows = summary.rows(results, beside.costs)
-    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
-    lines += [*_table(Table(columns, cells, left=2)), "", escaped(summary.noise(results)), "", "## Evidence", ""]
-    lines += [f"- **{escaped(row.arm)}**: {escaped(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    wanted = summary.more_seeds(results)
+    lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
+    wanted = summary.seeds_needed(results)
     if wanted:
-        lines += ["", f"If an observed effect is the true one, seeds still needed: {escaped('; '.join(wanted))}."]
-    for section in parts(results, beside.costs, beside.priors):
+        lines += ["", f"If an observed effect is the true one, seeds still needed: {escape('; '.join(wanted))}."]
+    for section in build_sections(results, beside.costs, beside.priors):
         lines += _section(section)
-    trained = [f"Trained {'; '.join(summary.packing(results))}."] if summary.packing(results) else []
-    lines += ["", *map(escaped, [*trained, *filter(None, [summary.reused(results)])])]
+    trained = [f"Trained {'; '.join(summary.describe_packing(results))}."] if summary.describe_packing(results) else []
+    lines += ["", *map(escape, [*trained, *filter(None, [summary.describe_reuse(results)])])]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -45,48 +50,52 @@ def _verdict(row: summary.Row) -> str:
 
 
 def _section(section: Section) -> list[str]:
-    lines = ["", f"## {escaped(section.title)}", ""]
-    lines += [prose(section.lead), ""] if section.lead else []
+    lines = ["", f"## {escape(section.title)}", ""]
+    lines += [escape_prose(section.lead), ""] if section.lead else []
     for table in section.tables:
         lines += [*_table(table), ""]
-    return [*lines, *(f"- {prose(note)}" for note in section.notes)]
+    return [*lines, *(f"- {escape_prose(note)}" for note in section.notes)]
 
 
 def _table(table: Table) -> list[str]:
     rule = [":--" if i < table.left else "--:" for i in range(len(table.columns))]
-    return [f"| {' | '.join(map(escaped, cells))} |" for cells in (table.columns, rule, *table.rows)]
+    return [f"| {' | '.join(map(escape, cells))} |" for cells in (table.columns, rule, *table.rows)]
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line, also in a table."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
 
 
-def prose(text: str) -> str:
+def escape_prose(text: str) -> str:
     """A sentence of the report: what it sets between backticks stays code, all else is shown as it is."""
     parts = " ".join(text.split()).split("`")
     if len(parts) % 2 == 0:  # an odd backtick, of a name
-        return escaped(text)
-    return "".join(f"`{part}`" if i % 2 else escaped(part) for i, part in enumerate(parts))
+        return escape(text)
+    return "".join(f"`{part}`" if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def table_text(results: Results) -> str:
     """Headline, notices and the verdict table for a terminal of 80 columns."""
     header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
-    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.rows(results)]
+    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.verdict_rows(results)]
     widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
     gaps = 2 * (len(widths) - 1)
     widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
     rule = tuple("-" * width for width in widths)
-    names = fitted([cells[0] for cells in table], widths[0])
+    names = shorten_names([cells[0] for cells in table], widths[0])
     table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
-    below = [summary.noise(results), *designs.sentences(results), *filter(None, [summary.reused(results)])]
-    return "\n".join([*map(_filled, above), "", *lines, "", *map(_filled, below)])
+    below = [
+        summary.describe_noise(results),
+        *designs.describe_designs(results),
+        *filter(None, [summary.describe_reuse(results)]),
+    ]
+    return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, below)])
 
 
-def _filled(text: str) -> str:
+def _wrap(text: str) -> str:
     return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 

@@ -9,7 +9,7 @@ Term = Mapping[str, Any]
 """A factor, or two that interact, as `stats.factorial` has it."""
 
 
-def title(term: Term) -> str:
+def term_title(term: Term) -> str:
     """What a term is called: `norm x ffn`."""
     return " x ".join(term["factors"])
 
@@ -19,22 +19,22 @@ def aliases(term: Term) -> list[str]:
     return [" x ".join(other) for other in term["aliases"]]
 
 
-def full_title(term: Term) -> str:
+def term_with_aliases(term: Term) -> str:
     """A term with what it cannot be told from: `norm or position x ffn`."""
-    return " or ".join([title(term), *aliases(term)])
+    return " or ".join([term_title(term), *aliases(term)])
 
 
-def effects(terms: Sequence[Term]) -> list[Term]:
+def single_effects(terms: Sequence[Term]) -> list[Term]:
     """The terms of one factor or two that come to one number; a factor of three levels has none."""
     return [term for term in terms if len(term["factors"]) < 3 and term["effect"] is not None]
 
 
-def clear(terms: Sequence[Term], alpha: float) -> list[Term]:
+def significant_terms(terms: Sequence[Term], alpha: float) -> list[Term]:
     """The terms that are told from nothing, corrected for their number."""
     return [term for term in terms if term["p_holm"] is not None and term["p_holm"] < alpha]
 
 
-def sentence(results: Results, rung: str) -> str | None:
+def describe_factorial(results: Results, rung: str) -> str | None:
     """What the factors did at one scale (`""` without a ladder), counted by terms rather than by cells: of a single
     factor that matters, half the cells differ from the baseline. None where there is no factorial, or no noise to
     judge it by.
@@ -45,21 +45,21 @@ def sentence(results: Results, rung: str) -> str | None:
         return None
     single = [term for term in terms if len(term["factors"]) == 1]
     pairs = [term for term in terms if len(term["factors"]) > 1]
-    first, second = clear(single, results["alpha"]), clear(pairs, results["alpha"])
+    first, second = significant_terms(single, results["alpha"]), significant_terms(pairs, results["alpha"])
     many = f"{len(first)} of {len(single)}" if first else f"None of {len(single)}"
-    which = ", ".join(f"{full_title(term)}{_way(term, results['direction'])}" for term in first)
+    which = ", ".join(f"{term_with_aliases(term)}{_direction(term, results['direction'])}" for term in first)
     text = f"{many} factors made a clear difference to {results['primary']}{f' ({which})' if first else ''}"
     if len(pairs) == 1:
         told = "is told from none" if second else "could not be told from none"
         text += f", and their interaction {told}"
     elif pairs:
         many = f"{len(second)} of {len(pairs)}" if second else f"none of {len(pairs)}"
-        which = f" ({', '.join(map(full_title, second))})" if second else ""
+        which = f" ({', '.join(map(term_with_aliases, second))})" if second else ""
         text += f", and {many} pairs clearly changed each other's effect{which}"
     return f"{text}."
 
 
-def _way(term: Term, direction: str) -> str:
+def _direction(term: Term, direction: str) -> str:
     """Better or worse, where a single effect says it of a single factor."""
     if not term["effect"] or term["aliases"]:
         return ""

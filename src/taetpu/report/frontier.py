@@ -8,9 +8,9 @@ from taetpu.report import summary
 from taetpu.report.comparison import Costs, Results
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
-ERRORS = 2.0
+CLEAR_ERRORS = 2.0
 """Better by so many standard errors of a difference is clearly better."""
-SAME = 1e-3
+EQUAL_COST = 1e-3
 """Costs that differ by a smaller share are equal, and show nothing."""
 
 
@@ -25,7 +25,7 @@ def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any
 
 
 def _differ(costs: Sequence[float]) -> bool:
-    return len(costs) > 1 and max(costs) > (1 + SAME) * min(costs)
+    return len(costs) > 1 and max(costs) > (1 + EQUAL_COST) * min(costs)
 
 
 def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]]:
@@ -33,13 +33,15 @@ def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]
     for arm in results["arms"]:
         paid = measured.get(arm["name"], {}).get(cost) if cost == "train_seconds" else arm[cost]
         if paid and arm["mean"] is not None:
-            points.append({"arm": arm["name"], "cost": paid, "mean": arm["mean"], "verdict": summary.standing(arm)})
-    margin = ERRORS * (results["model"]["residual_sd"] or 0.0) * math.sqrt(2 / len(results["seeds"]))
-    best = set(front([(p["cost"], p["mean"]) for p in points], results["direction"] == "min", margin))
+            points.append(
+                {"arm": arm["name"], "cost": paid, "mean": arm["mean"], "verdict": summary.verdict_label(arm)}
+            )
+    margin = CLEAR_ERRORS * (results["model"]["residual_sd"] or 0.0) * math.sqrt(2 / len(results["seeds"]))
+    best = set(pareto_front([(p["cost"], p["mean"]) for p in points], results["direction"] == "min", margin))
     return [{**point, "front": i in best} for i, point in enumerate(points)]
 
 
-def front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.0) -> list[int]:
+def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.0) -> list[int]:
     """Which of `(cost, quality)` are worth their cost, by cost: each is better, by more than `margin`, than all that
     cost less; of those that cost the same, the first, unless a later one is better by more than that.
 
@@ -57,16 +59,16 @@ def front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.
     return kept
 
 
-def notes(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
+def describe_frontiers(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
     """The same in words."""
-    return [_sentence(title, _named(points)) for title, points in frontier.items()]
+    return [_describe(title, _arms_on_front(points)) for title, points in frontier.items()]
 
 
-def _sentence(title: str, arms: list[str]) -> str:
+def _describe(title: str, arms: list[str]) -> str:
     if len(arms) == 1:
         return f"No arm with as many or fewer {title} is clearly better than {arms[0]}."
-    return f"No arm with as many or fewer {title} is clearly better than any of these: {summary.joined(arms)}."
+    return f"No arm with as many or fewer {title} is clearly better than any of these: {summary.join_and(arms)}."
 
 
-def _named(points: Sequence[dict[str, Any]]) -> list[str]:
+def _arms_on_front(points: Sequence[dict[str, Any]]) -> list[str]:
     return [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]

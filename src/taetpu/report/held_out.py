@@ -11,7 +11,7 @@ FACTS = ("overlap", "bytes", "escape_bits")
 """What tasks say of their evaluation text (see `data.batches.Source.facts`)."""
 
 
-def notes(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def describe_held_out(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each notable share, with the arms that it holds for where these are not all.
 
     Args:
@@ -19,12 +19,12 @@ def notes(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        for sentence in (*_overlap(facts), *_escaped(facts)):
+        for sentence in (*_overlap_notes(facts), *_escape_notes(facts)):
             arms.setdefault(sentence, []).append(arm)
-    return [text if len(names) == len(data) else f"{summary.joined(names)}: {text}" for text, names in arms.items()]
+    return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
 
 
-def _overlap(facts: Mapping[str, Any]) -> Iterator[str]:
+def _overlap_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     for split, share in _by_split(facts, "overlap").items():
         if share is not None and share > NOTABLE:
             yield (
@@ -33,7 +33,7 @@ def _overlap(facts: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _escaped(facts: Mapping[str, Any]) -> Iterator[str]:
+def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     sizes = _by_split(facts, "bytes")
     for split, bits in _by_split(facts, "escape_bits").items():
         rate = bits / sizes[split] if bits and sizes.get(split) else 0.0

@@ -14,18 +14,18 @@ _SPECIAL = {
 }
 
 
-def latex(results: Results) -> str:
+def latex_table(results: Results) -> str:
     r"""A `table` with caption and label, to be included with `\input`; it needs `\usepackage{booktabs}`."""
     columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
     rows = [
-        [escaped(r.arm), escaped(r.change), *map(figure, (r.mean, r.effect, r.interval, r.p)), escaped(_verdict(r))]
-        for r in summary.rows(results)
+        [escape(r.arm), escape(r.change), *map(format_figure, (r.mean, r.effect, r.interval, r.p)), escape(_verdict(r))]
+        for r in summary.verdict_rows(results)
     ]
     body = [f"  {' & '.join(row)} \\\\" for row in rows]
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escaped(caption(results))}}}",
+        rf"  \caption{{{escape(caption(results))}}}",
         rf"  \label{{tab:{results['study']}}}",
         r"  \begin{tabular}{llrrrrl}",
         r"  \toprule",
@@ -44,8 +44,8 @@ def caption(results: Results) -> str:
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = len(results["seeds"])
     text = (
-        f"{summary.headline(results)} {summary.metric(results['primary'])}, {better} is better; effects are arm minus "
-        f"baseline over {seeds} seed{'' if seeds == 1 else 's'}."
+        f"{summary.headline(results)} {summary.metric_with_unit(results['primary'])}, {better} is better; "
+        f"effects are arm minus baseline over {seeds} seed{'' if seeds == 1 else 's'}."
     )
     return " ".join([text, *summary.notices(results)])
 
@@ -54,7 +54,7 @@ def _verdict(row: summary.Row) -> str:
     return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
 
 
-def figure(text: str) -> str:
+def format_figure(text: str) -> str:
     """A figure, or a range of two, with a minus sign that is one."""
     if text == "-":
         return "--"
@@ -63,6 +63,6 @@ def figure(text: str) -> str:
     return " to ".join(f"${part}$" for part in text.split(" to "))
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text that LaTeX sets as it is written."""
     return "".join(_SPECIAL.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")

@@ -4,37 +4,39 @@ from collections.abc import Mapping, Sequence
 
 from taetpu.core.html import paragraph, table
 from taetpu.report import charts, summary
+from taetpu.report.chart_files import render_svg
 from taetpu.report.comparison import Results
-from taetpu.report.files import svg
 
 COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
 
 
-def html(results: Results, report: Mapping[str, str], problems: Sequence[str] = ()) -> str:
+def notebook_html(results: Results, report: Mapping[str, str], problems: Sequence[str] = ()) -> str:
     """A study's results.
 
     Args:
         report: where its files are.
         problems: what went wrong beside.
     """
-    rows = [[r.arm, r.change, _verdict(r), r.mean, r.effect, r.interval, r.p] for r in summary.rows(results)]
-    forest = charts.forest(results)
+    rows = [
+        [r.arm, r.change, _verdict_text(r), r.mean, r.effect, r.interval, r.p] for r in summary.verdict_rows(results)
+    ]
+    forest = charts.forest_plot(results)
     parts = [
         paragraph(summary.headline(results), strong=results["study"]),
         *map(paragraph, [*problems, *summary.notices(results)]),
         table(COLUMNS, rows, left=3),
-        _plot(svg(forest, charts.EITHER)) if forest else "",
-        paragraph(summary.noise(results)),
+        _plot_html(render_svg(forest, charts.INLINE_THEME)) if forest else "",
+        paragraph(summary.describe_noise(results)),
         *([paragraph(report["html"], strong="report:")] if "html" in report else []),
     ]
     return "".join(parts)
 
 
-def _plot(drawing: str) -> str:
+def _plot_html(drawing: str) -> str:
     """A drawing with room to its left: another font than it was measured with may need it for the arms' names."""
     roomy = drawing.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
 
 
-def _verdict(row: summary.Row) -> str:
+def _verdict_text(row: summary.Row) -> str:
     return f"{summary.MARKS[row.verdict]} {row.verdict}".strip() + (f", {row.terms}" if row.terms else "")

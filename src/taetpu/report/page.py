@@ -14,47 +14,47 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, curve_charts, overview, panels, parts, summary
+from taetpu.report import charts, contents, curve_charts, overview, panels, summary
 from taetpu.report.comparison import Results
 from taetpu.report.inputs import Background
-from taetpu.report.vega import vega
+from taetpu.report.vega import vega_bundle
 
 
-def html(results: Results, background: Background) -> str:
+def render_page(results: Results, background: Background) -> str:
     """The whole page."""
-    bundle, script = vega(), _resource("page.js")
+    bundle, script = vega_bundle(), _resource("page.js")
     return _template().render(
         results=results,
-        rows=summary.rows(results, background.costs),
+        rows=summary.verdict_rows(results, background.costs),
         summary=summary,
         overview=overview,
-        sections=parts.parts(results, background.costs, background.priors),
+        sections=contents.build_sections(results, background.costs, background.priors),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
         vega=Markup(bundle),
         script=Markup(script),
         hashes=" ".join(map(_hash, (bundle, script))),
-        data=Markup(_embedded(drawings(results, background))),
+        data=Markup(_script_json(chart_data(results, background))),
     )
 
 
-def drawings(results: Results, background: Background) -> dict[str, Any]:
+def chart_data(results: Results, background: Background) -> dict[str, Any]:
     """All that the page's script draws from: specs, curves by metric and arm, colours."""
     return {
         "charts": {
-            "forest": charts.forest(results, background.priors),
-            **panels.panels(results, background.costs),
+            "forest": charts.forest_plot(results, background.priors),
+            **panels.draw_panels(results, background.costs),
         },
         "curves": curve_charts.drawings(background.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
-        "verdicts": {arm["name"]: summary.standing(arm) for arm in results["arms"]},
+        "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},
         "colours": curve_charts.ARM_COLOURS,
         "themes": charts.THEMES,
     }
 
 
-def _embedded(data: Any) -> str:
+def _script_json(data: Any) -> str:
     """JSON that can stand in a script element: no `<` that could end it."""
     return json.dumps(data, allow_nan=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
 

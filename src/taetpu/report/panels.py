@@ -6,39 +6,39 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import factors, summary
-from taetpu.report.charts import COLOURS, Spec, by_verdict, chart, named_axis, shape_by_verdict, spec
+from taetpu.report.charts import COLOURS, Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
 from taetpu.report.comparison import Costs, Results
-from taetpu.report.designs import curve_path, interactions_of
+from taetpu.report.designs import heatmap_name, numeric_path
 from taetpu.report.frontier import frontiers
-from taetpu.report.names import fitted
-from taetpu.stats import numbers
-from taetpu.stats.deviations import tuned_by
+from taetpu.report.short_names import shorten_names
+from taetpu.stats import formatting
+from taetpu.stats.deviations import tuning_metric
 
-HEIGHT, TALL = 150, 230
+HEIGHT, TRADEOFF_HEIGHT = 150, 230
 FACTOR, POINT = 17, 22
 """Characters of a factor beside the heatmap, and of an arm at its point."""
 CELL = 48
 """Height of a row of the heatmap."""
-WIDE = 10
+LOG_RATIO = 10
 """Values whose largest is so many times the least are drawn over their logarithm."""
 
 
-def panels(results: Results, measured: Costs) -> dict[str, Spec]:
+def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Every panel by the name under which sections ask for it."""
     costs = frontiers(results, measured)
     places = summary.mean_places(results)
-    found = {title: tradeoff(points, title, results["primary"], places) for title, points in costs.items()}
+    found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
     if "ladder" in results["designs"]:
-        found |= {f"ladder {arm}": climbed(results, arm) for arm in results["designs"]["ladder"]["arms"]}
-    if results["tuning"] and curve_path(results["tuning"]):
-        found |= {f"tuning {arm}": tuned(results, arm) for arm in results["tuning"]["arms"]}
+        found |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
+    if results["tuning"] and numeric_path(results["tuning"]):
+        found |= {f"tuning {arm}": tuning_chart(results, arm) for arm in results["tuning"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
-        if known := factors.effects(entry["terms"]):
-            found[interactions_of(rung)] = interactions(known, results["direction"], places)
+        if known := factors.single_effects(entry["terms"]):
+            found[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
     return found
 
 
-def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
+def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
     """A square for each pair of factors, in the colour of how the one changes the other's effect; each factor's own
     effect lies on the diagonal.
     """
@@ -47,7 +47,7 @@ def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0)
             "one": one,
             "other": other,
             "effect": term["effect"],
-            "text": numbers.effect(term["effect"], term["ci95"], places),
+            "text": formatting.effect(term["effect"], term["ci95"], places),
         }
         for term in terms
         for one, other in {(term["factors"][0], term["factors"][-1]), (term["factors"][-1], term["factors"][0])}
@@ -66,16 +66,16 @@ def interactions(terms: Sequence[factors.Term], direction: str, places: int = 0)
         color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["one:N", "other:N", "text:N"]
     )
     text = base.mark_text(color="#1d2126", fontSize=12).encode(text="text:N")
-    return spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
+    return responsive_spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
 
 
-def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
+def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
     """Every arm's mean over what it costs. The arms that no other clearly beats in both are named and joined."""
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
-    y = alt.Y("mean:Q", title=summary.metric(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
-    labels = fitted([point["arm"] for point in points], POINT)
+    y = alt.Y("mean:Q", title=summary.metric_with_unit(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
+    labels = shorten_names([point["arm"] for point in points], POINT)
     base = chart([{**point, "label": label} for point, label in zip(points, labels, strict=True)]).encode(x=x, y=y)
     best = base.transform_filter("datum.front")
     mean = alt.Tooltip("mean:Q", format=f".{places}f")
@@ -83,21 +83,23 @@ def tradeoff(points: list[dict[str, Any]], title: str, metric: str, places: int 
     dots = base.mark_point(filled=True, size=80, opacity=0.9)
     layers = [
         best.mark_line(interpolate="step-after", style="front"),
-        dots.encode(color=by_verdict(), shape=shape_by_verdict(), tooltip=tip),
+        dots.encode(color=verdict_colour(), shape=verdict_shape(), tooltip=tip),
         best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note").encode(text="label:N"),
     ]
-    return spec(alt.layer(*layers).properties(height=TALL))
+    return responsive_spec(alt.layer(*layers).properties(height=TRADEOFF_HEIGHT))
 
 
-def climbed(results: Results, arm: str) -> Spec:
+def ladder_chart(results: Results, arm: str) -> Spec:
     """An arm's effect at each scale, with its interval."""
     design, arms = results["designs"]["ladder"], {found["name"]: found for found in results["arms"]}
     rows = []
     for rung, name in design["arms"][arm]["rungs"].items():
         at = arms[name]
         low, high = at["ci95"] or (at["effect"], at["effect"])
-        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": summary.standing(at)}
-        rows.append({**facts, "effect": at["effect"], "low": low, "high": high, "text": summary.effect(at, results)})
+        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": summary.verdict_label(at)}
+        rows.append(
+            {**facts, "effect": at["effect"], "low": low, "high": high, "text": summary.format_effect(at, results)}
+        )
     known = [row for row in rows if row["effect"] is not None]
     x = alt.X("params:Q", scale=alt.Scale(type="log", nice=False, padding=14), title="parameters of the baseline",
               axis=alt.Axis(values=[row["params"] for row in rows], format=".3~s", grid=False))  # fmt: skip
@@ -107,16 +109,16 @@ def climbed(results: Results, arm: str) -> Spec:
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
         base.mark_line(strokeWidth=1, color=COLOURS["inconclusive"]).encode(y=y),
-        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=by_verdict()),
-        base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=by_verdict(), shape=shape_by_verdict()),
+        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
+        base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=verdict_colour(), shape=verdict_shape()),
     ]
-    return spec(alt.layer(*layers).properties(height=HEIGHT))
+    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
 
 
-def tuned(results: Results, arm: str) -> Spec:
+def tuning_chart(results: Results, arm: str) -> Spec:
     """An arm's primary metric over the values that it tried: the mean over tuning seeds, and each seed."""
     found = results["tuning"]
-    path, entry = curve_path(found), found["arms"][arm]
+    path, entry = numeric_path(found), found["arms"][arm]
     tried = [
         {"value": trial["values"][path], "best": cell == entry["best"], **trial}
         for cell, trial in _by_value(entry, path)
@@ -124,7 +126,7 @@ def tuned(results: Results, arm: str) -> Spec:
     means = [{"value": t["value"], "mean": t["mean"], "best": t["best"]} for t in tried if t["mean"] is not None]
     seeds = [{"value": t["value"], "mean": value} for t in tried for value in t["by_seed"] if value is not None]
     values = [t["value"] for t in tried]
-    wide = min(values) > 0 and max(values) >= WIDE * min(values)
+    wide = min(values) > 0 and max(values) >= LOG_RATIO * min(values)
     scale = alt.Scale(type="log" if wide else "linear", nice=False, padding=14, zero=False)
     x = alt.X(
         "value:Q",
@@ -135,7 +137,7 @@ def tuned(results: Results, arm: str) -> Spec:
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y(
         "mean:Q",
-        title=summary.metric(tuned_by(found, results["primary"])),
+        title=summary.metric_with_unit(tuning_metric(found, results["primary"])),
         scale=alt.Scale(zero=False),
         axis=axis,
     )
@@ -148,7 +150,7 @@ def tuned(results: Results, arm: str) -> Spec:
         line.mark_line(strokeWidth=1.5, color=COLOURS["baseline"]),
         line.mark_point(filled=True, size=90, opacity=1).encode(color=best),
     ]
-    return spec(alt.layer(*layers).properties(height=HEIGHT))
+    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
 
 
 def _by_value(entry: Mapping[str, Any], path: str | None) -> list[tuple[str, Any]]:

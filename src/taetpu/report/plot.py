@@ -10,9 +10,9 @@ import numpy as np
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import summary
-from taetpu.report.charts import SHORT, THEMES, chart, shortened
-from taetpu.report.curves import thinned
-from taetpu.report.files import WIDTH
+from taetpu.report.chart_files import WIDTH
+from taetpu.report.charts import NARROW_LABEL_WIDTH, THEMES, chart, label_options
+from taetpu.report.curves import thin_indices
 from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing_paths, format_value, read_settings
@@ -21,7 +21,7 @@ from taetpu.store.study import StudyFolder
 AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
 """The x that stands for every setting in which runs differ, a panel each."""
-MOST_LINES, TEN = 20, 10
+MAX_LINES, TEN_COLOURS = 20, 10
 LEGEND = 46
 """Characters of a line's name in the legend."""
 HEIGHT, PANEL = 320, 320
@@ -88,22 +88,24 @@ def plot(
         raise UserError(problem, path=("by",), remedy="leave it out")
     if x in AXES:
         named = [run for run in measured if run.named] or measured
-        return _dressed(_curves(named, metric, x, by, _naming(named, by, len(studies) > 1)))
+        return _themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))
     if x == VARIED:
         paths = differing_paths([run.settings for run in measured])
         if not paths:
             raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
-        panels = (_marginal(measured, metric, path).properties(width=PANEL) for path in paths)
-        return _dressed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
+        panels = (_setting_chart(measured, metric, path).properties(width=PANEL) for path in paths)
+        return _themed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
     named = [run for run in measured if run.named]  # what tuning tried counts only where nothing else differs
-    return _dressed(_marginal(named if x in differing_paths([run.settings for run in named]) else measured, metric, x))
+    return _themed(
+        _setting_chart(named if x in differing_paths([run.settings for run in named]) else measured, metric, x)
+    )
 
 
 # --- what is a line ------------------------------------------------------------------------------------------------
 
 
-def _naming(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
+def _line_names(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
     """What the line that a run belongs to is called."""
     named: dict[str, Callable[[Run], str]] = {
         "arm": lambda run: f"{run.study}: {run.folder.arm}" if several else run.folder.arm,
@@ -113,11 +115,9 @@ def _naming(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]
     if by not in named:
         _check_setting(runs, by, "by", tuple(named))
     name = named.get(by, lambda run: f"{by.rpartition('.')[2]} {run.settings.get(by, '-')}")
-    if (lines := len({name(run) for run in runs})) > MOST_LINES:
+    if (lines := len({name(run) for run in runs})) > MAX_LINES:
         problem = f"{lines} lines are more than can be told apart"
-        raise UserError(
-            problem, path=("by",), remedy=f"at most {MOST_LINES}: --by a setting, or --arm for some of them"
-        )
+        raise UserError(problem, path=("by",), remedy=f"at most {MAX_LINES}: --by a setting, or --arm for some of them")
     return name
 
 
@@ -134,15 +134,15 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     lines: dict[str, list[Run]] = {}
     for run in runs:
         lines.setdefault(name(run), []).append(run)
-    rows = [{"line": line, **point} for line, own in lines.items() for point in _over_runs(own, metric, x)]
+    rows = [{"line": line, **point} for line, own in lines.items() for point in _summarise_runs(own, metric, x)]
     titles = {"time": "seconds of training, of the whole pack", "flops": "training FLOPs"}
     across = alt.X("x:Q", title=titles.get(x, x), axis=alt.Axis(format="~s" if x != "time" else ",.4~r", grid=False))
-    scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN else "tableau20")
+    scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN_COLOURS else "tableau20")
     legend_title = None if by in ("arm", "study", "run") else by
-    legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **shortened(list(lines), LEGEND))
+    legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **label_options(list(lines), LEGEND))
     colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
     drawn = dict.fromkeys(curve_metric(metric, run.series) for run in runs)
-    title = [part for name in drawn for part in (summary.metric(name), summary.evaluated_on(name)) if part]
+    title = [part for name in drawn for part in (summary.metric_with_unit(name), summary.sample_note(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
@@ -150,25 +150,25 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     return alt.layer(band, line).properties(width=WIDTH, height=HEIGHT)
 
 
-def _over_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
+def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
     """Mean, lowest and highest over runs at each step; where each lies on the axis is the mean over runs, too."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         series = run.series[curve_metric(metric, run.series)]
-        places = _along(run, series.step, x)
+        places = _axis_positions(run, series.step, x)
         for step, place, value in zip(series.step.tolist(), places.tolist(), series.value.tolist(), strict=True):
             if np.isfinite(value) and np.isfinite(place):
                 at.setdefault(step, []).append((place, value))
     steps = np.array(sorted(at))
     points = []
-    for step in steps[thinned(len(steps))].tolist() if len(steps) else []:
+    for step in steps[thin_indices(len(steps))].tolist() if len(steps) else []:
         places, values = zip(*at[step], strict=True)
         mean = sum(values) / len(values)
         points.append({"x": sum(places) / len(places), "mean": mean, "low": min(values), "high": max(values)})
     return points
 
 
-def _along(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
+def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
     """Steps on another axis; between the points at which it was noted, in proportion."""
     if x == "steps":
         return steps.astype(float)
@@ -190,7 +190,7 @@ def _elapsed(seconds: np.ndarray) -> np.ndarray:
 # --- over a setting ------------------------------------------------------------------------------------------------
 
 
-def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
+def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
     """The last value of each run over one of its settings, and their mean at each value, whatever else differs."""
     rows = [
         {"setting": run.settings.get(path), "value": float(value), "arm": run.folder.arm, "seed": run.folder.seed}
@@ -204,15 +204,15 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     axis = (
         alt.Axis(values=sorted(values), labelExpr=plain, grid=False)
         if numeric
-        else alt.Axis(labelAngle=0, grid=False, **shortened(values, max(SHORT, LEGEND // len(values))))
+        else alt.Axis(labelAngle=0, grid=False, **label_options(values, max(NARROW_LABEL_WIDTH, LEGEND // len(values))))
     )
-    scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale(values)) if numeric else alt.Undefined
+    scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale_type(values)) if numeric else alt.Undefined
     across = alt.X("setting:Q" if numeric else "setting:N", title=path, axis=axis, scale=scale)
     means = [
         {"setting": value, "mean": float(np.mean([row["value"] for row in rows if row["setting"] == value]))}
         for value in values
     ]
-    title = summary.metric(metric)
+    title = summary.metric_with_unit(metric)
     dots = chart(rows).mark_circle(size=30, opacity=0.45).encode(
         x=across, y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)), tooltip=["arm:N", "seed:N", "value:Q"]
     )  # fmt: skip
@@ -222,10 +222,10 @@ def _marginal(runs: Sequence[Run], metric: str, path: str) -> Any:
     return drawn.properties(width=WIDTH, height=HEIGHT)
 
 
-def _scale(values: Sequence[float]) -> Literal["log", "linear"]:
+def _scale_type(values: Sequence[float]) -> Literal["log", "linear"]:
     return "log" if min(values) > 0 and max(values) >= 8 * min(values) else "linear"
 
 
-def _dressed(drawn: Any) -> Any:
+def _themed(drawn: Any) -> Any:
     config = {key: value for key, value in THEMES["light"].items() if key != "background"}
     return drawn.configure(**config, background="white")

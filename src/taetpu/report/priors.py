@@ -12,8 +12,8 @@ from taetpu.report.comparison import Results, baseline_of
 from taetpu.report.sections import Section, Table
 from taetpu.store.documents import from_yaml
 
-SWAPPED: Mapping[str, str] = {"better": "worse", "worse": "better"}
-SEVERAL = "more than 1"
+REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
+MORE_THAN_ONE = "more than 1"
 """In place of a value: any number above one."""
 
 
@@ -32,17 +32,17 @@ class Prior:
 
 Priors = Mapping[str, Prior]
 """By arm."""
-NONE: Priors = MappingProxyType({})
+NO_PRIORS: Priors = MappingProxyType({})
 
 
 @functools.cache
-def collected() -> Mapping[str, Any]:
+def read_priors() -> Mapping[str, Any]:
     """The file: when it was `collected`, and its `entries`."""
     file = files("taetpu.report").joinpath("priors.yaml")
     return from_yaml(file.read_bytes(), str(file))
 
 
-def priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
+def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     """What is known of each arm that makes one change.
 
     Args:
@@ -54,26 +54,26 @@ def priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
-        if arm["against"] is not None and len(changes) == 1 and (known := _known(*changes[0], against, base)):
+        if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
             found[arm["name"]] = known
     return found
 
 
-def _known(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
+def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
     path = path.removesuffix(".kind")
-    old, new = _kind(against.get(path, _at(base, path))), _kind(value)
-    for entry in collected()["entries"]:
-        if entry["setting"] != path or not _holds(entry.get("where", {}), base):
+    old, new = _kind(against.get(path, _value_at(base, path))), _kind(value)
+    for entry in read_priors()["entries"]:
+        if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
             continue
         change = f"{path}: {old} -> {new}"
         if _matches(old, entry["from"]) and _matches(new, entry["to"]):
-            return _prior(change, entry, entry["found"])
+            return _make_prior(change, entry, entry["found"])
         if _matches(old, entry["to"]) and _matches(new, entry["from"]):
-            return _prior(change, entry, SWAPPED.get(str(entry["found"]), entry["found"]))
+            return _make_prior(change, entry, REVERSED.get(str(entry["found"]), entry["found"]))
     return None
 
 
-def _at(base: Mapping[str, Any], path: str) -> Any:
+def _value_at(base: Mapping[str, Any], path: str) -> Any:
     value: Any = base
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -88,37 +88,39 @@ def _kind(value: Any, fields: bool = False) -> Any:
 
 
 def _matches(value: Any, patterns: Sequence[Any]) -> bool:
-    return value in patterns or (SEVERAL in patterns and type(value) is int and value > 1)
+    return value in patterns or (MORE_THAN_ONE in patterns and type(value) is int and value > 1)
 
 
-def _holds(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
+def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
     """Has the baseline what the statement asks for? What it does not say at all counts as the usual."""
-    return all(_at(base, path) in (*values, "none") for path, values in where.items())
+    return all(_value_at(base, path) in (*values, "none") for path, values in where.items())
 
 
-def _prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
+def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
     sources = entry["sources"]
     places = [f"{s['by']}, {s['title']}, {'arXiv ' + s['arxiv'] if 'arxiv' in s else s['at']}" for s in sources]
     return Prior(change, found, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
 
 
-def section(results: Results, found: Priors) -> Section | None:
+def priors_section(results: Results, found: Priors) -> Section | None:
     """What others found, beside what this study did."""
     arms = [arm for arm in results["arms"] if arm["name"] in found]
     if not arms:
         return None
     known = {arm["name"]: found[arm["name"]] for arm in arms}
-    rows = [[arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _here(arm, results)] for arm in arms]
+    rows = [
+        [arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _own_result(arm, results)] for arm in arms
+    ]
     lead = (
         "The same changes elsewhere, or the nearest to them, by direction alone. Those were other models, other data "
         "and other budgets, so they neither prove nor refute what was found here, and no verdict counts them. Found in "
-        f"{collected()['collected']}, and not complete."
+        f"{read_priors()['collected']}, and not complete."
     )
     notes = dict.fromkeys(f"{prior.what} {prior.sources}." for prior in known.values())
     columns = ("arm", "change", "elsewhere", "found by", "in this study")
     return Section("What others found", lead, [Table(columns, rows, left=5)], notes=list(notes))
 
 
-def _here(arm: Mapping[str, Any], results: Results) -> str:
-    said = summary.standing(arm)
-    return said if arm["effect"] is None else f"{said}, {summary.effect(arm, results)}"
+def _own_result(arm: Mapping[str, Any], results: Results) -> str:
+    said = summary.verdict_label(arm)
+    return said if arm["effect"] is None else f"{said}, {summary.format_effect(arm, results)}"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.report import overview, summary
-from taetpu.report.comparison import MATCHED, Costs, Results, baseline_of, matches
-from taetpu.report.frontier import frontiers, notes
-from taetpu.stats import numbers
+from taetpu.report.comparison import MATCHED, Costs, Results, baseline_of, matched_to
+from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.stats import formatting
 
 Arm = Mapping[str, Any]
 
@@ -44,9 +44,9 @@ class Section:
     folded: bool = False
 
 
-def costs(results: Results, measured: Costs) -> Section:
+def costs_section(results: Results, measured: Costs) -> Section:
     """What each arm costs beside what it brings. Times are given where they are `measured`."""
-    rows = [_cost(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
+    rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
         "Parameters, training FLOPs and memory are counted from the program. Runs are trained several at once, in "
         "packs; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
@@ -73,18 +73,18 @@ def costs(results: Results, measured: Costs) -> Section:
     table = Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
     costs = frontiers(results, measured)
     charts = [(f"{results['primary']} over {title}", title) for title in costs]
-    return Section("What each arm costs", lead, [table], charts, notes(costs))
+    return Section("What each arm costs", lead, [table], charts, describe_frontiers(costs))
 
 
-def _cost(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
+def _cost_row(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
     ours, theirs = measured.get(arm["name"], {}), measured.get(base["name"], {})
     memory, other = arm["memory"] or {}, base["memory"] or {}
     return [
         arm["name"],
-        summary.effect(arm, results),
-        *(numbers.beside(arm[what], base[what], numbers.amount) for what in ("params", "flops", "tokens")),
+        summary.format_effect(arm, results),
+        *(formatting.with_change(arm[what], base[what], formatting.amount) for what in ("params", "flops", "tokens")),
         *(_time(ours, theirs, what) for what in ("train_seconds", "inference_seconds")),
-        *(numbers.beside(memory.get(w), other.get(w), numbers.size) for w in ("training", "kv_cache")),
+        *(formatting.with_change(memory.get(w), other.get(w), formatting.size) for w in ("training", "kv_cache")),
     ]
 
 
@@ -95,17 +95,23 @@ def _width(arm: Arm, measured: Costs) -> float | None:
 def _time(ours: Mapping[str, float | None], theirs: Mapping[str, float | None], what: str) -> str:
     """A time, and how far it lies from the baseline's where both were measured in packs of one width."""
     if ours.get("width") != theirs.get("width"):
-        return numbers.seconds(ours.get(what))
-    return numbers.beside(ours.get(what), theirs.get(what), numbers.seconds)
+        return formatting.seconds(ours.get(what))
+    return formatting.with_change(ours.get(what), theirs.get(what), formatting.seconds)
 
 
-def matching(results: Results) -> Section | None:
+def matching_section(results: Results) -> Section | None:
     """Each arm at equal steps beside the same arm at equal parameters, FLOPs or time."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
-        [of["name"], f"equal {MATCHED[match['by']]}", _changes(match), *_judged(of, results), *_judged(arm, results)]
+        [
+            of["name"],
+            f"equal {MATCHED[match['by']]}",
+            _matched_settings(match),
+            *_effect_and_verdict(of, results),
+            *_effect_and_verdict(arm, results),
+        ]
         for arm in arms.values()
-        for match in matches(arm)
+        for match in matched_to(arm)
         if "tuned" not in arm["role"] and (of := arms.get(match["of"]))
     ]
     if not rows:
@@ -118,16 +124,16 @@ def matching(results: Results) -> Section | None:
     return Section("Matched arms", lead, [Table(columns, rows, left=3)])
 
 
-def _changes(match: Mapping[str, Any]) -> str:
+def _matched_settings(match: Mapping[str, Any]) -> str:
     changed = {path: value for path, value in match.items() if path not in ("of", "by") and value is not None}
     return ", ".join(f"{path} {value}" for path, value in changed.items())
 
 
-def _judged(arm: Arm, results: Results) -> tuple[str, str]:
-    return summary.effect(arm, results), summary.standing(arm)
+def _effect_and_verdict(arm: Arm, results: Results) -> tuple[str, str]:
+    return summary.format_effect(arm, results), summary.verdict_label(arm)
 
 
-def divergence(results: Results) -> Section | None:
+def divergence_section(results: Results) -> Section | None:
     """The worst case for runs that diverged, beside what the others say."""
     arms = [arm for arm in results["arms"] if arm["worst_case"]]
     if not arms:
@@ -137,11 +143,11 @@ def divergence(results: Results) -> Section | None:
         base, worst = baseline_of(results, arm), arm["worst_case"]
         lost = f"{arm['diverged']} of {len(arm['runs'])}", f"{base['diverged']} of {len(base['runs'])}"
         counted = (
-            summary.effect(worst, results),
-            summary.interval(worst["ci95"], results),
+            summary.format_effect(worst, results),
+            summary.format_interval(worst["ci95"], results),
         )
-        test = numbers.p_value(arm["divergence_p"])
-        rows.append([arm["name"], *lost, test, summary.effect(arm, results), *counted])
+        test = formatting.p_value(arm["divergence_p"])
+        rows.append([arm["name"], *lost, test, summary.format_effect(arm, results), *counted])
     lead = (
         "Diverging is an outcome. Beside the effect among the runs that finished stands the effect with the worst "
         "finished value of all in place of each run that diverged. The p is of equal chances to diverge (Boschloo's "
@@ -151,7 +157,7 @@ def divergence(results: Results) -> Section | None:
     return Section("Diverged runs", lead, [Table(columns, rows)])
 
 
-def sensitivity(results: Results) -> Section | None:
+def sensitivity_section(results: Results) -> Section | None:
     """Other analyses than the planned one."""
     arms = [arm for arm in results["arms"] if arm["against"] and arm["ci95"]]
     if not arms:
@@ -169,29 +175,29 @@ def sensitivity(results: Results) -> Section | None:
     return Section(
         "Would another analysis say the same?",
         lead,
-        [Table(columns, [_other(arm, results) for arm in arms])],
+        [Table(columns, [_sensitivity_row(arm, results) for arm in arms])],
         folded=True,
     )
 
 
-def _other(arm: Arm, results: Results) -> list[str]:
+def _sensitivity_row(arm: Arm, results: Results) -> list[str]:
     found = arm["sensitivity"] or {}
     paired, least = found.get("paired"), found.get("without_a_seed")
-    places = numbers.effect_places(arm["effect"], arm["ci95"], summary.mean_places(results))
+    places = formatting.effect_places(arm["effect"], arm["ci95"], summary.mean_places(results))
     return [
         arm["name"],
-        summary.effect(arm, results),
-        numbers.number(arm["effect_sd"], 1, sign=True),
-        summary.interval(arm["ci_simultaneous"], results),
-        summary.interval(paired["ci95"] if paired else None, results),
-        numbers.p_value(paired["p"] if paired else None),
-        numbers.p_value(found.get("sign_flip_p")),
-        " to ".join(numbers.number(bound, places, sign=True) for bound in least) if least else "-",
-        numbers.number(found.get("correlation"), 2),
+        summary.format_effect(arm, results),
+        formatting.number(arm["effect_sd"], 1, sign=True),
+        summary.format_interval(arm["ci_simultaneous"], results),
+        summary.format_interval(paired["ci95"] if paired else None, results),
+        formatting.p_value(paired["p"] if paired else None),
+        formatting.p_value(found.get("sign_flip_p")),
+        " to ".join(formatting.number(bound, places, sign=True) for bound in least) if least else "-",
+        formatting.number(found.get("correlation"), 2),
     ]
 
 
-def evaluation_noise(results: Results) -> Section | None:
+def evaluation_noise_section(results: Results) -> Section | None:
     """How much effects owe to the evaluation text."""
     arms = [arm for arm in results["arms"] if arm["evaluation_noise"]]
     if not arms:
@@ -199,8 +205,11 @@ def evaluation_noise(results: Results) -> Section | None:
     rows = []
     for arm in arms:
         noise = arm["evaluation_noise"]
-        figures = summary.effect(arm, results), *(summary.interval(ci, results) for ci in (arm["ci95"], noise["ci95"]))
-        rows.append([arm["name"], *figures, numbers.spread(noise["sd"]), str(noise["blocks"])])
+        figures = (
+            summary.format_effect(arm, results),
+            *(summary.format_interval(ci, results) for ci in (arm["ci95"], noise["ci95"])),
+        )
+        rows.append([arm["name"], *figures, formatting.spread(noise["sd"]), str(noise["blocks"])])
     lead = (
         "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
         "text of the same size: the effect over resampled blocks of the set, the same for arm and baseline. It is not "
@@ -210,7 +219,7 @@ def evaluation_noise(results: Results) -> Section | None:
     return Section("Noise of the evaluation", lead, [Table(columns, rows)], folded=True)
 
 
-def efficiency(results: Results) -> Section | None:
+def efficiency_section(results: Results) -> Section | None:
     """How soon arms get where the baseline ends."""
     arms = [arm for arm in results["arms"] if arm["efficiency"]]
     if not arms:
@@ -236,23 +245,23 @@ def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
     return f"{found['ratio']:.3g}", "-" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
 
 
-def limits(results: Results) -> Section | None:
+def limits_section(results: Results) -> Section | None:
     """What the study cannot tell."""
-    notes = overview.limits(results)
+    notes = overview.study_limits(results)
     return Section("What this study cannot tell", notes=notes) if notes else None
 
 
-def reading(results: Results) -> Section:
+def reading_section(results: Results) -> Section:
     """How to read the figures."""
-    return Section("How to read this", notes=overview.reading(results))
+    return Section("How to read this", notes=overview.reading_guide(results))
 
 
-def plan(results: Results) -> Section:
+def plan_section(results: Results) -> Section:
     """The analysis plan."""
     frozen, alpha = results["plan"], results["alpha"]
-    looks = summary.joined([str(number) for number in frozen["looks"]])
+    looks = summary.join_and([str(number) for number in frozen["looks"]])
     better = "less" if results["direction"] == "min" else "more"
-    first = f"{summary.metric(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
+    first = f"{summary.metric_with_unit(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
     said = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
     if frozen["error_rate"] > alpha:
         said.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
@@ -266,7 +275,7 @@ def plan(results: Results) -> Section:
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
         said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
-    said += [text for text in (summary.on_test(results),) if text]
+    said += [text for text in (summary.test_split_note(results),) if text]
     said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
     written_late = "written_after" in frozen
     return Section(f"What was decided {'after runs had ended' if written_late else 'before the first run'}", notes=said)

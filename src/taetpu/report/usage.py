@@ -5,7 +5,7 @@ from collections.abc import Mapping
 GIB = 2**30
 
 
-def used(times: Mapping[str, float]) -> str:
+def describe_usage(times: Mapping[str, float]) -> str:
     """`41 % of peak, memory 3.1 of 16.0 GiB`: what is known of it; nothing where nothing is.
 
     Args:

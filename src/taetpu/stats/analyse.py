@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats import divergence, model, numbers, verdict
-from taetpu.stats.changes import changes_of, in_words
-from taetpu.stats.designs import designs, limits
-from taetpu.stats.deviations import departures
-from taetpu.stats.efficiency import efficiency
-from taetpu.stats.evaluation import evaluation_noise
-from taetpu.stats.intact import damage, refuse
+from taetpu.stats import divergence, formatting, model, verdict
+from taetpu.stats.changes import changes_of, format_changes
+from taetpu.stats.designs import analyse_designs, design_limits
+from taetpu.stats.deviations import find_departures
+from taetpu.stats.efficiency import compute_efficiency
+from taetpu.stats.evaluation import bootstrap_effect
+from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
-from taetpu.stats.power import Design
-from taetpu.stats.results_table import Table, check_evaluated_alike, hardware, means, read_table, sd
-from taetpu.stats.sensitivity import sensitivity
-from taetpu.stats.simultaneous import critical
+from taetpu.stats.power import PowerAnalysis
+from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
+from taetpu.stats.sensitivity import alternative_analyses
+from taetpu.stats.simultaneous import critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.study import StudyFolder
@@ -39,7 +39,7 @@ class Group:
 
     def places(self, table: Table) -> int:
         """Decimals of the arms' means, and the fewest of their effects."""
-        return numbers.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
+        return formatting.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
 
 
 def analyse(folder: StudyFolder) -> dict[str, Any]:
@@ -48,15 +48,15 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
     Raises:
         UserError: as `results`.
     """
-    found = results(folder)
+    found = compute_results(folder)
     folder.write_results(found)
     return found
 
 
-def results(folder: StudyFolder) -> dict[str, Any]:
+def compute_results(folder: StudyFolder) -> dict[str, Any]:
     """What the stored runs of a study come to. Stores nothing.
 
-    Before any of their numbers is used, the runs are checked as far as that is cheap: see `RunFolder.damage`.
+    Before any of their numbers is used, the runs are checked as far as that is cheap: see `RunFolder.find_damage`.
 
     While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
 
@@ -69,7 +69,7 @@ def results(folder: StudyFolder) -> dict[str, Any]:
             run than it is; no run has the primary metric; two runs claim one arm and seed; a run ended early or was
             evaluated on another set.
     """
-    refuse(damage([run for run in folder.runs() if run.status() == "done"], contents=False))
+    raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
     return computed(folder)
 
 
@@ -78,10 +78,10 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
-    check_evaluated_alike(table, plan.primary)
+    check_same_evaluation_set(table, plan.primary)
     against = baselines(study)
     groups = _groups(table, against, plan)
-    evidence = verdict.weigh(
+    evidence = verdict.collect_evidence(
         {arm: effect for group in groups for arm, effect in group.fit.effects.items()},
         {arm: effect for group in groups for arm, effect in group.imputed.effects.items()},
         {arm: table.count(arm) for arm in study["arms"]},
@@ -90,9 +90,9 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
         len(study["seeds"]),
     )
     first = groups[0]
-    final = table.complete and is_look(plan, len(study["seeds"]))
+    final = table.complete and has_verdicts(plan, len(study["seeds"]))
     judged = {
-        arm: _judged(evidence[arm], plan, study, group, final, len(against), group.places(table))
+        arm: _arm_effect(evidence[arm], plan, study, group, final, len(against), group.places(table))
         for group in groups
         for arm in group.arms
     }
@@ -106,20 +106,20 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
                 "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at")),
                 **({"written_after": study["planned_after"]} if "planned_after" in study else {}),
             },
-            "departures": departures(study, plan),
+            "departures": find_departures(study, plan),
             "alpha": plan.alpha,
             "seeds": list(study["seeds"]),
             "complete": table.complete,
             "final": final,
-            "label": _label(len(study["seeds"])),
+            "label": _seed_label(len(study["seeds"])),
             "noise_floor": _noise_floor(table, first, plan, len(against)),
             "model": _model(first, table),
             "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
             "packs": _packs(table),
-            "hardware": hardware(table),
+            "hardware": count_devices(table),
             "reused": _reused(table, folder.read_audit() or {}),
             "tuning": study.get("tuning"),
-            "designs": designs(study, table, plan, judged) if final else {"limits": limits(study)},
+            "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
             "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
         }
     )
@@ -132,9 +132,9 @@ def baselines(study: Mapping[str, Any]) -> dict[str, str]:
     return {arm: base for arm, base in against.items() if arm != base}
 
 
-def is_look(plan: Plan, seeds: int) -> bool:
+def has_verdicts(plan: Plan, seeds: int) -> bool:
     """Are verdicts given at so many seeds? Also beyond the last planned look, with what that does to the error rate."""
-    return plan.look(seeds) is not None or seeds > plan.looks[-1]
+    return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
 def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]:
@@ -143,9 +143,11 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
     for baseline in dict.fromkeys([BASELINE, *against.values()]):
         arms = [arm for arm, base in against.items() if base == baseline]
         values = {arm: table.values(arm) for arm in (baseline, *arms)}
-        worst = divergence.imputed(values, {arm: table.lost(arm) for arm in values}, plan.direction)
-        fit = model.fit(values, baseline, plan.bounds)
-        found.append(Group(baseline, arms, fit, fit if worst == values else model.fit(worst, baseline, plan.bounds)))
+        worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
+        fit = model.fit_model(values, baseline, plan.bounds)
+        found.append(
+            Group(baseline, arms, fit, fit if worst == values else model.fit_model(worst, baseline, plan.bounds))
+        )
     return found
 
 
@@ -168,7 +170,7 @@ _NOT_JUDGED = {
 }
 
 
-def _judged(
+def _arm_effect(
     found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int, places: int
 ) -> dict[str, Any]:
     """An arm's part of `results.json` that is about its effect.
@@ -180,14 +182,14 @@ def _judged(
     if not final:  # a p that nobody planned to look at invites a verdict
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
-    decision = verdict.decide(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
-    every = effect.covering(lambda df: critical(len(group.arms), df))
+    decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
+    every = effect.interval_with(lambda df: critical_value(len(group.arms), df))
     return {
         "effect": effect.effect,
         "ci95": _pair(effect.interval),
-        "ci90": _pair(effect.at(0.9)),
+        "ci90": _pair(effect.interval_at(0.9)),
         "ci_simultaneous": _pair(every),
-        "effect_sd": _in_sd(effect.effect, group.fit.residual_sd),
+        "effect_sd": _in_noise_sd(effect.effect, group.fit.residual_sd),
         "p": found.p,
         "p_holm": found.p_holm,
         "p_equivalent": found.p_equivalent,
@@ -197,8 +199,8 @@ def _judged(
         else {"effect": found.imputed.effect, "ci95": _pair(found.imputed.interval)},
         "guarded": effect.guarded,
         "verdict": decision,
-        "evidence": verdict.sentence(found, plan, seeds, places),
-        "more_seeds": verdict.more_seeds(found, compared, plan) if decision == "inconclusive" else None,
+        "evidence": verdict.format_evidence(found, plan, seeds, places),
+        "more_seeds": verdict.seeds_still_needed(found, compared, plan) if decision == "inconclusive" else None,
     }
 
 
@@ -206,7 +208,7 @@ def _pair(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-def _in_sd(effect: float | None, residual_sd: float | None) -> float | None:
+def _in_noise_sd(effect: float | None, residual_sd: float | None) -> float | None:
     """An effect in units of the noise of one run."""
     return None if effect is None or not residual_sd else effect / residual_sd
 
@@ -220,8 +222,12 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
     values = table.values(group.baseline)
     known = group.fit.residual_sd
     arms = max(1, compared)
-    design = Design(arms, plan.strictest(arms, len(values)), df_a_seed=len(group.arms) or None)
-    return {"sd": sd(values), "seeds": len(values), "resolves": design.resolves(known, len(values)) if known else None}
+    design = PowerAnalysis(arms, plan.strictest_level(arms, len(values)), df_a_seed=len(group.arms) or None)
+    return {
+        "sd": sd(values),
+        "seeds": len(values),
+        "resolves": design.smallest_effect(known, len(values)) if known else None,
+    }
 
 
 def _model(group: Group, table: Table) -> dict[str, Any]:
@@ -231,7 +237,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
         "levene_p": group.fit.levene_p,
         "noisy": sorted(group.fit.noisy),
         "copies": group.fit.copies,
-        "completers_only": any(table.lost(arm) for arm in (group.baseline, *group.arms)),
+        "completers_only": any(table.diverged_seeds(arm) for arm in (group.baseline, *group.arms)),
     }
 
 
@@ -268,19 +274,21 @@ def _arm(
         "planned": name in plan.arms,
         "role": study.get("roles", {}).get(name, {}),
         "diff": changes,
-        "change": in_words(changes, study["base"]),
+        "change": format_changes(changes, study["base"]),
         "runs": [cell.facts for cell in table.cells[name]],
-        "diverged": len(table.lost(name)),
+        "diverged": len(table.diverged_seeds(name)),
         "mean": _mean(values),
         "sd": sd(values),
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
-        "sensitivity": sensitivity(values, table.values(base), plan.bounds) if base and judged["verdict"] else None,
-        "efficiency": efficiency(table.finished(name), table.finished(base), plan) if base else None,
-        "evaluation_noise": evaluation_noise(table.finished(name), table.finished(base), plan.primary)
+        "sensitivity": alternative_analyses(values, table.values(base), plan.bounds)
+        if base and judged["verdict"]
+        else None,
+        "efficiency": compute_efficiency(table.finished(name), table.finished(base), plan) if base else None,
+        "evaluation_noise": bootstrap_effect(table.finished(name), table.finished(base), plan.primary)
         if base
         else None,
-        "metrics": means([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
+        "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
 
 
@@ -288,7 +296,7 @@ def _mean(values: Mapping[int, float]) -> float | None:
     return float(np.mean(list(values.values()))) if values else None
 
 
-def _label(seeds: int) -> str | None:
+def _seed_label(seeds: int) -> str | None:
     if seeds == 1:
         return "single seed"
     return "screening" if seeds <= SCREENING_SEEDS else None

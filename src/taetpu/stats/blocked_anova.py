@@ -24,7 +24,7 @@ COPIES_ALPHA = 0.03
 """Level of the test for arms that copy each other's noise: strict, because it makes every effect of the study wait for
 the paired test. By `benchmarks/calibration.py`: at 0.05 a study of few independent arms loses too much power.
 """
-DRAWS = 20_000
+NULL_DRAWS = 20_000
 """Of the null distribution of that test, which has no closed form."""
 
 ROUNDING = 1e-12
@@ -103,7 +103,7 @@ class Blocked:
     filled: Array
 
     @classmethod
-    def of(cls, values: Values) -> "Blocked":
+    def from_values(cls, values: Values) -> "Blocked":
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
@@ -163,7 +163,7 @@ class Blocked:
             return None
         return means - self._centred(np.broadcast_to(through, self.y.shape))
 
-    def shared(self, contrast: Mapping[str, float]) -> Array:
+    def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
         """The weighted sum of the arms' values on each seed that all of them have."""
         rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
         weights = np.array([contrast[self.arms[i]] for i in rows])
@@ -191,7 +191,7 @@ class Blocked:
         if not self._cleaned(total):
             return False
         share = float(((y.T @ y) ** 2).sum()) / total**2
-        return share > sphericity(size, dims)
+        return share > sphericity_threshold(size, dims)
 
     @cached_property
     def noisy(self) -> dict[str, Noisy]:
@@ -224,8 +224,8 @@ def _rank(matrix: Array) -> int:
 
 
 @functools.cache
-def sphericity(size: int, dims: int) -> float:
+def sphericity_threshold(size: int, dims: int) -> float:
     """What John's statistic exceeds with a chance of `COPIES_ALPHA` where all is independent and equally noisy."""
-    drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), DRAWS, random_state=0))
+    drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), NULL_DRAWS, random_state=0))
     share = (drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2
     return float(np.quantile(share, 1 - COPIES_ALPHA))

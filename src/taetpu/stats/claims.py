@@ -8,15 +8,15 @@ from typing import Any
 
 from taetpu.core.errors import KeyPath, UserError, suggest
 from taetpu.core.numerals import parse_float
-from taetpu.stats import numbers
+from taetpu.stats import formatting
 
-FORM = re.compile(
+CLAIM = re.compile(
     r"(?P<arm>\S+) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
 EXAMPLES = "e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`"
 
-LEAST_PLACES = 4
+MIN_PLACES = 4
 """Decimals of an interval's end in a finding."""
 
 
@@ -45,24 +45,24 @@ class Finding:
     evidence: str
 
 
-def parse(text: Any, where: KeyPath) -> Claim:
+def parse_claim(text: Any, where: KeyPath) -> Claim:
     """A claim as it is written.
 
     Raises:
         UserError: it has another form, or its number is none.
     """
-    found = FORM.fullmatch(" ".join(str(text).split()))
+    found = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or found is None:
         raise UserError(f"{text!r} is not a claim that can be checked", path=where, remedy=EXAMPLES)
     bounds = {}
     if found["bound"]:
-        bounds[found["bound"].replace(" ", "_")] = _size(found["size"], where)
+        bounds[found["bound"].replace(" ", "_")] = _parse_size(found["size"], where)
         if found["negated"] or found["verdict"] == "inconclusive":
             raise UserError(f"{text!r} puts a size on what has none", path=where, remedy=EXAMPLES)
     return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), **bounds)
 
 
-def _size(text: str, where: KeyPath) -> float:
+def _parse_size(text: str, where: KeyPath) -> float:
     try:
         size = parse_float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def _size(text: str, where: KeyPath) -> float:
     return size
 
 
-def check(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
+def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
     """Does a claim hold in these results? Not before they are final.
 
     Raises:
@@ -90,16 +90,18 @@ def check(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
     said = f"{arm['verdict']}. {arm['evidence']}"
     if (arm["verdict"] == claim.verdict) == claim.negated:
         return Finding(claim, False, said)
-    least, most = _sizes(arm["ci95"])
-    places = max(numbers.decimals(numbers.half_width(arm["ci95"])), LEAST_PLACES)
+    least, most = _effect_sizes(arm["ci95"])
+    places = max(formatting.decimals(formatting.half_width(arm["ci95"])), MIN_PLACES)
     if claim.at_least is not None and least < claim.at_least:
-        return Finding(claim, False, f"the interval reaches down to a size of {numbers.number(least, places)}. {said}")
+        return Finding(
+            claim, False, f"the interval reaches down to a size of {formatting.number(least, places)}. {said}"
+        )
     if claim.at_most is not None and most > claim.at_most:
-        return Finding(claim, False, f"the interval reaches up to a size of {numbers.number(most, places)}. {said}")
+        return Finding(claim, False, f"the interval reaches up to a size of {formatting.number(most, places)}. {said}")
     return Finding(claim, True, said)
 
 
-def _sizes(interval: list[float] | None) -> tuple[float, float]:
+def _effect_sizes(interval: list[float] | None) -> tuple[float, float]:
     """The smallest and the largest size of an effect within its interval."""
     if interval is None:
         return 0.0, math.inf

@@ -8,7 +8,7 @@ import numpy as np
 from taetpu.store.study import StudyFolder
 
 
-def costs(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+def read_costs(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     """By arm, medians over its runs: the `train_seconds` of all steps of a run, as its pack trained it (compiling left
     out), and the `inference_seconds` of one token in an evaluation batch. None where nothing was timed. Both are a
     run's share of a pack; its `width`, how many runs it held, says with what they can be compared.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from taetpu.stats import factorial, ladder, model, numbers
+from taetpu.stats import factorial, formatting, ladder, model
 from taetpu.stats.changes import changes_of
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
@@ -25,7 +25,7 @@ LIMITS = {
 }
 
 
-def designs(
+def analyse_designs(
     study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The analyses of a study's designs, for `results.json`.
@@ -37,19 +37,19 @@ def designs(
         for each of `leave_one_out, add_one_in, factorial, ladder` that the study has, an entry, and under `limits` what
         none of its designs can tell.
     """
-    roles = _own_roles(study)
+    roles = _original_roles(study)
     found: dict[str, Any] = {}
     for kind in ("leave_one_out", "add_one_in"):
         if parts := _parts(roles, kind):
-            found[kind] = {"scales": {rung: _together(table, own, plan) for rung, own in parts.items()}}
+            found[kind] = {"scales": {rung: _excess(table, own, plan) for rung, own in parts.items()}}
     if "factorial" in study.get("design", {}):
         found["factorial"] = _factorial(study, table, plan)
     if "ladder" in study.get("design", {}):
         found["ladder"] = _ladder(study, table, plan, judged)
-    return {**found, "limits": limits(study)}
+    return {**found, "limits": design_limits(study)}
 
 
-def _own_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The roles of arms as they are, without those that follow from them by matching or tuning."""
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
@@ -67,13 +67,13 @@ def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tu
     return found
 
 
-def _together(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
+def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
     """By how much the effect of all parts together is more than the sum of the single ones; None with a single part."""
     if None not in parts:
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
-    effect = model.contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
+    effect = model.estimate_contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": _pair(effect), "p": effect.p}
 
 
@@ -83,7 +83,7 @@ def _pair(effect: model.Effect) -> list[float] | None:
 
 def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, Any]:
     design, scales = study["design"]["factorial"], dict[str, dict[str, dict[str, int]]]()
-    for arm, role in _own_roles(study).items():
+    for arm, role in _original_roles(study).items():
         if role.get("design") == "factorial":
             cells = scales.setdefault(_scale(role), {})
             baseline = role.get("against", "baseline")
@@ -91,7 +91,7 @@ def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, 
             cells[arm] = dict(role["levels"])
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
     found = {
-        scale: factorial.analyse(
+        scale: factorial.analyse_factorial(
             factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells}, plan.bounds
         )
         for scale, cells in scales.items()
@@ -102,7 +102,7 @@ def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, 
 def _ladder(
     study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    design, roles = study["design"]["ladder"], _own_roles(study)
+    design, roles = study["design"]["ladder"], _original_roles(study)
     arms: dict[str, list[ladder.Rung]] = {}
     names: dict[str, dict[str, str]] = {}
     for arm, role in roles.items():
@@ -121,7 +121,7 @@ def _ladder(
     return {
         **design,
         "scales": {rung: _scale_facts(rung, design, table) for rung in design["rungs"]},
-        "arms": {arm: {"rungs": names[arm], **ladder.ladder(climbed, plan)} for arm, climbed in arms.items()},
+        "arms": {arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan)} for arm, climbed in arms.items()},
     }
 
 
@@ -137,19 +137,19 @@ def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str
     }
 
 
-def limits(study: Mapping[str, Any]) -> list[str]:
+def design_limits(study: Mapping[str, Any]) -> list[str]:
     """What none of a study's designs can tell, in words."""
     design = study.get("design", {})
-    roles = _own_roles(study)
+    roles = _original_roles(study)
     kinds = ("leave_one_out", "add_one_in")
     found = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
     found += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
     found += ["fraction"] if design.get("factorial", {}).get("words") else []
     found += ["ladder"] if "ladder" in design else []
-    return [*_of_written(study), *(LIMITS[name] for name in found)]
+    return [*_limits_of_arms(study), *(LIMITS[name] for name in found)]
 
 
-def _of_written(study: Mapping[str, Any]) -> list[str]:
+def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
     """What arms that belong to no design cannot tell, by how many settings each of them changes."""
     roles = study.get("roles", {})
     own = study.get("design", {}).get("ladder", {}).get("own", "")
@@ -161,7 +161,7 @@ def _of_written(study: Mapping[str, Any]) -> list[str]:
     combined = [arm for arm, changes in several.items() if all({path: v} in alone for path, v in changes.items())]
     together = [arm for arm in several if arm not in combined]
     named = {"together": together, "combined": combined}
-    return [LIMITS[name].format(arms=numbers.listed(arms)) for name, arms in named.items() if arms]
+    return [LIMITS[name].format(arms=formatting.list_names(arms)) for name, arms in named.items() if arms]
 
 
 def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:

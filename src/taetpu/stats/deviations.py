@@ -7,11 +7,11 @@ from taetpu.stats.plan import Plan
 from taetpu.store.runs import RunFolder
 
 JUDGED_BY = ("primary", "direction", "equivalence", "alpha")
-TUNED = "@tuned"  # how the arms are called that tuning adds; cut off where a name was too long
-TRIED = "~"  # stands in the names of the arms that tuning tries
+TUNED_SUFFIX = "@tuned"  # how the arms are called that tuning adds; cut off where a name was too long
+TRIAL_MARK = "~"  # stands in the names of the arms that tuning tries
 
 
-def departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
+def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     """What of a frozen study is not what its plan says, a sentence each; empty while all is.
 
     More arms and more seeds than were planned are no departure: the one is told of each arm (`planned`), and the other
@@ -44,28 +44,28 @@ def departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     return found
 
 
-def tuned_by(tuning: Mapping[str, Any], primary: str) -> str:
+def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:
     """The metric that tuning chose by. Earlier versions chose by the primary metric, and did not record it."""
     return tuning.get("metric", primary)
 
 
 def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
     """An arm at what tuning found best is not there before tuning has ended, nor where all that was tried diverged."""
-    if not arm.endswith(TUNED):
+    if not arm.endswith(TUNED_SUFFIX):
         return False
     tuning = study.get("tuning")
     return not tuning or any(not entry["best"] for entry in tuning["arms"].values())
 
 
-def strays(study: Mapping[str, Any], plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
+def find_unplanned_runs(study: Mapping[str, Any], plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Runs that the study does not name: their results are in nothing that is reported."""
     tuning = study.get("tuning") or {"seeds": (), "arms": {}}
     tried = {trial["arm"] for entry in tuning["arms"].values() for trial in entry["trials"].values()}
-    tuning_goes_on = not tuning["arms"] and any(arm.endswith(TUNED) for arm in plan.arms)
+    tuning_goes_on = not tuning["arms"] and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
     for run in runs:
         if run.arm in study["arms"] or run.arm in tried:
             seeds = study["seeds"] if run.arm in study["arms"] else tuning["seeds"]
             if run.seed not in seeds:
                 yield f"{run.where}: a run of seed {run.seed}, and the study's seeds are {list(seeds)}"
-        elif not (tuning_goes_on and TRIED in run.arm):
+        elif not (tuning_goes_on and TRIAL_MARK in run.arm):
             yield f"{run.where}: a run of arm {run.arm!r}, and study.yaml does not have it"

@@ -9,7 +9,7 @@ from scipy import stats
 from taetpu.stats.model import Values
 from taetpu.stats.plan import Direction
 
-Lost = Mapping[str, frozenset[int]]
+DivergedSeeds = Mapping[str, frozenset[int]]
 """The seeds on which an arm diverged, by arm."""
 
 
@@ -26,7 +26,7 @@ class Count:
 
 
 @lru_cache(maxsize=4096)  # a search over the nuisance parameter each time
-def test(arm: Count, baseline: Count) -> float | None:
+def boschloo_p(arm: Count, baseline: Count) -> float | None:
     """The p of equal chances to diverge, two-sided; None where nothing can be compared.
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
@@ -39,7 +39,7 @@ def test(arm: Count, baseline: Count) -> float | None:
     return float(stats.boschloo_exact(table).pvalue)
 
 
-def imputed(values: Values, lost: Lost, direction: Direction) -> dict[str, dict[int, float]]:
+def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:
     """The values with the worst of any finished run in place of each that diverged: those were at least as bad."""
     known = [value for row in values.values() for value in row.values()]
     if not known:

@@ -20,7 +20,7 @@ from taetpu.stats.results_table import Cell
 from taetpu.store.metrics import curve_metric
 
 
-def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
+def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
     """The ratio of the arm's cost to the baseline's, at the baseline's final value of the primary metric, seed by seed.
 
     Args:
@@ -33,7 +33,7 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
     """
     theirs = {cell.seed: cell for cell in baseline}
     pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
-    reached = [_reached(ours, base, plan) for ours, base in pairs]
+    reached = [_steps_to_baseline(ours, base, plan) for ours, base in pairs]
     if not pairs or any(found is None for found in reached):
         return None
     ratios = [found for found in reached if found is not None and math.isfinite(found)]
@@ -45,7 +45,7 @@ def efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dic
     return found
 
 
-def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
+def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
     assert arm.result is not None  # both finished
     assert baseline.result is not None
@@ -57,11 +57,11 @@ def _reached(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # a run reused from a study with another one
         return None
     sign = 1 if plan.direction == "min" else -1
-    step = crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
+    step = first_crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
     return step / baseline.result["steps"]
 
 
-def crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
+def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
     """The first step at which a curve is at or below the target, in between by a straight line; infinite if never."""
     below = np.flatnonzero(values <= target)
     if not len(below):

@@ -15,7 +15,7 @@ RESAMPLES = 2000
 SUMS = {"loss": "nll", "accuracy": "correct"}  # bits per byte may be of other tokens, so that blocks do not match
 
 
-def evaluation_noise(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
+def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
     """The effect over resampled blocks of the evaluation set, the same blocks for arm and baseline (a paired cluster
     bootstrap; Efron and Tibshirani 1993, chapter 8).
 

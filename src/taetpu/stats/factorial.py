@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, confined
+from taetpu.stats.model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, clip
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]
@@ -63,7 +63,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and bool(np.allclose(a, b) or np.allclose(a, -b))
 
 
-def analyse(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
+def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
     """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
 
     Each term is measured once on every seed and judged by how that varies over seeds, as in an analysis of repeated
@@ -135,5 +135,5 @@ def _term(
             half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
             # The effect of a factor is a difference of two means, that of a pair one of two such differences.
             most = 2.0 ** (len(term) - 1) * (bounds[1] - bounds[0])
-            found["ci95"] = [confined(found["effect"] + side, (-most, most)) for side in (-half, half)]
+            found["ci95"] = [clip(found["effect"] + side, (-most, most)) for side in (-half, half)]
     return found

@@ -17,14 +17,14 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import ndtr, ndtri
 
-MOST = 3
+MAX_ANALYSES = 3
 """Looks that a study may plan."""
 
-REACH, WEIGHT = np.polynomial.legendre.leggauss(80)  # of an integral over what is still undecided
-SMALLEST = 1e-12  # overall p that is told apart from less
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # of an integral over what is still undecided
+MIN_P = 1e-12  # overall p that is told apart from less
 
 
-def overall(p: float, shares: Sequence[float], look: int) -> float:
+def overall_p(p: float, shares: Sequence[float], look: int) -> float:
     """The error rate at which the look (0 is the first) would just reject: the p of the study as a whole.
 
     Args:
@@ -35,65 +35,67 @@ def overall(p: float, shares: Sequence[float], look: int) -> float:
         return p
     if look == 0:
         return min(1.0, float(4 * ndtr(ndtri(p / 4) * math.sqrt(shares[0]))))
-    bound, share, before = -float(ndtri(max(p, SMALLEST) / 2)) * math.sqrt(shares[look]), shares[look], shares[look - 1]
+    bound, share, before = -float(ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[look]), shares[look], shares[look - 1]
 
     def excess(log_alpha: float) -> float:
         """How much more the look would spend than it may, if it rejected at `p`."""
         alpha = math.exp(log_alpha)
-        points, mass = _undecided(alpha, shares[:look])
-        return _beyond(bound, points, mass, math.sqrt(share - before)) - (spend(alpha, share) - spend(alpha, before))
+        points, mass = _continuing(alpha, shares[:look])
+        return _mass_beyond(bound, points, mass, math.sqrt(share - before)) - (
+            alpha_spent(alpha, share) - alpha_spent(alpha, before)
+        )
 
-    low, high = math.log(SMALLEST), math.log(1 - 1e-9)
+    low, high = math.log(MIN_P), math.log(1 - 1e-9)
     if excess(high) >= 0:
         return 1.0
-    return SMALLEST if excess(low) <= 0 else math.exp(root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
+    return MIN_P if excess(low) <= 0 else math.exp(root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
 
 
-def nominal(alpha: float, shares: Sequence[float], look: int) -> float:
+def nominal_level(alpha: float, shares: Sequence[float], look: int) -> float:
     """The level at which the look may test, when all looks together are to err at rate `alpha`."""
     before = shares[look - 1] if look else 0.0
-    rate = spend(alpha, shares[look]) - (spend(alpha, before) if look else 0.0)
-    bound = _bound(*_undecided(alpha, shares[:look]), math.sqrt(shares[look] - before), rate)
+    rate = alpha_spent(alpha, shares[look]) - (alpha_spent(alpha, before) if look else 0.0)
+    bound = _find_bound(*_continuing(alpha, shares[:look]), math.sqrt(shares[look] - before), rate)
     return float(2 * ndtr(-bound / math.sqrt(shares[look])))
 
 
-def _undecided(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Where studies stand that no look has decided so far, and how many: a Brownian motion at time `share`."""
     points, mass, before, spent = np.zeros(1), np.ones(1), 0.0, 0.0
     for share in shares:
-        sd, total = math.sqrt(share - before), spend(alpha, share)
-        points, mass = _stay(points, mass, sd, _bound(points, mass, sd, total - spent))
+        sd, total = math.sqrt(share - before), alpha_spent(alpha, share)
+        points, mass = _step_within(points, mass, sd, _find_bound(points, mass, sd, total - spent))
         before, spent = share, total
     return points, mass
 
 
-def _stay(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
+def _step_within(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
     """Those within the bound after a step."""
-    z = (REACH[:, None] * bound - points) / sd
-    return REACH * bound, (np.exp(-(z**2) / 2) @ mass) * WEIGHT * bound / (sd * math.sqrt(2 * math.pi))
+    z = (NODES[:, None] * bound - points) / sd
+    return NODES * bound, (np.exp(-(z**2) / 2) @ mass) * WEIGHTS * bound / (sd * math.sqrt(2 * math.pi))
 
 
-def spend(alpha: float, share: float) -> float:
+def alpha_spent(alpha: float, share: float) -> float:
     """How much of the error rate may be spent when a share of the seeds is there."""
     return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share)))
 
 
-def _beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
+def _mass_beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
     """How many are further from 0 than the bound, after a step."""
     return float(mass @ (ndtr((points - bound) / sd) + ndtr((-bound - points) / sd)))
 
 
-def _bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
+def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
     """The bound that so many are beyond, after a step."""
     if len(points) == 1:
         return -float(ndtri(rate / 2)) * sd
     high = 1.0
-    while _beyond(high, points, mass, sd) > rate:
+    while _mass_beyond(high, points, mass, sd) > rate:
         high *= 2
-    return float(root_scalar(lambda b: _beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10).root)
+    return float(root_scalar(lambda b: _mass_beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10).root)
 
 
-def inflated(alpha: float, seeds: Sequence[int]) -> float:
+def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:
     """The chance of a false verdict by the last of several looks that each test at level `alpha`, planned or not.
 
     Source: Armitage, McPherson and Rowe (1969), Repeated significance tests on accumulating data.
@@ -101,6 +103,6 @@ def inflated(alpha: float, seeds: Sequence[int]) -> float:
     points, mass, before = np.zeros(1), np.ones(1), 0
     for number in seeds:
         bound = -float(ndtri(alpha / 2)) * math.sqrt(number)
-        points, mass = _stay(points, mass, math.sqrt(number - before), bound)
+        points, mass = _step_within(points, mass, math.sqrt(number - before), bound)
         before = number
     return 1 - float(mass.sum())

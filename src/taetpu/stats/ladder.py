@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING, confined
+from taetpu.stats.model import CONFIDENCE, ROUNDING, clip
 from taetpu.stats.plan import Plan
 
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
-AHEAD = 4
+EXTRAPOLATION = 4
 """The extrapolation is to a model this many times as large as the largest."""
 
 
@@ -33,7 +33,7 @@ class Rung:
     verdict: str | None
 
 
-def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
+def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     """One arm over all scales, the smallest first.
 
     The trend is a straight line of the differences over the logarithm of the baseline's parameters. Whether effects
@@ -50,32 +50,32 @@ def ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     x = np.concatenate([np.full(len(rung.differences), math.log2(rung.params)) for rung in usable]) if usable else y
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
-        return {**empty, "fate": fate(usable, None, None)}
+        return {**empty, "fate": classify_trend(usable, None, None)}
     from statsmodels.regression.linear_model import OLS  # here: it takes half a second, and most studies have no ladder
 
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
     most = plan.bounds[1] - plan.bounds[0]  # that an effect can be
     steepest = 2 * most / (x.max() - x.min())
-    ends = [confined(float(end), (-steepest, steepest)) for end in line.conf_int(alpha=1 - CONFIDENCE)[1]]
+    ends = [clip(float(end), (-steepest, steepest)) for end in line.conf_int(alpha=1 - CONFIDENCE)[1]]
     trend = {"per_doubling": float(line.params[1]), "ci95": ends, "p": float(line.pvalues[1])}
-    ahead = math.log2(scales[-1] * AHEAD)
+    ahead = math.log2(scales[-1] * EXTRAPOLATION)
     there = line.get_prediction(np.array([[1.0, ahead]])).summary_frame(alpha=1 - CONFIDENCE).iloc[0]
     extrapolated = {
-        "params": scales[-1] * AHEAD,
-        "effect": confined(float(there["mean"]), (-most, most)),
-        "ci95": [confined(float(there[end]), (-most, most)) for end in ("mean_ci_lower", "mean_ci_upper")],
+        "params": scales[-1] * EXTRAPOLATION,
+        "effect": clip(float(there["mean"]), (-most, most)),
+        "ci95": [clip(float(there[end]), (-most, most)) for end in ("mean_ci_lower", "mean_ci_upper")],
     }
-    differs = _differs([np.asarray(rung.differences, float) for rung in usable])
+    differs = _welch_p([np.asarray(rung.differences, float) for rung in usable])
     significant = trend["p"] < plan.alpha
     return {
-        "fate": fate(usable, trend["per_doubling"], significant),
+        "fate": classify_trend(usable, trend["per_doubling"], significant),
         "trend": trend,
         "p_differs": differs,
         "extrapolated": extrapolated,
     }
 
 
-def fate(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
+def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
     """What becomes of the effect between the smallest and the largest rung, in a word.
 
     - reverses: it is better at one end and worse at the other.
@@ -100,7 +100,7 @@ def fate(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -
     return "unclear"
 
 
-def _differs(groups: Sequence[np.ndarray]) -> float | None:
+def _welch_p(groups: Sequence[np.ndarray]) -> float | None:
     """Welch's test that all rungs have one effect, whatever their noise."""
     if any(np.std(group) == 0 for group in groups):
         return None

@@ -54,21 +54,21 @@ class Effect:
     @property
     def interval(self) -> tuple[float, float] | None:
         """At `CONFIDENCE`, for this effect alone."""
-        return self.at(CONFIDENCE)
+        return self.interval_at(CONFIDENCE)
 
-    def at(self, confidence: float) -> tuple[float, float] | None:
+    def interval_at(self, confidence: float) -> tuple[float, float] | None:
         """The interval of this effect alone."""
-        return self.covering(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
+        return self.interval_with(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
 
-    def covering(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
+    def interval_with(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
         """The interval with so many standard errors, by degrees of freedom, to both sides, cut to `room`."""
         if not self.estimates:
             return None
         lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
-        return confined(min(lows), self.room), confined(max(highs), self.room)
+        return clip(min(lows), self.room), clip(max(highs), self.room)
 
     @property
-    def is_cut(self) -> bool:
+    def is_clipped(self) -> bool:
         """Whether the interval at `CONFIDENCE` is cut to `room`."""
         return self.interval is not None and any(a == b for a, b in zip(self.interval, self.room, strict=True))
 
@@ -94,18 +94,18 @@ class Fit:
     """Whether arms copy each other's noise."""
 
 
-def confined(value: float, room: tuple[float, float]) -> float:
+def clip(value: float, room: tuple[float, float]) -> float:
     """The value in `room` that is nearest to this one."""
     return min(max(value, room[0]), room[1])
 
 
-def room(weights: Mapping[str, float], bounds: tuple[float, float]) -> tuple[float, float]:
+def contrast_bounds(weights: Mapping[str, float], bounds: tuple[float, float]) -> tuple[float, float]:
     """The least and the most that a weighted sum of means can be, when each mean lies within `bounds`."""
     ends = [sorted(weight * bound for bound in bounds) for weight in weights.values() if weight]
     return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
-def fit(values: Values, baseline: str = "baseline", bounds: tuple[float, float] = UNBOUNDED) -> Fit:
+def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, float] = UNBOUNDED) -> Fit:
     """Estimate every arm's effect.
 
     Args:
@@ -113,16 +113,16 @@ def fit(values: Values, baseline: str = "baseline", bounds: tuple[float, float] 
         baseline: the arm that the others are compared with.
         bounds: the least and the most that a value can be.
     """
-    cells = Blocked.of(values)
+    cells = Blocked.from_values(values)
     noisy = cells.noisy
     effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}, bounds) for arm in values if arm != baseline}
     sd = math.sqrt(cells.rss / cells.df) if cells.df else None
     return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy), cells.copies)
 
 
-def contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
+def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
     """The weighted sum of several arms' means, as `fit` estimates the difference of two; the weights sum to 0."""
-    return _effect(Blocked.of(values), weights, bounds)
+    return _effect(Blocked.from_values(values), weights, bounds)
 
 
 def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
@@ -141,11 +141,11 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
         if arm in guards
     ]
     if len(guards) > 1 or cells.copies:
-        differences = cells.shared(contrast)
+        differences = cells.contrast_by_seed(contrast)
         if len(differences) < 2:  # the others' noise is not that of these arms
             return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
-    return Effect(value, (pooled, *more), bool(guards), cells.copies, room(contrast, bounds))
+    return Effect(value, (pooled, *more), bool(guards), cells.copies, contrast_bounds(contrast, bounds))
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:

@@ -16,11 +16,11 @@ from taetpu.stats.power import ALPHA
 
 Direction = Literal["min", "max"]
 
-FEWEST_SEEDS = 2
+MIN_SEEDS = 2
 """A verdict needs as many: a single seed shows no noise."""
 
 
-def bounds(metric: str) -> tuple[float, float]:
+def metric_bounds(metric: str) -> tuple[float, float]:
     """The least and the most that a metric can be: an accuracy is a share of tokens, all others have no upper bound."""
     return (0.0, 1.0) if metric.endswith("accuracy") else (0.0, math.inf)
 
@@ -58,34 +58,36 @@ class Plan:
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the most that the primary metric can be."""
-        return bounds(self.primary)
+        return metric_bounds(self.primary)
 
     def _text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
-    def look(self, seeds: int) -> int | None:
+    def analysis_index(self, seeds: int) -> int | None:
         """The number of the planned look at so many seeds, from 0; None where none was planned."""
         return self.looks.index(seeds) if seeds in self.looks else None
 
-    def overall(self, p: float, seeds: int) -> float:
+    def overall_p(self, p: float, seeds: int) -> float:
         """The p of the study as a whole, from that of the look at so many seeds."""
-        look = self.look(seeds)
+        index = self.analysis_index(seeds)
         return (
-            p if look is None else group_sequential.overall(p, [number / self.looks[-1] for number in self.looks], look)
+            p
+            if index is None
+            else group_sequential.overall_p(p, [number / self.looks[-1] for number in self.looks], index)
         )
 
-    def overall_one_sided(self, p: float, seeds: int) -> float:
+    def overall_one_sided_p(self, p: float, seeds: int) -> float:
         """The same of a p that counts one side only, as that of a claim of equivalence does."""
-        return self.overall(min(1.0, 2 * p), seeds) / 2
+        return self.overall_p(min(1.0, 2 * p), seeds) / 2
 
-    def strictest(self, arms: int, seeds: int) -> float:
+    def strictest_level(self, arms: int, seeds: int) -> float:
         """What Holm's strictest test at so many seeds leaves of `alpha`, with the planned looks counted.
 
         As the error rate over `arms` arms of a study with this look alone that tests each arm at the same level.
         """
-        look = self.look(seeds)
+        index = self.analysis_index(seeds)
         shares = [number / self.looks[-1] for number in self.looks]
-        return self.alpha if look is None else arms * group_sequential.nominal(self.alpha / arms, shares, look)
+        return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
         """Return the chance of a false verdict by an analysis at so many seeds: `alpha` unless it is an unplanned one.
@@ -98,9 +100,9 @@ class Plan:
         if seeds <= last:
             return self.alpha
         if judged_at is None:
-            judged_at = range(FEWEST_SEEDS, seeds)
+            judged_at = range(MIN_SEEDS, seeds)
         earlier = sorted({max(number, last) for number in judged_at if number < seeds})
-        return group_sequential.inflated(self.alpha, [*earlier, seeds]) if earlier else self.alpha
+        return group_sequential.inflated_error_rate(self.alpha, [*earlier, seeds]) if earlier else self.alpha
 
 
 def read_plan(study: Mapping[str, Any], where: str) -> Plan:

@@ -1,7 +1,7 @@
 """What a study can resolve: from a noise level to the smallest effect that it will find, and to the seeds it takes.
 
 An arm is compared with the baseline by the seed-blocked model, whose noise is pooled over `arms` arms and the baseline,
-at the strictest level that Holm's correction may ask for: `alpha / arms`.
+at the strictest_level level that Holm's correction may ask for: `alpha / arms`.
 """
 
 import math
@@ -13,12 +13,12 @@ from scipy.special import nctdtr, nctdtrinc, stdtrit  # `taetpu plan` has no sec
 
 ALPHA = 0.05
 POWER = 0.8
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 """More than this is not worth counting."""
 
 
 @dataclass(frozen=True)
-class Design:
+class PowerAnalysis:
     """How many are compared, and at which error rates.
 
     Attributes:
@@ -33,7 +33,7 @@ class Design:
     power: float = POWER
     df_a_seed: float | None = None
 
-    def chance(self, effect: float, sd: float, seeds: int) -> float:
+    def power_at(self, effect: float, sd: float, seeds: int) -> float:
         """The power against one true effect: the noncentral t distribution with `arms (seeds - 1)` degrees of freedom.
 
         Args:
@@ -51,15 +51,15 @@ class Design:
         df = (self.df_a_seed or self.arms) * (seeds - 1)
         return df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
-    def resolves(self, sd: float, seeds: int) -> float | None:
+    def smallest_effect(self, sd: float, seeds: int) -> float | None:
         """The smallest true effect that so many seeds find; None from one seed, which shows no noise."""
         if seeds < 2:
             return None
         df, bound = self._bound(np.array(float(seeds)))
         return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
 
-    def seeds(self, effect: float, sd: float, start: int = 2) -> int | None:
+    def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
         """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""
-        tried = np.arange(start, MOST_SEEDS + 1, dtype=np.float64)
+        tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
         enough = tried[self._chances(effect, sd, tried) >= self.power] if len(tried) else tried
         return int(enough[0]) if len(enough) else None

@@ -63,12 +63,12 @@ class Table:
         """Those of the runs that finished."""
         return {cell.seed: cell.value for cell in self.cells[arm] if cell.value is not None}
 
-    def lost(self, arm: str) -> frozenset[int]:
+    def diverged_seeds(self, arm: str) -> frozenset[int]:
         """The seeds on which it diverged."""
         return frozenset(cell.seed for cell in self.cells[arm] if cell.outcome == "diverged")
 
     def count(self, arm: str) -> Count:
-        return Count(len(self.values(arm)), len(self.lost(arm)))
+        return Count(len(self.values(arm)), len(self.diverged_seeds(arm)))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:
         """What its ended runs came to."""
@@ -120,7 +120,7 @@ def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
         raise UserError(problem, file=run.where, remedy="delete its folder and run the study again")
 
 
-def check_evaluated_alike(table: Table, metric: str) -> None:
+def check_same_evaluation_set(table: Table, metric: str) -> None:
     """Refuse to compare runs that were evaluated on different numbers of positions.
 
     Raises:
@@ -141,7 +141,7 @@ def check_evaluated_alike(table: Table, metric: str) -> None:
             raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 
-def hardware(table: Table) -> list[dict[str, Any]]:
+def count_devices(table: Table) -> list[dict[str, Any]]:
     """The kinds of device that runs were trained on, each with how many."""
     found: dict[tuple[str, str], int] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
@@ -157,7 +157,7 @@ def sd(values: Mapping[int, float]) -> float | None:
     return float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None
 
 
-def means(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
+def mean_metrics(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
     """Each metric's mean over runs; NaN where one of them has no number for it."""
     columns: dict[str, list[float]] = {}
     for row in metrics:

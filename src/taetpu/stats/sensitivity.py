@@ -10,15 +10,15 @@ import numpy as np
 from scipy import stats
 
 from taetpu.stats.blocked_anova import ROUNDING, Estimate
-from taetpu.stats.model import CONFIDENCE, UNBOUNDED, confined, room
+from taetpu.stats.model import CONFIDENCE, UNBOUNDED, clip, contrast_bounds
 
-FEWEST_TO_FLIP = 6
+MIN_FLIPPED = 6
 """Below this the sign-flip test cannot get under 5 %: its smallest p is 2 / 2^seeds."""
-MOST_TO_FLIP = 16
+MAX_FLIPPED = 16
 """Beyond this the flips are too many to be tried all, and the t-test is as good."""
 
 
-def sensitivity(
+def alternative_analyses(
     arm: Mapping[int, float], baseline: Mapping[int, float], bounds: tuple[float, float] = UNBOUNDED
 ) -> dict[str, Any]:
     """The effect by other analyses, from the seeds on which both finished.
@@ -36,8 +36,8 @@ def sensitivity(
     difference = ours - theirs
     still = len(seeds) < 2 or np.std(difference) <= ROUNDING * max(np.abs(ours).max(), np.abs(theirs).max())
     return {
-        "paired": None if still else _paired(ours, theirs, room({"arm": 1.0, "baseline": -1.0}, bounds)),
-        "sign_flip_p": None if still or not FEWEST_TO_FLIP <= len(seeds) <= MOST_TO_FLIP else _flipped(difference),
+        "paired": None if still else _paired(ours, theirs, contrast_bounds({"arm": 1.0, "baseline": -1.0}, bounds)),
+        "sign_flip_p": None if still or not MIN_FLIPPED <= len(seeds) <= MAX_FLIPPED else _sign_flip_p(difference),
         "correlation": _correlation(ours, theirs),
         "without_a_seed": _without_each(difference),
     }
@@ -47,11 +47,11 @@ def _paired(ours: np.ndarray, theirs: np.ndarray, possible: tuple[float, float])
     differences, df = ours - theirs, len(ours) - 1
     error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
     found = Estimate(float(differences.mean()), error, df)
-    ci95 = [confined(end, possible) for end in found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
+    ci95 = [clip(end, possible) for end in found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
     return {"effect": found.value, "ci95": ci95, "p": found.p}
 
 
-def _flipped(difference: np.ndarray) -> float:
+def _sign_flip_p(difference: np.ndarray) -> float:
     """All flips are tried: there are fewer than the resamples asked for."""
     flips = 2 ** len(difference)
     test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)

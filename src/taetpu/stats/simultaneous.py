@@ -16,7 +16,7 @@ NODES = 64  # of each integral: agrees with twice as many to 1e-6
 
 
 @lru_cache(maxsize=512)
-def critical(arms: int, df: float, confidence: float = 0.95) -> float:
+def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
     """How many standard errors an interval takes on both sides, so that all of `arms` intervals hold at once.
 
     One arm's is Student's t.

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from taetpu.stats import divergence, numbers
+from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
 from taetpu.stats.model import CONFIDENCE, Effect
 from taetpu.stats.plan import Direction, Plan
-from taetpu.stats.power import Design
+from taetpu.stats.power import PowerAnalysis
 
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
@@ -30,7 +30,7 @@ class Evidence:
         p_equivalent: of the claim that the effect, and that of the worst case, is smaller than what matters: corrected
             for planned looks. None where the plan names no such bound, or nothing can be estimated.
         divergence_p: of equal chances to diverge; None where nothing diverged.
-        lost: no run of the arm finished.
+        all_diverged: no run of the arm finished.
     """
 
     effect: Effect
@@ -41,10 +41,10 @@ class Evidence:
     p_holm: float | None
     p_equivalent: float | None
     divergence_p: float | None
-    lost: bool
+    all_diverged: bool
 
 
-def weigh(
+def collect_evidence(
     effects: Mapping[str, Effect],
     imputed: Mapping[str, Effect],
     counts: Mapping[str, Count],
@@ -61,10 +61,10 @@ def weigh(
         against: what each arm is compared with.
         seeds: how many each arm was to have at this look.
     """
-    tests = {arm: divergence.test(counts[arm], counts[against[arm]]) for arm in effects}
+    tests = {arm: divergence.boschloo_p(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
     p = {arm: tests[arm] if arm in lost else effects[arm].p for arm in effects}
-    overall = {arm: None if value is None else plan.overall(value, seeds) for arm, value in p.items()}
+    overall = {arm: None if value is None else plan.overall_p(value, seeds) for arm, value in p.items()}
     corrected = holm(overall)
     worst = {arm for arm in effects if counts[arm].diverged or counts[against[arm]].diverged}
     return {
@@ -75,20 +75,20 @@ def weigh(
             baseline=counts[against[arm]],
             p=p[arm],
             p_holm=corrected[arm],
-            p_equivalent=_inside([effects[arm], *([imputed[arm]] if arm in worst else [])], plan, seeds),
+            p_equivalent=_equivalence_p([effects[arm], *([imputed[arm]] if arm in worst else [])], plan, seeds),
             divergence_p=tests[arm],
-            lost=arm in lost,
+            all_diverged=arm in lost,
         )
         for arm in effects
     }
 
 
-def _inside(effects: Sequence[Effect], plan: Plan, seeds: int) -> float | None:
+def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float | None:
     """The p of the claim that all of these are smaller than what matters."""
     if plan.equivalence is None:
         return None
     inside = [effect.p_inside(plan.equivalence) for effect in effects]
-    known = [plan.overall_one_sided(p, seeds) for p in inside if p is not None]
+    known = [plan.overall_one_sided_p(p, seeds) for p in inside if p is not None]
     return max(known) if len(known) == len(inside) else None
 
 
@@ -104,23 +104,23 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
     return corrected
 
 
-def decide(evidence: Evidence, plan: Plan) -> Verdict:
+def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
     """Equivalent where the effect is shown to lie within the plan's bounds, at its alpha; else better or worse where
     the corrected p is below alpha; else inconclusive.
 
     An effect among the runs that finished is no verdict where the worst case for those that diverged points the other
     way: the runs that finished are then not a fair sample.
     """
-    if evidence.lost:
-        return "worse" if _clear(evidence, plan) else "inconclusive"
-    if _equivalent(evidence, plan):
+    if evidence.all_diverged:
+        return "worse" if _is_significant(evidence, plan) else "inconclusive"
+    if _is_equivalent(evidence, plan):
         return "equivalent"
-    if not _clear(evidence, plan) or _unfair(evidence, plan):
+    if not _is_significant(evidence, plan) or _favoured_by_divergence(evidence, plan):
         return "inconclusive"
     return "better" if _is_better(evidence.effect, plan.direction) else "worse"
 
 
-def sentence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str:
+def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str:
     """The evidence in words.
 
     Args:
@@ -128,20 +128,22 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str
         places: decimals of the arms' means; an effect has as many at least.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
-    if evidence.lost:
+    if evidence.all_diverged:
         text = f"No run finished: {count.diverged} of {seeds} diverged, {base.diverged} of {seeds} of the baseline"
-        return f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {numbers.p_value(evidence.p_holm)})."
+        return (
+            f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {formatting.p_value(evidence.p_holm)})."
+        )
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {seeds} finished runs."
-    text, notes = _difference(effect, plan.primary, places), []
+    text, notes = _format_difference(effect, plan.primary, places), []
     if effect.interval is None:
         notes.append(_why_no_interval(effect, count, base))
     else:
-        p = "" if evidence.p_holm is None else f", Holm p {numbers.p_value(evidence.p_holm)}"
-        cut = ", cut to what is possible" if effect.is_cut else ""
-        text += f" ({CONFIDENCE * 100:g} % interval {numbers.interval(effect.interval, places)}{cut}{p})"
-    if _equivalent(evidence, plan):
-        known = "there is a difference, but of" if _clear(evidence, plan) else "whatever it is, it is"
+        p = "" if evidence.p_holm is None else f", Holm p {formatting.p_value(evidence.p_holm)}"
+        cut = ", cut to what is possible" if effect.is_clipped else ""
+        text += f" ({CONFIDENCE * 100:g} % interval {formatting.interval(effect.interval, places)}{cut}{p})"
+    if _is_equivalent(evidence, plan):
+        known = "there is a difference, but of" if _is_significant(evidence, plan) else "whatever it is, it is"
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")
     if effect.guarded and effect.interval is not None:
         notes.append("the arm or the baseline is noisier than the rest, so the most cautious of its tests counts")
@@ -149,10 +151,10 @@ def sentence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str
         notes.append(
             "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious"
         )
-    return "; ".join([text, *notes, *_on_divergence(evidence, plan, seeds, places)]) + "."
+    return "; ".join([text, *notes, *_divergence_notes(evidence, plan, seeds, places)]) + "."
 
 
-def more_seeds(evidence: Evidence, arms: int, plan: Plan) -> int | None:
+def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
     """How many more seeds an inconclusive effect would need if it were truly as large as observed.
 
     The observed effect is itself uncertain, so this is an order of magnitude. None: there is no noise to go by, or more
@@ -165,16 +167,16 @@ def more_seeds(evidence: Evidence, arms: int, plan: Plan) -> int | None:
     if not effect.effect or not effect.estimates or seeds < 2:
         return None
     widest = max(effect.estimates, key=lambda estimate: estimate.p)
-    design = Design(arms, plan.alpha, df_a_seed=widest.df / (seeds - 1))
-    wanted = design.seeds(effect.effect, widest.standard_error * math.sqrt(seeds / 2), start=seeds + 1)
+    design = PowerAnalysis(arms, plan.alpha, df_a_seed=widest.df / (seeds - 1))
+    wanted = design.seeds_needed(effect.effect, widest.standard_error * math.sqrt(seeds / 2), start=seeds + 1)
     return None if wanted is None else wanted - seeds
 
 
-def _clear(evidence: Evidence, plan: Plan) -> bool:
+def _is_significant(evidence: Evidence, plan: Plan) -> bool:
     return evidence.p_holm is not None and evidence.p_holm < plan.alpha
 
 
-def _equivalent(evidence: Evidence, plan: Plan) -> bool:
+def _is_equivalent(evidence: Evidence, plan: Plan) -> bool:
     """Is the effect, and that of the worst case, within the bounds?"""
     return evidence.p_equivalent is not None and evidence.p_equivalent < plan.alpha
 
@@ -183,7 +185,7 @@ def _is_better(effect: Effect, direction: Direction) -> bool:
     return (effect.effect or 0.0) * (-1 if direction == "min" else 1) > 0
 
 
-def _unfair(evidence: Evidence, plan: Plan) -> bool:
+def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
     """Does the arm that the effect favours owe it to runs that diverged?"""
     if evidence.imputed is None:
         return False
@@ -193,26 +195,26 @@ def _unfair(evidence: Evidence, plan: Plan) -> bool:
     return more or _is_better(evidence.imputed, plan.direction) != better
 
 
-def _on_divergence(evidence: Evidence, plan: Plan, seeds: int, places: int) -> list[str]:
+def _divergence_notes(evidence: Evidence, plan: Plan, seeds: int, places: int) -> list[str]:
     count, base, worst = evidence.count, evidence.baseline, evidence.imputed
     if worst is None:
         return []
-    p = "" if evidence.divergence_p is None else f" (exact test p {numbers.p_value(evidence.divergence_p)})"
+    p = "" if evidence.divergence_p is None else f" (exact test p {formatting.p_value(evidence.divergence_p)})"
     notes = [f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline{p}"]
     if worst.effect is not None:
-        size = numbers.effect(worst.effect, worst.interval, places)
+        size = formatting.effect(worst.effect, worst.interval, places)
         notes.append(f"counted as the worst value that finished, the effect is {size}")
-    if _clear(evidence, plan) and _unfair(evidence, plan):
+    if _is_significant(evidence, plan) and _favoured_by_divergence(evidence, plan):
         notes.append("the runs that finished are not a fair sample")
     return notes
 
 
-def _difference(effect: Effect, metric: str, places: int) -> str:
+def _format_difference(effect: Effect, metric: str, places: int) -> str:
     size = effect.effect or 0.0
-    if numbers.is_zero(size):
+    if formatting.is_zero(size):
         return f"{metric} is exactly that of the baseline"
-    places = numbers.effect_places(size, effect.interval, places)
-    text = numbers.number(abs(size), places)
+    places = formatting.effect_places(size, effect.interval, places)
+    text = formatting.number(abs(size), places)
     if not float(text):
         return f"{metric} is within {10**-places:.{places}f} of the baseline's"
     return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than the baseline's"

@@ -11,10 +11,9 @@ import numpy as np
 
 from taetpu.stats.analyse import computed
 from taetpu.stats.blocked_anova import Array
-from taetpu.stats.bound import unbound
-from taetpu.stats.deviations import departures, strays, tuned_by
+from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
 from taetpu.stats.evaluation import SUMS
-from taetpu.stats.intact import refuse
+from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
 from taetpu.stats.plan import read_plan
 from taetpu.store.metrics import Series
@@ -38,10 +37,10 @@ def verify(folder: StudyFolder) -> list[str]:
         UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen, or a file
             of a run is not what was written.
     """
-    return examined(folder)[0]
+    return recompute(folder)[0]
 
 
-def examined(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
+def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     """What `verify` finds, and the results that the stored runs come to.
 
     Raises:
@@ -49,18 +48,18 @@ def examined(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
-    refuse([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
-    found = [f"{folder.where}/study.yaml: {problem}" for problem in departures(study, plan)]
-    found += [*strays(study, plan, runs), *unbound(study, runs)]
-    found += [f"{run.where}: {problem}" for run in runs for problem in contradictions(run)]
-    found += [*_unlike(runs), *_of_tuning(study, runs)]
+    raise_if_damaged([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
+    found = [f"{folder.where}/study.yaml: {problem}" for problem in find_departures(study, plan)]
+    found += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
+    found += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run)]
+    found += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
     stored, came_to = folder.read_results(), json.loads(json.dumps(computed(folder)))
     if stored is None:
         return [*found, "results.json is missing"], came_to
     return [*found, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
 
 
-def contradictions(run: RunFolder) -> Iterator[str]:
+def find_contradictions(run: RunFolder) -> Iterator[str]:
     """A run's result against its own metrics: their last points, its costs, its outcome, its steps.
 
     Raises:
@@ -71,14 +70,14 @@ def contradictions(run: RunFolder) -> Iterator[str]:
         return
     series, sums = run.metrics(), run.evaluation()
     for name, value in result["metrics"].items():
-        mean = _mean(sums, name)
+        mean = _mean_from_sums(sums, name)
         if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
             yield f"{name} is {value} in the result, and {mean} over the evaluation set"
         if name.startswith(EVALUATED):
             continue
         if name not in series:
             yield f"{name} is in the result and was never logged"
-        elif not _same(value, float(series[name].value[-1])):
+        elif not _matches_log(value, float(series[name].value[-1])):
             yield f"{name} is {value} in the result, and {float(series[name].value[-1])} in the log"
     for name in SPENT:
         if name in series and result.get(name) != series[name].value[-1]:
@@ -86,10 +85,10 @@ def contradictions(run: RunFolder) -> Iterator[str]:
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
         yield f"the result is of step {result['steps']}, and the log ends at step {reached}"
-    yield from _of_outcome(run, result, series)
+    yield from _check_outcome(run, result, series)
 
 
-def _of_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
+def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
     """Did the run end as it says? A loss that is no number, or too large, shows in the mean that it is logged in."""
     logged = [name for name in result["metrics"] if name in series]
     at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
@@ -111,7 +110,7 @@ def _of_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, 
                 yield f"the outcome is 'diverged' at step {at}, and train/loss is {values[point]} in the log there"
 
 
-def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
+def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
     """Runs of one arm that cost different things. Memory depends on the versions that it was counted with, and on how
     numbers were computed."""
     first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
@@ -127,19 +126,19 @@ def _unlike(runs: Sequence[RunFolder]) -> Iterator[str]:
                 yield f"{run.where}: {name} is {result[name]} in the result, and {value} in that of {other.where}"
 
 
-def _of_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
+def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
     """What tuning found, against the runs that it tried."""
     tuning = study.get("tuning")
     if not tuning:
         return
-    metric = tuned_by(tuning, study["plan"]["primary"])
+    metric = tuning_metric(tuning, study["plan"]["primary"])
     ended = {(run.arm, run.seed): read_result(run) for run in runs}
     for name, entry in tuning["arms"].items():
         for cell, trial in entry["trials"].items():
-            came_to = [_finished(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
+            came_to = [_finished_value(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
             if came_to != trial["by_seed"]:
                 yield f"study.yaml: tuning {name} with {cell} came to {came_to}, and {trial['by_seed']} is recorded"
-        means = {cell: _over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
+        means = {cell: _mean_over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
         known = {cell: mean for cell, mean in means.items() if mean is not None}
         pick = min if study["plan"]["direction"] == "min" else max
         best = pick(known, key=lambda cell: known[cell], default=None)
@@ -147,17 +146,17 @@ def _of_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[
             yield f"study.yaml: tuning {name} found {best} best, and {entry['best']} is recorded"
 
 
-def _finished(result: Mapping[str, Any] | None, metric: str) -> float | None:
+def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | None:
     return result["metrics"].get(metric) if result is not None and result["outcome"] == "finished" else None
 
 
-def _over_seeds(values: Sequence[float | None]) -> float | None:
+def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
     """The mean; None where a run is lost."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _mean(sums: Mapping[str, Array], metric: str) -> float | None:
+def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
     """The metric from sums over the evaluation set; None where these are not kept, or are no finite numbers."""
     split, _, what = metric.partition("/")
     total, weight = (sums.get(f"{split}/{name}") for name in (SUMS.get(what), "weight"))
@@ -165,7 +164,7 @@ def _mean(sums: Mapping[str, Array], metric: str) -> float | None:
     return mean if mean is not None and math.isfinite(mean) else None
 
 
-def _same(stored: float | None, logged: float) -> bool:
+def _matches_log(stored: float | None, logged: float) -> bool:
     """A result has null for what is no finite number."""
     return stored == logged or (stored is None and logged - logged != 0)
 
@@ -200,10 +199,10 @@ def _same_sentence(one: str, other: str) -> bool:
     if FIGURE.split(one) != FIGURE.split(other):
         return False
     pairs = zip(FIGURE.findall(one), FIGURE.findall(other), strict=True)
-    return all(_same_figure(Decimal(a), Decimal(b)) for a, b in pairs)
+    return all(_same_rounded(Decimal(a), Decimal(b)) for a, b in pairs)
 
 
-def _same_figure(one: Decimal, other: Decimal) -> bool:
+def _same_rounded(one: Decimal, other: Decimal) -> bool:
     """Return whether one is the other, rounded to fewer decimals."""
     decimals = min(str(figure)[::-1].index(".") for figure in (one, other))
     return abs(one - other) <= Decimal(10) ** -decimals / 2

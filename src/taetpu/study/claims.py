@@ -9,8 +9,8 @@ from taetpu.core.config import Config
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.loading import load_config
 from taetpu.spec.document import Form, read_document
-from taetpu.stats.claims import Finding, check, parse
-from taetpu.stats.verify import examined
+from taetpu.stats.claims import Finding, check_claim, parse_claim
+from taetpu.stats.verify import recompute
 from taetpu.store.gcs_client import parse_address
 from taetpu.store.index import find_study
 from taetpu.store.study import StudyFolder
@@ -40,10 +40,10 @@ def check_claims(file: Path) -> list[Finding]:
     document = read_document(file, FORM)
     try:
         asked = load_config(Claims, document.data)
-        claims = [parse(text, ("claims", i)) for i, text in enumerate(asked.claims)]
+        claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
         place = asked.study if parse_address(asked.study) else document.file.resolve().parent / asked.study
         results = _results(find_study(place))
-        return [check(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
+        return [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
         raise document.locate(error) from None
 
@@ -53,7 +53,7 @@ def _results(folder: StudyFolder) -> dict[str, Any]:
     if folder.read_results() is None:
         remedy = f"taetpu report {folder.where}"
         raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)
-    problems, results = examined(folder)
+    problems, results = recompute(folder)
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise Failed(

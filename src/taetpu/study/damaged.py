@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from taetpu.core.errors import UserError
-from taetpu.stats.bound import mislabelled
-from taetpu.stats.intact import damage, refuse
+from taetpu.stats.integrity import check_record, find_damage, raise_if_damaged
 from taetpu.store.backend import move_to_damaged
 from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
@@ -36,9 +35,11 @@ def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
 def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
     runs = folder.runs()
     done = [run for run in runs if run.status() == "done"]
-    found = damage(done) + [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost(run, folder)]
+    found = find_damage(done) + [
+        (run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost(run, folder)
+    ]
     if not retrain:
-        refuse(found)
+        raise_if_damaged(found)
     moved = [
         (run.where, _first(problems), move_to_damaged(folder.store, folder.name, run.key)) for run, problems in found
     ]
@@ -80,7 +81,7 @@ def _first(problems: Sequence[str]) -> str:
 def _of_record(run: RunFolder) -> str | None:
     """What is wrong with the record of a run that has begun."""
     try:
-        return next(mislabelled(run), None)
+        return next(check_record(run), None)
     except NotStored:
         return None
     except UserError as error:

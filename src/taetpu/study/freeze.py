@@ -7,7 +7,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.resolved_study import Study, check_frozen, frozen_data
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import FEWEST_SEEDS, Plan
+from taetpu.stats.plan import MIN_SEEDS, Plan
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
@@ -49,7 +49,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
 def _judged(stored: Mapping[str, Any], done: Sequence[RunFolder]) -> bool:
     """Whether verdicts could be read of a study as it is stored: all runs have ended, of several arms and seeds."""
     wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
-    several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= FEWEST_SEEDS
+    several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
     return several and wanted <= {(run.arm, run.seed) for run in done}
 
 

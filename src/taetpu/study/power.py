@@ -5,8 +5,8 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import Study
-from taetpu.stats.plan import bounds
-from taetpu.stats.power import POWER, Design
+from taetpu.stats.plan import metric_bounds
+from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
 
@@ -45,18 +45,20 @@ def resolution(
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
-    low, high = bounds(study.measure.primary)
+    low, high = metric_bounds(study.measure.primary)
     found["most"] = high - low if math.isfinite(high) else None
     found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return found
     plan, seeds = analysis_plan(study), len(study.seeds)
-    in_sd = Design(arms, plan.strictest(arms, seeds), df_a_seed=together or None).resolves(1.0, seeds)
-    design = Design(arms, plan.alpha, df_a_seed=together or None)
+    in_sd = PowerAnalysis(arms, plan.strictest_level(arms, seeds), df_a_seed=together or None).smallest_effect(
+        1.0, seeds
+    )
+    design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
-        least = design.resolves(1.0, LEAST)  # what lies far beyond it has no power that could be computed
-        needed = LEAST if least and effect >= least * known else design.seeds(effect, known)
+        least = design.smallest_effect(1.0, LEAST)  # what lies far beyond it has no power that could be computed
+        needed = LEAST if least and effect >= least * known else design.seeds_needed(effect, known)
         found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
     return found
 

@@ -11,7 +11,7 @@ from taetpu.core.config import to_data
 from taetpu.report import held_out
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
-from taetpu.stats.changes import changing, in_words
+from taetpu.stats.changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
 from taetpu.store.study import StudyFolder
 from taetpu.study.arms import list_arms
@@ -192,9 +192,9 @@ def _change(arm: Arm, base: Mapping[str, Any]) -> str:
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
-        return in_words(changing(arm.overrides, arm.idle), base) + also
+        return format_changes(effective_overrides(arm.overrides, arm.idle), base) + also
     changed = {path: value for path, value in match.items() if "." in path and value is not None}
-    return f"{match['of']}; {in_words(changed, base)}{also}"
+    return f"{match['of']}; {format_changes(changed, base)}{also}"
 
 
 def _tokens(run: RunSpec, sources: Sources) -> int:

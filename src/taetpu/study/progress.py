@@ -16,8 +16,8 @@ from rich.text import Text
 
 from taetpu.core.errors import Failed
 from taetpu.core.plugins import explain_plugin_error
-from taetpu.report.names import fitted
-from taetpu.report.usage import used
+from taetpu.report.short_names import shorten_names
+from taetpu.report.usage import describe_usage
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import progress_metric
 from taetpu.train.callbacks import Callback
@@ -111,7 +111,7 @@ class StudyProgress(Callback):
         self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
 
     def on_usage(self, usage: Usage) -> None:
-        self.use = used(usage.times)
+        self.use = describe_usage(usage.times)
 
     def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
         then, here = (" ".join(flag for given in one.values() for flag in given) or "none" for one in (before, now))
@@ -230,7 +230,7 @@ class StudyProgress(Callback):
         table.add_column("arm", no_wrap=True)
         table.add_column("train/loss", justify="right")
         table.add_column(metric, justify="right")
-        for arm, name in zip(arms, fitted(arms, NAME), strict=True):
+        for arm, name in zip(arms, shorten_names(arms, NAME), strict=True):
             table.add_row(Text(name), _mean(self.losses[arm]), _mean(self.values(arm, metric)))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")
         use = [Text(self.use, style="dim")] if self.use else []

@@ -90,7 +90,7 @@ def _schema(study: StudyFolder) -> Any:
 
 def check_reusable(run: Run, other: RunFolder) -> None:
     """Raise `UserError` unless a finished run is intact and is the run that its ID stands for."""
-    from taetpu.stats.verify import contradictions  # here: it imports statsmodels, which most commands do without
+    from taetpu.stats.verify import find_contradictions  # here: it imports statsmodels, which most commands do without
 
     remedy = "The run was changed after training: move it away, or leave out --reuse."
     for problem in other.find_damage():
@@ -101,7 +101,7 @@ def check_reusable(run: Run, other: RunFolder) -> None:
         changed = ["config"]
     for part in changed:
         raise UserError(f"the {part} of this run does not match its ID {run.id[:8]}", file=other.where, remedy=remedy)
-    for problem in contradictions(other):
+    for problem in find_contradictions(other):
         raise UserError(problem, file=other.where, remedy=remedy)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
-from taetpu.report.build import build
-from taetpu.report.notebook import html
+from taetpu.report.build import build_report
+from taetpu.report.notebook import notebook_html
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study, check_frozen
 from taetpu.spec.schema import MAX_SEED
@@ -56,7 +56,7 @@ class Outcome:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
-        return html(self.results, self.report, [*failed, *self.refuted])
+        return notebook_html(self.results, self.report, [*failed, *self.refuted])
 
     @property
     def whole(self) -> bool:
@@ -263,7 +263,7 @@ class StudyRunner:
         results = analyse(self.folder)
         if not failed:
             self.folder.delete_claims()
-        return Outcome(results, build(self.folder), failed, refuted, self.folder.where)
+        return Outcome(results, build_report(self.folder), failed, refuted, self.folder.where)
 
     def train(self, study: Study) -> tuple[list[Run], list[Failure]]:
         """Copy runs that were trained before, and train the others. Return those that were reused, and the failures."""

@@ -15,17 +15,17 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.report import summary
-from taetpu.report.usage import used
-from taetpu.stats.analyse import results
+from taetpu.report.usage import describe_usage
+from taetpu.stats.analyse import compute_results
 from taetpu.store import metrics
 from taetpu.store.documents import finite
 from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-KEPT = 2000
+MAX_MESSAGES = 2000
 """Messages that are kept for pages that come back."""
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """Of a series in a `state`; longer ones are thinned to the least and the most of each stretch."""
 
 
@@ -95,7 +95,7 @@ class Feed:
                 "seed": run.seed,
                 "status": run.status,
                 "use": run.use,
-                "series": {name: thinned(*series) for name, series in run.series.items()},
+                "series": {name: thin_series(*series) for name, series in run.series.items()},
             }
             for key, run in self.runs.items()
         }
@@ -111,7 +111,7 @@ class Feed:
         with self._tried():
             self._read()
         self._tell_problem("\n".join(self._problems))
-        del self.messages[:-KEPT]
+        del self.messages[:-MAX_MESSAGES]
         return self.number - before
 
     def _read(self) -> None:
@@ -129,7 +129,7 @@ class Feed:
         if ended != self._ended:
             self._ended, self._unjudged = ended, ""  # judged once, also where that fails: it takes a second
             try:
-                self.effects = _effects(self.folder)
+                self.effects = _effects_so_far(self.folder)
                 self._tell("effects", self.effects)
             except UserError as error:
                 self._unjudged = str(error)
@@ -153,7 +153,7 @@ class Feed:
         elif known.status == "done":
             return
         status = run.status()  # before the metrics: what is done has them all
-        for message in _news(run, known):
+        for message in _read_segments(run, known):
             self.using = key if message[0] == "usage" else self.using
             self._tell(message[0], {"run": key, **message[1]})
         if status != known.status:
@@ -179,7 +179,7 @@ class Feed:
         self.messages.append(Message(self.number, kind, data))
 
 
-def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read the segments of a run that are new. A run that went on from a checkpoint has lost some."""
     keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     if known.segments - set(keys):
@@ -197,39 +197,42 @@ def _news(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]
             own[0].extend(steps)
             own[1].extend(values)
         yield "points", {"series": new}
-    if new_keys and (use := _use(run, new_keys[-1])) != known.use:
+    if new_keys and (use := _usage_at(run, new_keys[-1])) != known.use:
         known.use = use
         yield "usage", {"use": use}
 
 
-def _use(run: RunFolder, segment: str) -> str:
+def _usage_at(run: RunFolder, segment: str) -> str:
     """How the run's device was used when a segment of its metrics was stored, in words."""
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""
     noted = metrics.decode_segment(run.store.read(key), run.store.where(key))
-    return used({name: float(series.value[-1]) for name, series in noted.items()})
+    return describe_usage({name: float(series.value[-1]) for name, series in noted.items()})
 
 
-def _effects(folder: StudyFolder) -> dict[str, Any]:
+def _effects_so_far(folder: StudyFolder) -> dict[str, Any]:
     """The effects so far, in the report's words."""
-    found = results(folder)
-    rows = [{**vars(row), "done": _done(arm)} for row, arm in zip(summary.rows(found), found["arms"], strict=True)]
+    found = compute_results(folder)
+    rows = [
+        {**vars(row), "done": _progress(arm)}
+        for row, arm in zip(summary.verdict_rows(found), found["arms"], strict=True)
+    ]
     told = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
     return finite({**told, "places": summary.mean_places(found)})
 
 
-def _done(arm: Mapping[str, Any]) -> str:
+def _progress(arm: Mapping[str, Any]) -> str:
     return f"{sum(run['outcome'] != 'unfinished' for run in arm['runs'])}/{len(arm['runs'])}"
 
 
-def thinned(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
+def thin_series(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
     """At most `MOST_POINTS` points: of each stretch of steps the least and the most, in order."""
-    if len(steps) <= MOST_POINTS:
+    if len(steps) <= MAX_POINTS:
         return steps, values
     known = np.array([np.nan if value is None else value for value in values])
     kept: set[int] = {0, len(steps) - 1}
-    for stretch in np.array_split(np.arange(len(steps)), MOST_POINTS // 2 - 1):
+    for stretch in np.array_split(np.arange(len(steps)), MAX_POINTS // 2 - 1):
         inside = known[stretch]
         if np.isfinite(inside).any():
             kept |= {int(stretch[np.nanargmin(inside)]), int(stretch[np.nanargmax(inside)])}

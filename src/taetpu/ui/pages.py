@@ -8,9 +8,9 @@ from taetpu.store.index import find_studies, list_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.settings import differing_paths, read_settings
 from taetpu.store.study import StudyFolder
-from taetpu.ui.feed import thinned
+from taetpu.ui.feed import thin_series
 
-SAMPLES = 20
+MAX_SAMPLES = 20
 """Of a run, at most so many are shown: the last."""
 
 
@@ -42,7 +42,7 @@ class Root:
         tables, rows, problems = [], [], []
         for run in [run for study in find_studies(self.place) for run in study.runs()]:
             try:
-                table, row = read_settings(run), _about(run.study, run)
+                table, row = read_settings(run), _run_facts(run.study, run)
             except UserError as error:
                 problems.append(str(error))
             else:
@@ -63,15 +63,17 @@ class Root:
             )
         samples = found.samples()
         return {
-            **_about(study, found),
+            **_run_facts(study, found),
             "settings": read_settings(found),
-            "samples": {str(step): samples[step] for step in sorted(samples)[-SAMPLES:]},
+            "samples": {str(step): samples[step] for step in sorted(samples)[-MAX_SAMPLES:]},
             "result": found.result(),
-            "series": {name: thinned(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())},
+            "series": {
+                name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())
+            },
         }
 
 
-def _about(study: str, run: RunFolder) -> dict[str, Any]:
+def _run_facts(study: str, run: RunFolder) -> dict[str, Any]:
     result = read_result(run)
     facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}", "status": run.status()}
     if result is None:

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from taetpu.core.errors import UserError
-from taetpu.report.vega import vega
+from taetpu.report.vega import vega_bundle
 from taetpu.store.documents import finite
 from taetpu.ui import pages
 from taetpu.ui.feed import Feed, Message
@@ -45,7 +45,7 @@ STATIC = {"live.js": "text/javascript", "live.css": "text/css"}
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 
 
-class Watched:
+class WatchedFeed:
     """A feed that is read while somebody listens, and wakes who does."""
 
     def __init__(self, feed: Feed, period: float = PERIOD):
@@ -59,7 +59,7 @@ class Watched:
         """Read the store in the background for as long as the block lasts."""
         self.listeners += 1
         if self.task is None:
-            await self.look()
+            await self.poll()
             self.task = asyncio.create_task(self._read())
         try:
             yield
@@ -69,7 +69,7 @@ class Watched:
                 self.task.cancel()
                 self.task = None
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Read what is new, once."""
         if await asyncio.to_thread(self.feed.poll):
             async with self.changed:
@@ -78,7 +78,7 @@ class Watched:
     async def _read(self) -> None:
         while True:
             await asyncio.sleep(self.period)
-            await self.look()
+            await self.poll()
 
     async def since(self, cursor: str | None, timeout: float) -> list[Message]:
         """The messages since a cursor; waits for one, but no longer than that."""
@@ -96,14 +96,14 @@ class Server:
 
     def __init__(self, root: pages.Root, token: str, period: float = PERIOD):
         self.root, self.token, self.period = root, token, period
-        self.watched: dict[str, Watched] = {}
+        self.watched: dict[str, WatchedFeed] = {}
 
     def app(self) -> Starlette:
         """The application, to be served by uvicorn."""
         routes = [
             *(Route(path, self.shell) for path in PAGES),
-            Route("/vega.js", lambda request: _script(vega())),
-            *(Route(f"/{name}", _static(name)) for name in STATIC),
+            Route("/vega.js", lambda request: _script(vega_bundle())),
+            *(Route(f"/{name}", _static_route(name)) for name in STATIC),
             Route("/data/studies", self.data(lambda request: self.root.studies())),
             Route("/data/runs", self.data(lambda request: self.root.runs())),
             Route("/data/run/{study}/{arm}/{run}", self.data(lambda request: self.root.run(**request.path_params))),
@@ -114,7 +114,7 @@ class Server:
 
     async def guard(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         """Reject requests from elsewhere or without the token; a token in the link moves to a cookie, out of sight."""
-        answer = _from_elsewhere(request) or await self.admitted(request, go_on)
+        answer = _reject_origin(request) or await self.admitted(request, go_on)
         answer.headers["Content-Security-Policy"] = POLICY
         answer.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         answer.headers["Referrer-Policy"] = "no-referrer"
@@ -150,10 +150,10 @@ class Server:
 
         return answer
 
-    def watch(self, name: str) -> Watched:
+    def watch(self, name: str) -> WatchedFeed:
         """The feed of a study. Raises `UserError` where there is none of that name."""
         if name not in self.watched:
-            self.watched[name] = Watched(Feed(self.root.study(name)), self.period)
+            self.watched[name] = WatchedFeed(Feed(self.root.study(name)), self.period)
         return self.watched[name]
 
     async def messages(self, request: Request) -> Response:
@@ -162,7 +162,7 @@ class Server:
             watched = self.watch(request.path_params["name"])
         except UserError as error:
             return JSONResponse({"problem": str(error)}, 404)
-        await watched.look()
+        await watched.poll()
         found = watched.feed.since(request.query_params.get("since"))
         return JSONResponse([{"id": watched.feed.cursor(m), "kind": m.kind, "data": finite(m.data)} for m in found])
 
@@ -181,7 +181,7 @@ class Server:
                     found = await watched.since(at, HEARTBEAT)
                     for message in found:
                         at = watched.feed.cursor(message)
-                        yield event(at, message)
+                        yield format_event(at, message)
                     if not found:
                         yield ": still here\n\n"
 
@@ -189,7 +189,7 @@ class Server:
         return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
 
 
-def _from_elsewhere(request: Request) -> Response | None:
+def _reject_origin(request: Request) -> Response | None:
     """Return the rejection of a request that names another host, or that a page of another origin makes; else None."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if HOST.fullmatch(host) is None or int(host.rpartition("]")[2].partition(":")[2] or 80) > MAX_PORT:
@@ -200,13 +200,13 @@ def _from_elsewhere(request: Request) -> Response | None:
     return None
 
 
-def event(cursor: str, message: Message) -> str:
+def format_event(cursor: str, message: Message) -> str:
     """One server-sent event."""
     body: Mapping[str, Any] = finite(message.data)
     return f"id: {cursor}\nevent: {message.kind}\ndata: {json.dumps(body, separators=(',', ':'), allow_nan=False)}\n\n"
 
 
-def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
+def _static_route(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         return Response(_resource(name), media_type=STATIC[name], headers={"Cache-Control": "no-cache"})
 

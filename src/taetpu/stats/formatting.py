@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 SIGNIFICANT = 2
 """Digits kept of an uncertainty; values are cut at the same decimal place."""
-MOST_PLACES = 12
+MAX_PLACES = 12
 """Of decimals; what is less than these can show is zero but for rounding."""
 
 
-MOST_NAMES = 6
+MAX_NAMES = 6
 """In a sentence."""
 
 
@@ -22,7 +22,7 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
     size, digits = (abs(uncertainty or 0), SIGNIFICANT) if known else (abs(value), 4)
     if size == 0 or not math.isfinite(size):
         return digits
-    return min(max(digits - 1 - math.floor(math.log10(size)), 0), MOST_PLACES)
+    return min(max(digits - 1 - math.floor(math.log10(size)), 0), MAX_PLACES)
 
 
 def mean_places(residual_sd: float | None, baseline: float | None) -> int:
@@ -36,7 +36,7 @@ def mean_places(residual_sd: float | None, baseline: float | None) -> int:
 
 def is_zero(value: float) -> bool:
     """Is a value zero, but for the rounding of what it was computed from?"""
-    return abs(value) < 10**-MOST_PLACES
+    return abs(value) < 10**-MAX_PLACES
 
 
 def number(value: float | None, places: int, sign: bool = False) -> str:
@@ -102,7 +102,7 @@ def amount(value: float | None) -> str:
     return f"{value:g}"
 
 
-def beside(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
+def with_change(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
     """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
     if value is None or not base or value == base:
         return text(value)
@@ -117,9 +117,9 @@ def size(value: float | None) -> str:
     return text if value is None else f"{digits} {text[len(digits) :]}B"
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Names as far as a sentence can take them: `a, b, c and 4 more`."""
-    shown = names if len(names) <= MOST_NAMES else names[: MOST_NAMES - 1]
+    shown = names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1]
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return ", ".join(shown) + more
 

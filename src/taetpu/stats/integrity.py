@@ -1,44 +1,78 @@
-"""Is each run the one that its folder, its identity and the frozen study say it is?
+"""Checks on stored runs before their numbers are used: undamaged files, and records that agree with folder and study.
 
-The identity is computed anew from what is recorded. An arm's overrides are looked up in the config: values that the
-program derives from others (a hidden size, a layer cut out of a pattern) are left to the identity.
+A run's identity is recomputed from its record. An arm's overrides are compared with the run's config; values that the
+program derives from others (a hidden size, one layer of a pattern) are covered by the identity alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from taetpu.core.errors import UserError
 from taetpu.core.identity import ID_LENGTH, canonical_json, computation_fields, recorded_identity, without_defaults
 from taetpu.stats.load import read_config
+from taetpu.store.digests import Damaged
+from taetpu.store.documents import RETRAIN
 from taetpu.store.runs import RunFolder
 
 BASELINE = "baseline"
-UNBOUND = ("layers", "num_layers")  # of a model: the resolved one has its layers spelled out
+NOT_COMPARED = ("layers", "num_layers")  # of a model: the resolved one has its layers spelled out
 MISSING = object()
+MAX_LISTED = 5  # problems in one error message
 
 
-def unbound(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
+def find_damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[RunFolder, list[str]]]:
+    """Return the damaged ones among finished runs, each with its problems.
+
+    Args:
+        runs: runs that are done.
+        contents: whether to read every file; see `RunFolder.find_damage`.
+    """
+    found = [(run, run.find_damage(contents) or _record_problems(run)) for run in runs]
+    return [(run, problems) for run, problems in found if problems]
+
+
+def raise_if_damaged(found: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
+    """Raise `Damaged`, a `UserError` that lists the problems, if there are any damaged runs."""
+    if not found:
+        return
+    lines = [problem for _, problems in found for problem in problems]
+    more = [f"and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    count = "1 run that is done is" if len(found) == 1 else f"{len(found)} runs that are done are"
+    raise Damaged(
+        "\n  ".join([f"{count} damaged:", *lines[:MAX_LISTED], *more]), file=found[0][0].where, remedy=RETRAIN
+    )
+
+
+def _record_problems(run: RunFolder) -> list[str]:
+    try:
+        return [f"{run.where}: {problem}" for problem in check_record(run)]
+    except UserError as error:
+        return [f"{error.file or run.where}: {error.problem}"]
+
+
+def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
     """What is wrong with runs' records, a sentence each.
 
     Raises:
         UserError: a `config.json` is damaged.
     """
     about = {run: read_config(run) for run in runs}
-    problems = {run: list(_not_itself(run, recorded, study)) for run, recorded in about.items()}
+    problems = {run: list(_check_own_record(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
     # Without defaults: runs of one arm may have been recorded by versions of which one has more fields.
     own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
-    usual = _usual(own)
-    written = {**study["arms"], **_trials(study)}
+    usual = _most_common_configs(own)
+    written = {**study["arms"], **_tuning_overrides(study)}
     for run, config in configs.items():
-        problems[run] += _not_its_arm(run.arm, config, written, study)
+        problems[run] += _check_arm(run.arm, config, written, study)
         if run.arm in written and run.arm != BASELINE:
-            problems[run] += _not_its_baseline(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
+            problems[run] += _check_unchanged_sections(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
         if not problems[run] and own[run] != usual[run.arm]:
             problems[run].append(f"its config is not that of the other runs of arm {run.arm!r}")
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
 
 
-def mislabelled(run: RunFolder) -> Iterator[str]:
+def check_record(run: RunFolder) -> Iterator[str]:
     """What is wrong with the record of a run by itself: it is of another arm, seed or identity than its folder, or of
     another config, data or plug-ins than its identity. What an earlier version did not record is not missed.
 
@@ -47,10 +81,10 @@ def mislabelled(run: RunFolder) -> Iterator[str]:
     """
     recorded = read_config(run)
     known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
-    yield from wrong if (wrong := list(_not_its_folder(run, known))) else _not_its_identity(run, known)
+    yield from wrong if (wrong := list(_check_folder(run, known))) else _check_identity(run, known)
 
 
-def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _most_common_configs(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The config that most runs of an arm have."""
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for run, config in configs.items():
@@ -58,9 +92,9 @@ def _usual(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[
     return {arm: max(alike.values(), key=len)[0] for arm, alike in found.items()}
 
 
-def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
+def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
     """Its folder, its record and its identity against each other."""
-    wrong = list(_not_its_folder(run, recorded))
+    wrong = list(_check_folder(run, recorded))
     if wrong:
         yield from wrong
         return
@@ -69,19 +103,18 @@ def _not_itself(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str,
         yield "config.json has no config"
         return
     data, task, base = recorded.get("data"), config.get("task", {}), study["base"].get("task", {})
-    if data is None and computation_fields({"task": task}) == computation_fields(
-        {"task": base}
-    ):  # recorded by an earlier version
+    same_task = computation_fields({"task": task}) == computation_fields({"task": base})
+    if data is None and same_task:  # recorded by an earlier version
         data = study.get("data")
     elif task == base and data != study.get("data", data):
         yield "it was trained on other data than the study's"
     if data is None:
         yield "config.json does not say on which data it was trained"
     else:
-        yield from _not_its_identity(run, {**recorded, "data": data})
+        yield from _check_identity(run, {**recorded, "data": data})
 
 
-def _not_its_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
     """The first thing in which a record differs from what the folder is called."""
     for part, own in (("arm", run.arm), ("seed", run.seed)):
         if recorded.get(part) != own:
@@ -92,7 +125,7 @@ def _not_its_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str
         yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
 
 
-def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
+def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Does a record of config, data and plug-ins come to its identity? One without data, or whose identity is not
     whole, is of an earlier version.
     """
@@ -103,7 +136,7 @@ def _not_its_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[s
         yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
 
 
-def _trials(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _tuning_overrides(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What tuning tried: the overrides of its arms."""
     entries = (study.get("tuning") or {"arms": {}})["arms"]
     return {
@@ -113,7 +146,7 @@ def _trials(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _not_its_arm(
+def _check_arm(
     arm: str,
     config: Mapping[str, Any],
     written: Mapping[str, Mapping[str, Any]],
@@ -125,13 +158,13 @@ def _not_its_arm(
     overrides = written[arm]
     single = any(path.startswith("model.layers.") for path in overrides)
     layered = single or bool(study["base"].get("model", {}).get("layers"))
-    for path, value in (_as_overrides(study["base"]) if arm == BASELINE else overrides).items():
-        found = _looked_up(config, path, layered)
-        if found and not any(_agrees(one, value) for one in found):
-            yield f"{path} is {_brief(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
+    for path, value in (_baseline_overrides(study["base"]) if arm == BASELINE else overrides).items():
+        found = _values_at(config, path, layered)
+        if found and not any(_could_resolve_to(one, value) for one in found):
+            yield f"{path} is {_shortened(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
 
 
-def _not_its_baseline(
+def _check_unchanged_sections(
     arm: str, config: Mapping[str, Any], overrides: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> Iterator[str]:
     """The sections of a run's config that its arm does not change, against the baseline's; defaults left out."""
@@ -141,17 +174,17 @@ def _not_its_baseline(
             yield f"its {section} is not the baseline's, and arm {arm!r} does not change it"
 
 
-def _as_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
+def _baseline_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
     """A baseline's data as far as its resolved config has it in the same places."""
     sections = computation_fields({name: fields for name, fields in base.items() if isinstance(fields, Mapping)})
     model = sections.pop("model", {})
     if model.get("layers"):  # layers that differ are resolved one by one
         model = {name: value for name, value in model.items() if not isinstance(value, Mapping)}
     found = {f"{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}
-    return found | {f"model.{field}": value for field, value in model.items() if field not in UNBOUND}
+    return found | {f"model.{field}": value for field, value in model.items() if field not in NOT_COMPARED}
 
 
-def _looked_up(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]:
+def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]:
     """What stands at a path, in each layer where it is of layers; nothing where that cannot be said.
 
     Args:
@@ -180,13 +213,13 @@ def _get(data: Any, parts: Sequence[str]) -> Any:
     return data
 
 
-def _agrees(found: Any, written: Any) -> bool:
+def _could_resolve_to(found: Any, written: Any) -> bool:
     """Could what is written have come to this? Not to another number, another kind or another name."""
     if isinstance(found, Mapping):
         if isinstance(written, str):
             return found.get("kind", written) == written
         if isinstance(written, Mapping):
-            return all(_agrees(found[name], value) for name, value in written.items() if name in found)
+            return all(_could_resolve_to(found[name], value) for name, value in written.items() if name in found)
         return True
     if isinstance(written, str):
         return not isinstance(found, str) or found == written
@@ -195,6 +228,6 @@ def _agrees(found: Any, written: Any) -> bool:
     return True
 
 
-def _brief(found: Any, written: Any) -> Any:
+def _shortened(found: Any, written: Any) -> Any:
     """Of what fills a slot its kind, where that is all that is written of it."""
     return found.get("kind", found) if isinstance(found, Mapping) and isinstance(written, str) else found

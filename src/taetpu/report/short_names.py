@@ -6,7 +6,7 @@ MARK = ".."
 """Stands for what is cut out of a name."""
 
 
-def fitted(names: Sequence[str], width: int) -> list[str]:
+def shorten_names(names: Sequence[str], width: int) -> list[str]:
     """Cut names to a width, such that names that differ still differ.
 
     All names are cut at the same place: their middle, or the place nearest to it that keeps them apart. Where no such
@@ -20,17 +20,18 @@ def fitted(names: Sequence[str], width: int) -> list[str]:
     room = width - len(MARK)
     middle = room - room // 2
     for head in sorted(range(room + 1), key=lambda head: abs(head - middle)):
-        found = [cut(name, width, head) for name in names]
+        found = [shorten(name, width, head) for name in names]
         if len(set(found)) == len(set(names)):
             return found
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
     digits = len(str(len(numbers)))
     return [
-        name if len(name) <= width else f"{cut(name, width - digits - 1)}#{numbers[name]:0{digits}}" for name in names
+        name if len(name) <= width else f"{shorten(name, width - digits - 1)}#{numbers[name]:0{digits}}"
+        for name in names
     ]
 
 
-def cut(name: str, width: int, head: int | None = None) -> str:
+def shorten(name: str, width: int, head: int | None = None) -> str:
     """Replace the middle of a name that is longer than `width` by `MARK`, keeping `head` characters before it."""
     if len(name) <= width:
         return name

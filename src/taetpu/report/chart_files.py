@@ -23,7 +23,7 @@ FIGURES = ("pdf", "svg", "png")
 """Formats for the report's own charts."""
 
 
-def save(drawn: alt.TopLevelMixin, file: Path) -> None:
+def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
     """Write a chart in the format that the file's name says, in light colours.
 
     Raises:
@@ -39,15 +39,15 @@ def save(drawn: alt.TopLevelMixin, file: Path) -> None:
         raise UserError(f"cannot write: {error.strerror}", file=file, remedy="another place with -o") from None
 
 
-def figure(spec: Spec, suffix: str) -> bytes:
+def render_figure(spec: Spec, suffix: str) -> bytes:
     """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
-    return FORMATS[suffix](_sized(spec, {**THEMES["light"], "background": "white"}))
+    return FORMATS[suffix](_spec_json(spec, {**THEMES["light"], "background": "white"}))
 
 
-def svg(spec: Spec, theme: Spec) -> str:
+def render_svg(spec: Spec, theme: Spec) -> str:
     """One of the report's charts, to stand inside a page."""
-    return vl_convert.vegalite_to_svg(_sized(spec, theme))
+    return vl_convert.vegalite_to_svg(_spec_json(spec, theme))
 
 
-def _sized(spec: Spec, theme: Spec) -> str:
+def _spec_json(spec: Spec, theme: Spec) -> str:
     return json.dumps({**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": theme})

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.report.names import fitted
+from taetpu.report.short_names import shorten_names
 
 NAMES = st.lists(st.text("ab-=.", min_size=1, max_size=60), min_size=1, max_size=12, unique=True)
 
 
 @given(NAMES, st.integers(10, 40))
 def test_cut_names_fit_and_differ(names: list[str], width: int) -> None:
-    found = fitted(names, width)
+    found = shorten_names(names, width)
     assert len(set(found)) == len(names)
     assert max(map(len, found)) <= width
     assert [short for short, name in zip(found, names, strict=True) if len(name) <= width] == [
@@ -20,7 +20,7 @@ def test_cut_names_fit_and_differ(names: list[str], width: int) -> None:
 
 def test_a_cut_keeps_what_tells_names_apart() -> None:
     names = [f"position=rope,optimizer=adamw,lr={lr},warmup=100,decay=cosine" for lr in ("0.001", "0.003")]
-    first, second = fitted(names, 32)
+    first, second = shorten_names(names, 32)
     assert (first[:2], first[-2:]) == (second[:2], second[-2:])
     assert first.replace("1,", "3,") == second
-    assert fitted(["abcdefghijk", "x"], 8) == ["abc..ijk", "x"]
+    assert shorten_names(["abcdefghijk", "x"], 8) == ["abc..ijk", "x"]

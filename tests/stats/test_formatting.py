@@ -1,0 +1,60 @@
+"""Figures as text."""
+
+import pytest
+
+from taetpu.stats import formatting
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "text"),
+    [
+        (0.41234, (0.4, 0.42468), "+0.412"),
+        (-0.41234, (-0.6, -0.2), "-0.41"),
+        (123.456, (100, 146.9), "+123"),
+        (0.00001, (-0.1, 0.1), "0.00"),
+        (-0.41234, None, "-0.4123"),
+        (None, None, "-"),
+        (0.0, None, "0"),
+        (-1e-16, None, "0"),
+        (0.0, (-0.02, 0.02), "0.000"),
+    ],
+)
+def test_effect_is_cut_where_it_becomes_uncertain(value, interval, text: str) -> None:
+    assert formatting.effect(value, interval) == text
+
+
+def test_interval() -> None:
+    assert formatting.interval((-0.01234, 0.04321)) == "-0.012 to +0.043"
+    assert formatting.interval(None) == "-"
+
+
+@pytest.mark.parametrize(("p", "text"), [(0.0001, "<0.001"), (0.0412, "0.041"), (1.0, "1.000"), (None, "-")])
+def test_p_value(p, text: str) -> None:
+    assert formatting.p_value(p) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(999, "999"), (1000, "1.00k"), (999_999, "1.00M"), (106_432, "106k"), (3.21e13, "32.1T"), (None, "-")],
+)
+def test_amount(value, text: str) -> None:
+    assert formatting.amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "amounts"),
+    [
+        (formatting.size, {None: "-", 0: "0 B", 512: "512 B", 1_536_000: "1.54 MB", 40_000_000_000: "40.0 GB"}),
+        (formatting.seconds, {None: "-", 3e-7: "300 ns", 2.5e-6: "2.5 us", 0.0123: "12.3 ms", 59: "59 s",
+                                 90: "1.5 min", 7200: "2 h"}),
+    ],
+)  # fmt: skip
+def test_sizes_and_times(text, amounts) -> None:
+    assert {value: text(value) for value in amounts} == amounts
+
+
+def test_amounts_with_their_change_from_the_baseline() -> None:
+    assert formatting.with_change(970, 1000, formatting.amount) == "970 (-3%)"
+    assert formatting.with_change(970, 970, formatting.amount) == "970"
+    assert formatting.with_change(970, None, formatting.amount) == "970"
+    assert formatting.with_change(None, 970, formatting.amount) == "-"
