@@ -129,7 +129,7 @@ def test_a_report_of_many_studies_asks_for_one(taetpu, here, trained):
     done = taetpu("report", here / "root")
     assert done.code == 2
     assert "2 studies are stored here" in done.err
-    assert "name the folder of one of: other, small" in done.err
+    assert "Name the folder of one of them: other, small" in done.err
 
 
 def test_the_catalog_lists_every_kind(taetpu):

@@ -273,4 +273,4 @@ def test_a_study_file_that_is_missing_or_broken_is_named(taetpu, shared_google, 
 def test_a_bucket_has_a_valid_name(taetpu, shared_google):
     code, _, err = taetpu("bucket", "create", "gs://abc", "--dry-run")
     assert code == 2
-    assert "'gs://abc' cannot be the name of a bucket" in err
+    assert "invalid bucket name 'gs://abc'" in err

@@ -200,12 +200,12 @@ def test_a_decoy_score_too_large_to_tabulate_is_said_to_be_missing():
 
 
 @pytest.mark.parametrize(("kind", "fields", "where", "problem", "remedy"), [
-    ("copy", {"seq_len": 3}, "seq_len", "seq_len 3 has no room for a copy sequence of min_length 1", "raise seq_len"),
+    ("copy", {"seq_len": 3}, "seq_len", "seq_len 3 has no room for a copy sequence of min_length 1", "Raise seq_len"),
     ("sort", {"max_length": 6}, "max_length", "max_length 6 does not fit: sort with seq_len 12 and 5 symbols has room "
-     "for 5", "at most 5"),
-    ("reverse", {"min_length": 4, "max_length": 3}, "min_length", "min_length 4 is above max_length 3", "at most 3"),
-    ("induction", {"min_length": 5}, "min_length", "every induction sequence would have length 5, and a fixed offset "
-     "would solve them", "below max_length"),
+     "for 5", "Use 5 or less"),
+    ("reverse", {"min_length": 4, "max_length": 3}, "min_length", "min_length 4 is above max_length 3", "3 or less"),
+    ("induction", {"min_length": 5}, "min_length", "every induction sequence would have length 5, which a fixed "
+     "offset solves", "below max_length"),
 ])  # fmt: skip
 def test_sizes_that_do_not_fit(kind: str, fields: dict[str, Any], where: str, problem: str, remedy: str):
     with pytest.raises(UserError) as caught:

@@ -111,7 +111,7 @@ def test_changed_sums_over_the_evaluation_set(folder) -> None:
 def test_a_damaged_segment_is_refused(folder) -> None:
     segment = Path(folder.runs()[0].where, "metrics", "0-10.json")
     segment.write_bytes(segment.read_bytes().replace(b"9.0", b"8.0"))
-    with pytest.raises(UserError, match="this segment of metrics is damaged"):
+    with pytest.raises(UserError, match="metrics segment is damaged"):
         verify(folder)
 
 
@@ -344,4 +344,4 @@ def test_a_result_that_is_none_is_refused(folder, act, text: str, problem: str) 
         act(folder)
     assert problem in error.value.problem
     assert str(file) in str(error.value)
-    assert "restore it from a copy" in str(error.value.remedy)
+    assert "Restore it from a copy" in str(error.value.remedy)

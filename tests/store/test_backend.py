@@ -22,7 +22,7 @@ def test_a_key_is_written_once(store: Store):
     with pytest.raises(UserError, match="written once") as caught:
         store.write("s/a", b"second")
     assert store.where("s/a") in str(caught.value)
-    assert "nothing was overwritten" in str(caught.value)
+    assert "Nothing was overwritten" in str(caught.value)
     assert store.read("s/a") == b"first"
     store.write("s/a", b"second", replace=True)
     assert store.read("s/a") == b"second"
@@ -114,8 +114,8 @@ def test_a_name_is_refused_or_is_one_part_of_a_path(name: str):
         ("", "is empty"),
         ("..", "starts with a dot"),
         (".hidden", "starts with a dot"),
-        ("a/b", "has a slash"),
-        ("a\\b", "has a slash"),
+        ("a/b", "contains a slash"),
+        ("a\\b", "contains a slash"),
         ("a\nb", "unprintable"),
         ("a\0", "unprintable"),
         ("\ud800", "unprintable"),
@@ -202,9 +202,9 @@ def test_a_read_only_folder(tmp_path: Path, on_mount: Callable[[str, str], str])
 
 
 def test_other_places_are_refused_by_name():
-    with pytest.raises(UserError, match="cannot be kept at 's3://bucket/runs'") as caught:
+    with pytest.raises(UserError, match="cannot be stored at 's3://bucket/runs'") as caught:
         open_store("s3://bucket/runs")
-    assert caught.value.remedy == "a local folder, or gs://BUCKET/FOLDER"
+    assert caught.value.remedy == "Use a local folder or gs://BUCKET/FOLDER."
 
 
 def test_the_root_is_the_option_else_the_environment_else_runs(monkeypatch: pytest.MonkeyPatch):

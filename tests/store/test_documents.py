@@ -71,8 +71,8 @@ def test_damaged_json_names_the_file(data: bytes):
         (b"a: [1,\n", "not valid YAML"),
         (b"\xff", "not valid UTF-8"),
         (b"a: \x00", "not valid YAML"),
-        (b"", "expected a mapping, found NoneType"),
-        (b"- 1\n", "expected a mapping, found list"),
+        (b"", "expected a mapping, got NoneType"),
+        (b"- 1\n", "expected a mapping, got list"),
     ],
 )
 def test_damaged_yaml_names_the_file(data: bytes, problem: str):

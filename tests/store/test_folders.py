@@ -216,7 +216,7 @@ def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
         assert_array_equal(found[name], values)
     key = f"{run.key}/evaluation.json"
     run.store.write(key, run.store.read(key).replace(b"1.5", b"1.4"), replace=True)
-    with pytest.raises(UserError, match="damaged: its checksum does not fit"):
+    with pytest.raises(UserError, match="damaged: checksum mismatch"):
         run.evaluation()
     run.write_evaluation({})
     assert run.evaluation() == {}

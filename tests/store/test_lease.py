@@ -72,7 +72,7 @@ def killed(gs_root: str, start: Start, world: World) -> None:
 def test_a_killed_holder_elsewhere_is_waited_for_by_the_server_s_clock(store: GcsStore, killed: None, world: World):
     world.skew = lease.LEASE_SECONDS - 20
     with (
-        pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last heard of 4\d s ago") as caught,
+        pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last renewed 4\d s ago") as caught,
         store.claim("s/lock"),
     ):
         pass
@@ -158,7 +158,7 @@ def test_renewals_keep_it(store: GcsStore, world: World, monkeypatch: pytest.Mon
         first = world.table("storage.objects")[LOCK].generation
         world.skew = lease.LEASE_SECONDS + 5  # as if so much time had passed
         until(lambda: world.table("storage.objects")[LOCK].generation > first)
-        with pytest.raises(UserError, match="last heard of 0 s ago"), GcsStore(store.root).claim("s/lock"):
+        with pytest.raises(UserError, match="last renewed 0 s ago"), GcsStore(store.root).claim("s/lock"):
             pass
     assert LOCK not in world.table("storage.objects")
 
@@ -179,7 +179,7 @@ def test_a_takeover_whose_answer_was_lost_is_one(store: GcsStore, killed: None, 
 
 
 def test_a_renewal_whose_answer_was_lost_keeps_it(held: lease.Lease, world: World):
-    held._take()
+    held._acquire()
     world.faults.append(Fault("objects.insert", None, moment="after"))
     with pytest.raises(Exception, match="Connection"):
         held._renew(None)
@@ -198,7 +198,7 @@ def test_a_holder_that_was_cut_off_writes_nothing_once_another_holds_it(
         store.write("s/a", b"1")
         world.skew = lease.LEASE_SECONDS + 1
         from_elsewhere(world, token="other")
-        made(store, "another-vm")._take()
+        made(store, "another-vm")._acquire()
         clock[0] = lease.LEASE_SECONDS + 1
         for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.save_folder("s/c")):
             with pytest.raises(UserError, match=r"has lost its claim: .* pid 1 on another-vm .* has taken it over"):
@@ -232,10 +232,10 @@ def test_a_holder_without_a_connection_does_not_go_on_blindly(
 
 
 def test_a_lock_that_was_deleted_by_hand_is_lost(held: lease.Lease, store: GcsStore):
-    held._take()
+    held._acquire()
     store.delete("s/lock")
     held._renew(None)
-    with pytest.raises(UserError, match="the lock was deleted from outside"):
+    with pytest.raises(UserError, match="deleted the lock"):
         held.check()
 
 
@@ -247,7 +247,7 @@ def test_of_many_at_once_one_gets_it(store: GcsStore, killed: None, world: World
         mine = made(store)
         together.wait()
         try:
-            mine._take()
+            mine._acquire()
         except UserError as error:
             refused.append(error.problem)
         else:
@@ -265,7 +265,7 @@ def test_of_many_at_once_one_gets_it(store: GcsStore, killed: None, world: World
 def test_a_lock_of_something_else_is_held_by_nobody_known(store: GcsStore):
     store.write("s/lock", b"what is this")
     with (
-        pytest.raises(UserError, match="held by a process that has just started, last heard of 0 s ago"),
+        pytest.raises(UserError, match="held by a process that has just started, last renewed 0 s ago"),
         store.claim("s/lock"),
     ):
         pass

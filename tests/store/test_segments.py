@@ -97,5 +97,5 @@ def test_points_that_fit_no_segment(step: list[int], value: list[float], problem
 
 def test_names_of_segments():
     assert segment_bounds(f"s/runs/a/metrics/{segment_name(90, 1000)}") == (90, 1000)
-    with pytest.raises(UserError, match="no segment of metrics"):
+    with pytest.raises(UserError, match="not a metrics segment"):
         segment_bounds("s/runs/a/metrics/notes.txt")

@@ -90,7 +90,7 @@ def test_a_damaged_store_switches_trackers_off_and_nothing_else(followed):
     run.append(0, 10, {"train/loss": ([5], [1.0])})
     Path(run.where, "metrics/0-10.json").write_text("damaged")
     trackers.forward([run])
-    assert off["tensorboard"].startswith("this segment of metrics is damaged")
+    assert "metrics segment is damaged" in off["tensorboard"]
     trackers.forward([run])
 
 

@@ -1,1 +1,1 @@
-"""Tasks: text and synthetic. A prepared task hands out batches that are a pure function of a seed and a step."""
+"""Text and synthetic tasks. The batches of a prepared task are a pure function of a seed and a step."""

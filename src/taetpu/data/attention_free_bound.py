@@ -1,8 +1,8 @@
-"""The best policy without attention: what a function of the current token and its position can reach.
+"""The best loss and accuracy without attention: those of a function of the current token and its position.
 
-A model whose mixer is gone sees one token and where it stands. The best it can do follows from the joint distribution
-of (position, token, target) over the scored positions, which is worked out here exactly, by position and then by
-length n (each n is equally likely). The score is what attention has to beat before it counts as having helped.
+A model without a mixer sees one token and its position. Its best score follows from the joint distribution of
+(position, token, target) over the scored positions, which this module computes exactly as a sum over the length n of
+a question (all lengths are equally likely). A model with attention has to beat this score to show that attention helps.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-Joint = np.ndarray  # (seq, tokens, targets): expected number of such targets in a sequence, up to one factor
+Joint = np.ndarray  # (seq, tokens, targets): expected count in a sequence, up to a common factor
 
 
 class Successive(NamedTuple):
-    """Distribution of the answers y_1 .. y_n to questions of length n, as far as neighbours go."""
+    """Distribution of successive answers among the answers y_1 .. y_n to a question of length n."""
 
     first: np.ndarray  # P(y_1), (answers,)
     steps: np.ndarray  # P(y_j, y_{j+1}), (n - 1, answers, answers)
@@ -24,89 +24,103 @@ class Successive(NamedTuple):
 
 
 def score_best_policy(joint: Joint) -> tuple[float, float]:
-    """Loss in nats per target and accuracy of the best policy: the conditional entropy, and the share of the mode."""
-    seen = joint.sum(axis=-1, keepdims=True)
+    """Return the loss in nats per target and the accuracy of the best policy.
+
+    The loss is the conditional entropy of the target, the accuracy the probability of its mode.
+    """
+    given = joint.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        loss = np.where(joint > 0, joint * (np.log(seen) - np.log(joint)), 0.0).sum()
+        loss = np.where(joint > 0, joint * (np.log(given) - np.log(joint)), 0.0).sum()
     return float(loss / joint.sum()), float(joint.max(axis=-1).sum() / joint.sum())
 
 
 def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
-    """`<bos> x <sep> y <eos>`: after <sep> comes y_1, after y_j comes y_{j+1}, after y_n <eos>.
+    """Return the joint distribution of `<bos> x <sep> y <eos>`, where each answer token predicts the next.
 
-    `lengths` gives n and its distribution, `answers` is the number of different ones. <sep> stands at n + 1 and y_j
-    at n + 1 + j. The last row of the tokens is <sep>, the last target <eos>.
+    `<sep>` is at position n + 1 and y_j at n + 1 + j. The last token index is `<sep>`, the last target index `<eos>`.
+
+    Args:
+        lengths: each length n with the distribution of its answers.
+        seq_len: length of the sequence.
+        answers: number of different answers.
     """
     joint = np.zeros((seq_len, answers + 1, answers + 1))
-    for n, given in lengths:
-        joint[n + 1, -1, :-1] += given.first
-        joint[n + 2 : 2 * n + 1, :-1, :-1] += given.steps
-        joint[2 * n + 1, :-1, -1] += given.last
+    for n, answer in lengths:
+        joint[n + 1, -1, :-1] += answer.first
+        joint[n + 2 : 2 * n + 1, :-1, :-1] += answer.steps
+        joint[2 * n + 1, :-1, -1] += answer.last
     return joint
 
 
 def encoder_joint(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbols: int, answers: int) -> Joint:
-    """`<bos> x`: the target at x_i, which stands at i, is y_i. `lengths` gives n and P(x_i, y_i), `(n, x, y)`."""
+    """Return the joint distribution of `<bos> x`, where the target at x_i (position i) is y_i.
+
+    Args:
+        lengths: each length n with P(x_i, y_i), `(n, symbols, answers)`.
+        seq_len: length of the sequence.
+        symbols: number of different symbols.
+        answers: number of different answers.
+    """
     joint = np.zeros((seq_len, symbols, answers))
-    for n, given in lengths:
-        joint[1 : n + 1] += given
+    for n, answer in lengths:
+        joint[1 : n + 1] += answer
     return joint
 
 
 def independent_answers(n: int, symbols: int) -> Successive:
-    """Answers that are independent and uniform: those of copy and reverse."""
+    """Return the distribution of independent uniform answers, as in `copy` and `reverse`."""
     one = np.full(symbols, 1 / symbols)
     return Successive(one, np.full((n - 1, symbols, symbols), symbols**-2.0), one)
 
 
 def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
-    """P(a given one of n uniform symbols occurs c times), `(most,)`; index 0 is c = 1. That is 1 + Bin(n - 1, 1/V)."""
+    """Return P(a given one of n uniform symbols occurs c times), `(most,)`, from c = 1: 1 + Bin(n - 1, 1/V)."""
     chance = np.zeros(most)
     chance[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
     return chance
 
 
 def histogram_answers(n: int, symbols: int, most: int) -> Successive:
-    """Histogram's answers: how often x_j and x_{j+1} occur among n uniform symbols (index 0 is a count of 1).
+    """Return the distribution of `histogram`'s answers, the counts of x_j and x_{j+1}. Index 0 is a count of 1.
 
-    With probability 1/V the two are the same symbol, and share a count 2 + Bin(n - 2, 1/V). Else the counts are
-    1 + a and 1 + b, where (a, b, rest) is multinomial over the other n - 2 with chances (1/V, 1/V, 1 - 2/V). The same
-    for every j, because the symbols are exchangeable.
+    With probability 1/V both are the same symbol with the count 2 + Bin(n - 2, 1/V). Otherwise the counts are 1 + a and
+    1 + b, where (a, b, rest) is multinomial over the other n - 2 symbols with probabilities (1/V, 1/V, 1 - 2/V). The
+    distribution does not depend on j, because the symbols are exchangeable.
     """
     one, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:
         a = np.arange(n - 1)
         step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
         rest = n - 2 - a[:, None] - a[None, :]
-        known = _log_factorial(n)
-        ways = known[n - 2] - known[a][:, None] - known[a][None, :] - known[np.maximum(rest, 0)]
+        log_factorial = _log_factorial(n)
+        ways = log_factorial[n - 2] - log_factorial[a][:, None] - log_factorial[a] - log_factorial[np.maximum(rest, 0)]
         logs = ways + _log_power(np.array(1 / symbols), n - 2 - rest) + _log_power(np.array(1 - 2 / symbols), rest)
         step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.exp(np.where(rest >= 0, logs, -np.inf))
     return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
 
 
 def sorted_answers(n: int, symbols: int) -> Successive:
-    """Sort's answers: neighbouring order statistics of n uniform symbols 1 .. V.
+    """Return the distribution of `sort`'s answers, the order statistics of n uniform symbols 1 .. V.
 
-    For v < w the event {y_j <= v, y_{j+1} >= w} says that exactly j symbols are <= v and the others >= w, so its
-    probability is C(n, j) (v/V)^j ((V-w+1)/V)^(n-j); differences in v and w give P(y_j = v, y_{j+1} = w). What is
-    left of P(y_j = v) is P(y_j = y_{j+1} = v).
+    For v < w, {y_j <= v, y_{j+1} >= w} means that exactly j symbols are <= v and the others >= w, so its probability is
+    C(n, j) (v/V)^j ((V-w+1)/V)^(n-j). Differences in v and w give P(y_j = v, y_{j+1} = w), and the remainder of
+    P(y_j = v) is P(y_j = y_{j+1} = v).
     """
     single = np.diff(_at_least(n, np.arange(1, n + 1), symbols), axis=-1)  # P(y_j = v), (n, V)
     j = np.arange(1, n)[:, None, None]
     below = np.arange(symbols + 1)[:, None] / symbols
     above = np.arange(symbols, -1, -1)[None, :] / symbols
     logs = _log_choose(n, j) + _log_power(below, j) + _log_power(above, n - j)
-    corner = np.exp(np.minimum(logs, 0.0))  # above 0 only where v >= w, which is not read
+    corner = np.exp(np.minimum(logs, 0.0))  # logs exceed 0 only if v >= w, which is not used
     steps = np.triu(-np.diff(np.diff(corner, axis=1), axis=2), k=1)
-    rest = np.maximum(single[:-1] - steps.sum(axis=2), 0.0)  # rounding may leave a negative of 1e-17
+    rest = np.maximum(single[:-1] - steps.sum(axis=2), 0.0)  # rounding errors may be negative
     return Successive(single[0], steps + rest[:, :, None] * np.eye(symbols), single[-1])
 
 
 def sort_joint(n: int, symbols: int) -> np.ndarray:
-    """P(x_i = v, y_i = w), `(n, V, V)`, where y is x sorted.
+    """Return P(x_i = v, y_i = w), `(n, V, V)`, where y is x sorted.
 
-    Given x_i = v, y_i <= w says that at least i of the n symbols are <= w, x_i among them if v <= w.
+    Given x_i = v, y_i <= w means that at least i of the n symbols are <= w, including x_i if v <= w.
     """
     i = np.arange(1, n + 1)
     without, with_it = (_at_least(n - 1, i - own, symbols)[:, None, :] for own in (0, 1))
@@ -115,30 +129,30 @@ def sort_joint(n: int, symbols: int) -> np.ndarray:
 
 
 def _at_least(n: int, least: np.ndarray, symbols: int) -> np.ndarray:
-    """P(at least `least` of n uniform symbols are <= w) for w = 0 .. V: `(len(least), V + 1)`."""
+    """Return P(at least `least` of n uniform symbols are <= w) for w = 0 .. V: `(len(least), V + 1)`."""
     chance = _binomial(n, np.arange(n + 1)[:, None], np.arange(symbols + 1)[None, :] / symbols)
     tail = np.cumsum(chance[::-1], axis=0)[::-1]
     return np.vstack([tail, np.zeros(symbols + 1)])[least]
 
 
 def _binomial(n: int, k: np.ndarray, p: float | np.ndarray) -> np.ndarray:
-    """C(n, k) p^k (1 - p)^(n - k), in logarithms so that long sequences neither overflow nor vanish."""
+    """Return C(n, k) p^k (1 - p)^(n - k), computed in logarithms to avoid overflow and underflow."""
     p = np.asarray(p, float)
     return np.exp(_log_choose(n, k) + _log_power(p, k) + _log_power(1 - p, n - k))
 
 
 def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
-    known = _log_factorial(n)
-    return known[n] - known[k] - known[n - k]
+    log_factorial = _log_factorial(n)
+    return log_factorial[n] - log_factorial[k] - log_factorial[n - k]
 
 
 @lru_cache
 def _log_factorial(n: int) -> np.ndarray:
-    """log i! for i = 0 .. n."""
+    """Return log i! for i = 0 .. n."""
     return np.array([lgamma(i + 1) for i in range(n + 1)])
 
 
 def _log_power(p: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """log p^k, with 0^0 = 1."""
+    """Return log p^k with 0^0 = 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(k == 0, 0.0, k * np.log(p))

@@ -1,7 +1,7 @@
-"""What training sees of a task: batches, evaluation splits, and which window each step reads.
+"""Tasks and prepared data sources: batches, evaluation splits, and the window order of training.
 
-The common form is `(tokens, targets, weights)`: a loss is summed over positions by weight, and nothing is marked by a
-special target such as -100.
+A batch is `(tokens, targets, weights)`. A loss is a weighted sum over positions; no special target such as -100 marks a
+position.
 """
 
 import math
@@ -16,29 +16,31 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.config import Component, Size
+from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key
 from taetpu.data.tokenizers import Tokenizer
 
 
 class Batch(NamedTuple):
-    """What one step trains on."""
+    """The data of one training step."""
 
     tokens: Int[Array, "batch seq"]
     targets: Int[Array, "batch seq"]
-    weights: Float[Array, "batch seq"]  # 0 where a position does not count
+    weights: Float[Array, "batch seq"]  # 0 for positions that are not scored
 
 
 @dataclass(frozen=True)
 class Split:
-    """An evaluation set on the host, to be evaluated whole.
+    """An evaluation set on the host.
 
     Args:
-        tokens, targets: int32 `(windows, seq)`.
-        weights: float32 `(windows, seq)`, 0 where a position does not count (padding included).
-        num_bytes: UTF-8 bytes of the split's text, whatever its tokens express: the denominator of bits per byte.
-            None where the tokens are not text, or do not determine it.
-        unpredicted_bits: bits of that text which no target holds, added to the loss in bits per byte: the first token,
-            which nothing predicts, and what the tokens do not express (`Tokenizer.escape_bits`).
+        tokens: int32 `(windows, seq)`.
+        targets: int32 `(windows, seq)`.
+        weights: float32 `(windows, seq)`, 0 for positions that are not scored, such as padding.
+        num_bytes: UTF-8 bytes of the split's text, including text that no token represents: the denominator of bits
+            per byte. None if the tokens are not text or do not determine it.
+        unpredicted_bits: bits of the text that no target contains, added to the loss in bits per byte: those of the
+            first token, and those that the tokens do not represent (`Tokenizer.escape_bits`).
     """
 
     tokens: np.ndarray
@@ -52,104 +54,108 @@ class Source(Protocol):
     """A prepared task."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of different tokens."""
+        ...
 
     @property
-    def seq_len(self) -> int: ...
+    def seq_len(self) -> int:
+        """Number of tokens in a sequence."""
+        ...
 
     @property
     def fingerprint(self) -> str:
-        """sha256 that changes whenever a token of training or evaluation could; part of a run's identity."""
+        """A SHA-256 digest of the training and evaluation tokens; part of a run's identity."""
         ...
 
     @property
     def evaluated(self) -> str:
-        """sha256 of what `val` and `test` hold, whatever the tokens: losses of equal ones are about the same thing."""
+        """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
         ...
 
     @property
     def unit(self) -> str:
-        """What a token is; losses and accuracies are per token, and cannot be compared between units."""
+        """Identifies the tokenization. Losses and accuracies per token are comparable only within one unit."""
         ...
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Put on the device once and shared by all runs of a pack."""
+        """Arrays that are put on the device once and shared by all runs of a pack."""
         ...
 
     @property
     def num_windows(self) -> int | None:
-        """Training windows in an epoch; None when sequences are drawn without end."""
+        """Number of training windows in an epoch; None if sequences are generated endlessly."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """None where the tokens are not text."""
+        """The tokenizer; None if the tokens are not text."""
         ...
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What people are shown: sizes, the corpus' sha256, and losses (nats per weighted target) to compare with.
+        """Facts for reports: sizes, the corpus' SHA-256 digest, and reference losses (nats per weighted target).
 
-        `chance_loss` is that of a uniform guess over the vocabulary, `bayes_loss` cannot be beaten (None: unknown),
-        `decoy_loss` is what goes without attention, and `decoy` says how it was found; synthetic tasks have the same
-        as `_accuracy`. A text has, by split, its `bytes`, the `escape_bits` of what its tokens do not express, and its
-        `overlap` with training (see `data.overlap`).
+        `chance_loss` is the loss of a uniform guess over the vocabulary, `bayes_loss` the lowest possible loss (None if
+        unknown), and `decoy_loss` a loss that is reached without attention, computed as `decoy` describes. Synthetic
+        tasks have the same references as `_accuracy`. A text has, by split, its `bytes`, its `escape_bits` (see
+        `Tokenizer.escape_bits`) and its `overlap` with the training split (see `data.overlap`).
         """
         ...
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """Window numbers of steps `start` to `start + count - 1`: int32 `(count, batch_size)`, on the host."""
+        """Return the window indices of `count` steps from `start`: int32 `(count, batch_size)`, on the host."""
         ...
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
-        """The batch of one step, inside jit: gathered by `rows` (text) or drawn from `key` (synthetic).
+        """Return the batch of one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
-        May be vmapped over `rows` and `key` with `arrays` shared.
+        Called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
         """
         ...
 
     def evaluation(self, split: str) -> Split | None:
-        """The split `val` or `test`; None where it is empty."""
+        """Return the split `val` or `test`; None if it is empty."""
         ...
 
     def prompt(self) -> np.ndarray:
-        """What a sample starts from: int32 `(n,)`, at least one token, at most `seq_len`."""
+        """Return the prompt of generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
         ...
 
     def show(self, ids: Any) -> str:
-        """Tokens as text that people can read."""
+        """Return tokens as readable text."""
         ...
 
 
 class Task(Component):
-    """Base of the kinds of slot `task`: what is learned, before any data is read."""
+    """Base of the kinds of slot `task`: the config of a task, before any data is read."""
 
     seq_len: Size
-    """Tokens of a sequence."""
+    """Number of tokens in a sequence."""
 
     @property
     @abstractmethod
     def causal(self) -> bool:
-        """Whether a position may see only those before it."""
+        """Whether a position may attend only to earlier positions."""
 
     @abstractmethod
     def prepare(self, folder: Path) -> Source:
-        """Read or set up the data.
+        """Read or generate the data.
 
         Args:
-            folder: where the study file stands; relative paths start there.
+            folder: the study file's folder, to which paths are relative.
 
         Raises:
-            UserError: the data cannot be used; its path is relative to the task.
+            UserError: the data cannot be used. The error's path is relative to the task.
         """
 
 
 @lru_cache(maxsize=32)
 def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
-    """The order of an epoch's windows: int32 `(num_windows,)`, read-only.
+    """Return the order of an epoch's windows: int32 `(num_windows,)`, read-only.
 
-    Raw Philox words are sorted because numpy promises them to be the same in every version, and its shuffles not.
+    The order sorts raw Philox words, because numpy guarantees equal words in every version, but not equal shuffles.
     """
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
     order = np.argsort(words, kind="stable").astype(np.int32)
@@ -158,27 +164,29 @@ def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
 
 
 def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: int) -> np.ndarray:
-    """Window numbers of `count` steps from step `start`: int32 `(count, batch_size)`.
+    """Return the window indices of `count` steps from step `start`: int32 `(count, batch_size)`.
 
-    Every epoch is a fresh permutation, and batches run across the border between two: each window is read once before
-    any is read again, whatever the batch size.
+    Every epoch is a new permutation, and a batch may span two epochs, so every window is read once per epoch for any
+    batch size.
     """
     position = np.arange(start * batch_size, (start + count) * batch_size)
     epoch, place = np.divmod(position, num_windows)
     rows = np.empty(position.shape, np.int32)
     for number in np.unique(epoch):
-        here = epoch == number
-        rows[here] = permutation(seed, int(number), num_windows)[place[here]]
+        mask = epoch == number
+        rows[mask] = permutation(seed, int(number), num_windows)[place[mask]]
     return rows.reshape(count, batch_size)
 
 
 @lru_cache(maxsize=32)
 def evaluation_order(num_windows: int) -> np.ndarray:
-    """The order in which a split's windows are sampled: int32 `(num_windows,)`, read-only. A sample is a prefix.
+    """Return the order in which a split's windows are sampled: int32 `(num_windows,)`, read-only.
 
-    Of every prefix of 2^k windows, each of 2^k equal parts of the split holds one, at a random place (a base-2 van der
-    Corput sequence with nested scrambling; Owen 1995). So a sample covers all documents in proportion to their length,
-    a smaller sample is part of a larger one, and no period of the text coincides with the spacing.
+    A sample is a prefix of the order. The first 2^k windows contain one random window of each of 2^k equal parts of the
+    split. A sample therefore covers all documents in proportion to their length, contains every smaller sample, and has
+    no fixed spacing that could coincide with a period of the text.
+
+    Source: a base-2 van der Corput sequence with nested scrambling, Owen 1995.
     """
     bits = (num_windows - 1).bit_length()
     number, place = np.arange(2**bits), np.zeros(2**bits, np.int64)
@@ -186,30 +194,44 @@ def evaluation_order(num_windows: int) -> np.ndarray:
         first = np.random.Philox(key=np.array([num_windows, level], np.uint64)).random_raw(2**level) & np.uint64(1)
         place = 2 * place + ((number >> level & 1) ^ first.astype(np.int64)[place])
     windows = place * num_windows >> bits
-    _, at = np.unique(windows, return_index=True)
-    order = windows[np.sort(at)].astype(np.int32)
+    _, first_places = np.unique(windows, return_index=True)
+    order = windows[np.sort(first_places)].astype(np.int32)
     order.setflags(write=False)
     return order
 
 
 def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
-    """`(windows, seq_len + 1)`: window i holds tokens i*T to i*T + T.
+    """Return training windows, `(windows, seq_len + 1)`; window i has tokens i * seq_len to (i + 1) * seq_len.
 
-    Neighbours share one token, the last target of one and the first input of the next, so that no target is lost
-    between them. Targets at the end that fill no window are left out.
+    Adjacent windows share one token, the last target of one and the first input of the next, so that no target between
+    them is lost. An incomplete window at the end is dropped.
     """
     starts = np.arange((len(stream) - 1) // seq_len) * seq_len
     return stream[starts[:, None] + np.arange(seq_len + 1)]
 
 
+def find_split(splits: Mapping[str, Split | None], name: str) -> Split | None:
+    """Return a split by name.
+
+    Raises:
+        UserError: there is no split of this name; the error suggests the nearest.
+    """
+    if name not in splits:
+        raise UserError(f"no evaluation split {name!r}", remedy=suggest(name, splits))
+    return splits[name]
+
+
 def evaluation_split(
     stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None
 ) -> Split:
-    """Return all targets of a stream in windows as in training; the last one is padded with weight 0.
+    """Return a split with all targets of a stream, in windows as in training. The last one is padded with weight 0.
 
-    Only the first token is no target. It is charged as a uniform draw from the vocabulary.
+    The first token is not a target. It costs `log2(vocab_size)` bits, as a uniform draw from the vocabulary.
 
     Args:
+        stream: token numbers, `(n,)`.
+        seq_len: tokens of a window.
+        vocab_size: number of different tokens.
         num_bytes: UTF-8 bytes of the text.
         escape_bits: see `Tokenizer.escape_bits`.
     """

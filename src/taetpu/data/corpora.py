@@ -1,4 +1,4 @@
-"""Text corpora: read into named documents, and divided into training, validation and test text."""
+"""Text corpora: reading documents, and splitting them into training, validation and test text."""
 
 import hashlib
 import os
@@ -13,62 +13,73 @@ from typing import NoReturn
 from taetpu.core.errors import UserError
 
 PYTHON_DOCS = "python-docs"
-BETWEEN = "\n\n"  # stands between two documents of one split
+SEPARATOR = "\n\n"  # between two documents of one split
 
 
 @dataclass(frozen=True)
 class Document:
+    """A text with a name."""
+
     name: str
     text: str
 
 
 def read_documents(source: str, folder: Path) -> list[Document]:
-    """Return the documents of `python-docs`, of a text file (one), or of a folder (a file each, by relative path).
+    """Read the documents of a source.
+
+    Args:
+        source: `python-docs`, a text file (one document), or a folder (one document per file, named by relative path).
+        folder: the folder to which `source` is relative.
 
     Raises:
-        UserError: nothing there, no regular file, unreadable, not UTF-8, or no text in it; path `("source",)`.
+        UserError: the source does not exist, is unreadable, is not UTF-8, or contains no text; path `("source",)`.
     """
     documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
     documents = [document for document in documents if document.text.strip()]
     if not documents:
-        raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="name a file or folder with text")
+        raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="Name a file or folder with text.")
     return documents
 
 
 def join_documents(documents: Sequence[Document]) -> str:
-    return BETWEEN.join(document.text for document in documents)
+    """Concatenate documents, separated by an empty line."""
+    return SEPARATOR.join(document.text for document in documents)
 
 
 def hash_documents(documents: Sequence[Document]) -> str:
-    """Of the joined text in UTF-8; for a single file that is what `sha256sum` prints."""
+    """Return the SHA-256 digest of the joined text in UTF-8; for a single file, the output of `sha256sum`."""
     return hashlib.sha256(join_documents(documents).encode()).hexdigest()
 
 
 def python_docs() -> list[Document]:
-    """The topics of Python's own `help()`, sorted by name; a paragraph is kept where it stands first.
+    """Return the topics of Python's `help()`, sorted by name, without repeated paragraphs.
 
-    A fifth of the paragraphs repeat others (the topic of `if` is a part of that of compound statements), and would
-    leak from training into validation. They are compared with runs of white space as one.
+    A fifth of the paragraphs repeat others (the topic `if` is part of that on compound statements) and would leak from
+    training into validation. Paragraphs are compared with whitespace collapsed.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError:
         raise UserError(
-            "this Python comes without pydoc_data, the text of python-docs",
+            "this Python lacks the module pydoc_data, the text of python-docs",
             path=("source",),
-            remedy="install the full standard library, or name a text file",
+            remedy="Install the full standard library, or name a text file.",
         ) from None
-    seen: set[str] = set()
+    known: set[str] = set()
     documents = []
     for name in sorted(topics):
-        kept = []
+        paragraphs = []
         for paragraph in topics[name].split("\n\n"):
-            words = " ".join(paragraph.split())
-            if words and words not in seen:
-                seen.add(words)
-                kept.append(paragraph.strip("\n"))
-        documents.append(Document(name, "\n\n".join(kept)))
+            words = _collapse(paragraph)
+            if words and words not in known:
+                known.add(words)
+                paragraphs.append(paragraph.strip("\n"))
+        documents.append(Document(name, "\n\n".join(paragraphs)))
     return documents
+
+
+def _collapse(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _from_disk(source: str, folder: Path) -> list[Document]:
@@ -80,9 +91,9 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"no file or folder {source!r} (looked for {path})",
+            f"no file or folder {source!r} (searched for {path})",
             path=("source",),
-            remedy=f"{_nearest(path)}a relative path starts at the study's folder; `{PYTHON_DOCS}` needs no file",
+            remedy=f"{_suggestion(path)}Paths are relative to the study's folder. `{PYTHON_DOCS}` needs no file.",
         ) from None
     except OSError as error:
         raise _unreadable(source, error) from None
@@ -93,16 +104,16 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
     if stat.S_ISREG(mode):
         return [Document(path.name, _text(path))]
     raise UserError(
-        f"{path} is a {_special(mode)}, and a source must be a regular file or a folder",
+        f"{path} is a {_special(mode)}; a source must be a regular file or a folder",
         path=("source",),
-        remedy="write its content to a file, and name that",
+        remedy="Write its content to a file, and name that file.",
     )
 
 
-def _nearest(path: Path) -> str:
-    """Return a question with the file or folder whose name is most like a missing one's; nothing where none is like it.
+def _suggestion(path: Path) -> str:
+    """Return "did you mean ...?" with the name most similar to a missing file's, or "".
 
-    Others are not named: the folder may be the user's home, whose content belongs in no message.
+    Other names of the folder are not listed, because it may be the user's home.
     """
     try:
         names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
@@ -113,18 +124,18 @@ def _nearest(path: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield every regular file below a folder, and links to such files.
+    """Yield every regular file below a folder, and every link to one.
 
-    Hidden files and folders are left out, as are linked folders (a link may lead back to a folder above it) and
-    FIFOs, sockets and devices.
+    Hidden files and folders, linked folders (a link may lead to a parent folder), FIFOs, sockets and devices are
+    skipped.
     """
 
-    def refuse(error: OSError) -> NoReturn:
+    def fail(error: OSError) -> NoReturn:
         raise _unreadable(error.filename, error) from None
 
-    for here, folders, names in os.walk(folder, onerror=refuse):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(here, name) for name in names if not name.startswith(".")):
+        for file in (Path(parent, name) for name in names if not name.startswith(".")):
             try:
                 regular = stat.S_ISREG(file.stat().st_mode)
             except OSError as error:
@@ -139,56 +150,55 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise _unreadable(file, error) from None
     except MemoryError:
-        problem = f"{file} is too large for this machine's memory: {file.stat().st_size:,} bytes"
-        raise UserError(problem, path=("source",), remedy="take a part of it") from None
+        problem = f"{file} does not fit into memory: {file.stat().st_size:,} bytes"
+        raise UserError(problem, path=("source",), remedy="Use a part of it.") from None
     try:
-        return raw.decode("utf-8-sig")  # a byte order mark is no character of the text
+        return raw.decode("utf-8-sig")  # removes a byte order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{file} is not UTF-8: byte 0x{raw[error.start]:02x} in line {line} (byte {error.start} of the file)",
             path=("source",),
-            remedy="convert the file to UTF-8, or take it out of the folder",
+            remedy="Convert the file to UTF-8, or remove it from the folder.",
         ) from None
 
 
 def _no_path(source: str, error: Exception) -> UserError:
-    return UserError(f"{source!r} is not a path: {error}", path=("source",), remedy="name a file or a folder")
+    return UserError(f"{source!r} is not a path: {error}", path=("source",), remedy="Name a file or a folder.")
 
 
 def _unreadable(file: Path | str, error: OSError) -> UserError:
-    remedy = "make it readable, take it out of the folder, or name another source"
+    remedy = "Make it readable, remove it from the folder, or name another source."
     return UserError(f"cannot read {file}: {error.strerror}", path=("source",), remedy=remedy)
 
 
 def _special(mode: int) -> str:
-    """Return what a file of this mode is called that is neither regular nor a folder."""
+    """Return the name of a special file's type."""
     kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "special file")
 
 
 # --- splitting -------------------------------------------------------------------------------------------------------
 
-Group = list[Document]  # documents of one text
+Group = list[Document]  # documents with the same text
 
 
 def group_duplicates(documents: Sequence[Document]) -> list[Group]:
-    """Group documents that repeat one another, by the place of the first of each group.
+    """Group documents with the same text, in order of the first document of each group.
 
-    A group goes to one split as a whole: a repeated document would leak from training into evaluation. Documents are
-    compared with runs of white space as one.
+    A group belongs to one split, because a repeated document would leak from training into evaluation. Documents are
+    compared with whitespace collapsed.
     """
     groups: dict[str, Group] = {}
     for document in documents:
-        groups.setdefault(" ".join(document.text.split()), []).append(document)
+        groups.setdefault(_collapse(document.text), []).append(document)
     return list(groups.values())
 
 
 def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Divide into training text first, then validation, then test, cut at characters by share.
+    """Split the text in its order into training, validation and test text, at characters by share.
 
-    Repeated documents follow the first of them, and a cut that would fall within such a group moves to the nearer end
-    of the group.
+    Repeated documents follow their first occurrence, and a cut within such a group moves to its nearer end.
     """
     groups = group_duplicates(documents)
     text = join_documents([*chain.from_iterable(groups)])
@@ -200,7 +210,7 @@ def split_in_order(documents: Sequence[Document], val: float, test: float) -> di
         end = start + len(join_documents(group))
         if len(group) > 1:
             first, second = (_outside(cut, start, end) for cut in (first, second))
-        start = end + len(BETWEEN)
+        start = end + len(SEPARATOR)
     return {"train": text[:first], "val": text[first:second], "test": text[second:]}
 
 
@@ -209,12 +219,11 @@ def _outside(cut: int, start: int, end: int) -> int:
 
 
 def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Divide into whole documents, so that no split holds the beginning of what another continues.
+    """Split into whole documents, so that no document continues in another split.
 
-    Groups of repeated documents (see `grouped`) are assigned in the order of the hashes of their first names: to
-    validation if they still fit into that share of the characters, else to test if they fit there, else to training.
-    Where no group fits a share that is asked for, the smallest group goes there. Within a split the documents keep
-    their order.
+    Groups of repeated documents (see `group_duplicates`) are assigned in order of the hash of their first name: to
+    validation if they fit into its remaining share of the characters, else to test if they fit there, else to training.
+    If no group fits a nonzero share, the smallest group is used. The documents of a split keep their order.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}

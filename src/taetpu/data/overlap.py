@@ -1,33 +1,34 @@
-"""Near-verbatim overlap: how much of an evaluation split is found in the training split, word for word."""
+"""Verbatim overlap between an evaluation split and the training split."""
 
 import numpy as np
 
 WINDOW = 64
 """Tokens of a window."""
-MOST_WINDOWS = 2**17
-"""Windows that are looked up: of a longer split every n-th."""
+MAX_WINDOWS = 2**17
+"""Maximum number of windows that are looked up; of a longer split, every n-th window."""
 BLOCK = 2**20  # training windows hashed at a time, which bounds memory
 
 
 def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
     """Return the share of windows of `held_out` that occur in `train`, at any offset.
 
-    Windows overlap: one starts at each token, as far as they are at most `MOST_WINDOWS`. They are compared by 64-bit
-    hashes.
+    A window starts at every token, or at every n-th token if there are more than `MAX_WINDOWS`. Windows are compared by
+    64-bit hashes.
 
     Args:
-        train, held_out: token numbers, `(n,)`.
+        train: token numbers, `(n,)`.
+        held_out: token numbers, `(m,)`.
 
     Returns:
-        None where `held_out` is shorter than a window.
+        The share; None if `held_out` is shorter than a window.
     """
     if len(held_out) < WINDOW:
         return None
     table = np.random.Philox(key=0).random_raw(int(max(train.max(initial=0), held_out.max())) + 1)
     windows = _hashes(held_out, table)
-    known, place = np.unique(windows[:: -(-len(windows) // MOST_WINDOWS)], return_inverse=True)
+    known, place = np.unique(windows[:: -(-len(windows) // MAX_WINDOWS)], return_inverse=True)
     found = np.zeros(len(known), bool)
-    unused = np.uint64(64 - (16 * len(known)).bit_length())  # the first bits tell most other windows apart, cheaply
+    unused = np.uint64(64 - (16 * len(known)).bit_length())  # the leading bits rule out most windows cheaply
     marked = np.zeros(2 ** (64 - int(unused)), bool)
     marked[known >> unused] = True
     for start in range(0, len(train) - WINDOW + 1, BLOCK):
@@ -39,7 +40,7 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
 
 
 def _hashes(tokens: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return a hash of each window: its tokens' random words as a polynomial modulo 2^64."""
+    """Return a polynomial hash, modulo 2^64, of each window's random words."""
     hashes, factor, width = table[tokens], 0x9E3779B97F4A7C15, 1
     while width < WINDOW:
         hashes = hashes[:-width] * np.uint64(factor) + hashes[width:]

@@ -1,4 +1,4 @@
-"""Slot `task`: importing this module registers every kind that the package brings."""
+"""Registers every built-in kind of slot `task`."""
 
 from taetpu.data.synthetic import Copy, Histogram, Induction, Reverse, Sort
 from taetpu.data.text import TextTask

@@ -1,4 +1,4 @@
-"""Task `text`: next-token prediction over a corpus that fits in memory, in windows of a fixed length."""
+"""Task `text`: next-token prediction on a corpus that fits into memory, in windows of fixed length."""
 
 import hashlib
 import math
@@ -13,11 +13,11 @@ from jaxtyping import Array, Int
 from pydantic import Field
 
 from taetpu.core.config import SlotMark
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
-from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
+from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, find_split, train_windows
 from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
@@ -30,48 +30,40 @@ EVALUATED = ("val", "test")
 class TextTask(Task):
     """Predict the next token of a text.
 
-    `source` is `python-docs`, a file, or a folder of text files. `split` by document keeps every document in one
-    split and so asks about text that does not continue what was trained on: it is what is done when nothing is said
-    and there are several documents; a single file can only be split in order (training first, then validation, then
-    test). Documents that repeat one another go to one split together. Documents of a split follow one another, an
-    empty line between them, and windows cross from one to the next.
+    `source` is `python-docs`, a file, or a folder of text files. `split: document` keeps every document in one split,
+    so that evaluation text does not continue training text. It is the default for several documents; a single file can
+    only be split in order (training, validation, test). Documents with the same text belong to one split. The
+    documents of a split are concatenated with an empty line between them, and windows may span several documents.
     """
 
-    source: Annotated[str, Field(description="python-docs, or the path of a text file or of a folder of them")]
+    source: Annotated[str, Field(description="python-docs, or the path of a text file or a folder of text files")]
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
-    """How text becomes tokens."""
+    """Tokenizer of the text."""
     val: Share = 0.1
     """Share of the text for validation."""
     test: Share = 0.0
     """Share of the text for testing."""
     split: Literal["order", "document"] | None = None
-    """Split the text in its order, or keep each document whole; `none`: by document where there are several."""
+    """Split the text in its order, or keep each document whole; `none`: by document if there are several."""
 
     @property
     def causal(self) -> bool:
+        """True: a position predicts the next token."""
         return True
 
     def prepare(self, folder: Path) -> "TextSource":
+        """See `Task.prepare`."""
         if self.val + self.test >= 1:
-            raise UserError(
-                f"val {self.val} and test {self.test} leave nothing to train on",
-                path=("val",),
-                remedy="val + test must be below 1",
-            )
+            problem = f"val {self.val} and test {self.test} leave no training text"
+            raise UserError(problem, path=("val",), remedy="Choose val + test below 1.")
         documents = corpora.read_documents(self.source, folder)
         split = self.split or ("document" if len(documents) > 1 else "order")
         if split == "document" and len(documents) == 1:
-            raise UserError(
-                f"{self.source!r} is a single document, which cannot be split by document",
-                path=("split",),
-                remedy="split: order",
-            )
+            problem = f"{self.source!r} is a single document, which cannot be split by document"
+            raise UserError(problem, path=("split",), remedy="Use `split: order`.")
         if split == "document" and len(corpora.group_duplicates(documents)) == 1:
-            raise UserError(
-                f"the {len(documents)} documents of {self.source!r} hold the same text, which cannot be split",
-                path=("source",),
-                remedy="name a folder of different documents, or one file",
-            )
+            problem = f"the {len(documents)} documents of {self.source!r} have the same text, which cannot be split"
+            raise UserError(problem, path=("source",), remedy="Name a folder of different documents, or one file.")
         divide = corpora.split_by_document if split == "document" else corpora.split_in_order
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
@@ -86,7 +78,7 @@ class TextTask(Task):
         for name, share in shares.items():
             if share and len(streams[name]) <= self.seq_len:
                 raise _too_short(name, len(streams[name]), self.seq_len)
-        described = {
+        facts = {
             "source": self.source,
             "sha256": corpora.hash_documents(documents),
             "documents": len(documents),
@@ -95,11 +87,11 @@ class TextTask(Task):
             "escape_bits": escape_bits,
             "split": split,
         }
-        return TextSource(streams, tokenizer, self.seq_len, _evaluated(texts), described)
+        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts)
 
 
-def _evaluated(texts: Mapping[str, str]) -> str:
-    """sha256 of the held-out text, before any tokenizer."""
+def _hash_held_out(texts: Mapping[str, str]) -> str:
+    """Return the SHA-256 digest of the held-out text before tokenization."""
     digest = hashlib.sha256()
     for name in EVALUATED:
         text = texts[name].encode()
@@ -109,13 +101,13 @@ def _evaluated(texts: Mapping[str, str]) -> str:
 
 def _too_short(split: str, tokens: int, seq_len: int) -> UserError:
     problem = f"seq_len {seq_len} is longer than the {split} split, which has {tokens} tokens"
-    bound = f"seq_len must be at most {tokens - 1}, or " if tokens > 1 else ""
-    other = "take more text" if split == "train" else f"raise {split}, take more text, or try split: order"
+    bound = f"Use seq_len {tokens - 1} or less, or " if tokens > 1 else "Change the data: "
+    other = "use more text." if split == "train" else f"raise {split}, use more text, or use `split: order`."
     return UserError(problem, path=("seq_len",), remedy=bound + other)
 
 
 class TextSource:
-    """A tokenised corpus: training windows for the device, evaluation splits on the host. See `batches.Source`."""
+    """A tokenized corpus with training windows and evaluation splits; see `batches.Source`."""
 
     def __init__(
         self,
@@ -123,7 +115,7 @@ class TextSource:
         tokenizer: Tokenizer,
         seq_len: int,
         evaluated: str,
-        described: dict[str, Any],
+        facts: dict[str, Any],
     ):
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -133,39 +125,43 @@ class TextSource:
         self.arrays = {"windows": train_windows(streams["train"], seq_len)}
         self.num_windows = len(self.arrays["windows"])
         self._streams = streams
-        self._described = described
+        self._text_facts = facts
         self._splits = {name: self._split(name) if len(streams[name]) else None for name in EVALUATED}
         self.fingerprint = self._fingerprint()
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
+        """See `Source.rows`."""
         return epoch_rows(seed, start, count, batch_size, self.num_windows)
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
+        """See `Source.batch`."""
         windows = arrays["windows"][rows]
         tokens, targets = windows[:, :-1], windows[:, 1:]
         return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32))
 
     def evaluation(self, split: str) -> Split | None:
-        if split not in self._splits:
-            raise UserError(f"no evaluation split {split!r}", remedy=suggest(split, self._splits))
-        return self._splits[split]
+        """See `Source.evaluation`."""
+        return find_split(self._splits, split)
 
     def _split(self, name: str) -> Split:
-        num_bytes, escape_bits = (self._described[of][name] for of in ("bytes", "escape_bits"))
+        num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))
         return evaluation_split(self._streams[name], self.seq_len, self.vocab_size, num_bytes, escape_bits)
 
     def prompt(self) -> np.ndarray:
+        """Return the start of the validation text, or of the training text if there is no validation split."""
         stream = self._streams["val"] if len(self._streams["val"]) else self._streams["train"]
         return stream[: max(1, min(PROMPT_LENGTH, self.seq_len // 2))]
 
     def show(self, ids: Any) -> str:
+        """See `Source.show`."""
         return self.tokenizer.decode(ids)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
+        """See `Source.facts`."""
         loss = bigram_loss(self._streams["train"], self._streams["val"], self.vocab_size)
         return {
-            **self._described,
+            **self._text_facts,
             "vocab_size": self.vocab_size,
             "tokens": {name: len(stream) for name, stream in self._streams.items()},
             "windows": self.num_windows,
@@ -185,16 +181,21 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Nats per token of `held_out` under bigrams of `train`; None where nothing is held out.
+    """Return the loss of bigrams of `train` on `held_out` in nats per token; None if `held_out` is empty.
 
-    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention it sees the current token
-    alone; other estimates of P than this one may do better.
+    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, it depends only on the
+    current token. Other estimates of P may have a lower loss.
+
+    Args:
+        train: token numbers, `(n,)`.
+        held_out: token numbers, `(m,)`.
+        vocab_size: number of different tokens.
     """
     if len(held_out) < 2:
         return None
     pairs, counts = np.unique(train[:-1].astype(np.int64) * vocab_size + train[1:], return_counts=True)
-    asked = held_out[:-1].astype(np.int64) * vocab_size + held_out[1:]
-    place = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
-    joint = np.where(pairs[place] == asked, counts[place], 0)
+    wanted = held_out[:-1].astype(np.int64) * vocab_size + held_out[1:]
+    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    joint = np.where(pairs[place] == wanted, counts[place], 0)
     first = np.bincount(train[:-1], minlength=vocab_size)[held_out[:-1]]
     return float(-np.log((joint + 1) / (first + vocab_size)).mean())

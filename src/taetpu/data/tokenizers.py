@@ -1,6 +1,6 @@
-"""Slot `tokenizer`: text to numbers and back. Every kind is stored as a `tokenizer.json` of the `tokenizers` library.
+"""Slot `tokenizer`. Every kind is stored as a `tokenizer.json` of the `tokenizers` library.
 
-Characters and bytes are looked up by numpy, which gives what the library would give, some hundred times faster.
+Characters and bytes are looked up with numpy, which gives the same result about a hundred times faster.
 """
 
 from abc import ABC, abstractmethod
@@ -15,106 +15,110 @@ from taetpu.core.config import MAX_SIZE, Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
-UNK = "\ufffd"  # what an unseen character decodes to
-REFUSED = "<unseen character>"  # named as the unknown token but never in the vocabulary: the library then refuses, too
+UNK = "\ufffd"  # the text of the unknown token
+REJECT = "<unseen character>"  # an unknown token outside the vocabulary makes the library raise an error, too
 
 
 class Tokenizer(ABC):
-    """Text to token numbers and back."""
+    """Converts between text and token numbers."""
 
     def __init__(self, inner: hf.Tokenizer):
         self._inner = inner
 
     @property
     def vocab_size(self) -> int:
+        """Number of different tokens."""
         return self._inner.get_vocab_size()
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
-        """Token numbers: int32 `(n,)`."""
+        """Return the token numbers of a text: int32 `(n,)`."""
 
     def decode(self, ids: Any) -> str:
-        """Text of token numbers; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of token numbers; invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def escape_bits(self, text: str) -> float | None:
-        """Return the bits that restore `text` once its tokens are known: 0 where decoding restores it.
+        """Return the number of bits that restore `text` given its tokens: 0 if decoding restores it.
 
-        Bits per byte include them, so that text which no token expresses is never free. They must be the lengths of a
-        code: over all texts of as many characters that have the same tokens, 2^-bits sums to at most 1. None, which
-        says that there is no code, leaves bits per byte unmeasured.
+        Bits per byte include them, so that text without tokens of its own is not free. They must be code lengths: over
+        all texts of the same number of characters with the same tokens, 2^-bits sums to at most 1. None means that
+        there is no such code; bits per byte are then not measured.
         """
         return 0.0 if self.decode(self.encode(text)) == text else None
 
     def to_json(self) -> str:
-        """The text of a `tokenizer.json`."""
+        """Return the content of a `tokenizer.json`."""
         return self._inner.to_str()
 
 
 class CharTokenizer(Tokenizer):
-    """One token a character (Unicode code point). Reads the policy for unseen characters off the stored model."""
+    """One token per character (Unicode code point). The stored model defines what unseen characters become."""
 
     def __init__(self, inner: hf.Tokenizer):
         super().__init__(inner)
         vocab = inner.get_vocab()
-        known = sorted((ord(char), number) for char, number in vocab.items())
-        self._codes, self._ids = (np.array(column, np.int32) for column in zip(*known, strict=True))
+        table = sorted((ord(char), number) for char, number in vocab.items())
+        self._codes, self._ids = (np.array(column, np.int32) for column in zip(*table, strict=True))
         unk: str | None = inner.model.unk_token  # pyright: ignore[reportAttributeAccessIssue]
-        self._unk, self._refuses = vocab.get(unk or ""), unk == REFUSED
+        self._unk, self._rejects = vocab.get(unk or ""), unk == REJECT
 
     def encode(self, text: str) -> np.ndarray:
-        _, ids, seen = self._found(text)
-        if seen.all():
+        """See `Tokenizer.encode`."""
+        _, ids, known = self._look_up(text)
+        if known.all():
             return ids
-        if self._refuses:
-            at = int(seen.argmin())
+        if self._rejects:
+            at = int(known.argmin())
             raise UserError(
                 f"character {text[at]!r} (U+{ord(text[at]):04X}, number {at} of the text) is not in the vocabulary",
                 path=("unseen",),
-                remedy="set unseen to unk or drop, or let the training split hold the character",
+                remedy="Set `unseen` to unk or drop, or use training text that contains the character.",
             )
-        return ids[seen] if self._unk is None else np.where(seen, ids, np.int32(self._unk))
+        return ids[known] if self._unk is None else np.where(known, ids, np.int32(self._unk))
 
     def escape_bits(self, text: str) -> float | None:
         """Return 8 bits for each UTF-8 byte of the characters that share the unknown token.
 
-        That token says where they stand. Nothing says so of dropped characters, for which there is no code.
+        The unknown token marks their positions. Dropped characters leave no mark, so there is no code for them.
         """
         if self._unk is None:
             return super().escape_bits(text)
-        codes, ids, seen = self._found(text)
-        escaped = ~seen | (ids == self._unk)  # U+FFFD itself is encoded as the unknown token, too
-        restored = self.decode(self.encode(text)) == _text(np.where(escaped, ord(UNK), codes))
-        return 8.0 * len(_text(codes[escaped]).encode("utf-8", "surrogatepass")) if restored else None
+        codes, ids, known = self._look_up(text)
+        escaped = ~known | (ids == self._unk)  # U+FFFD itself is encoded as the unknown token
+        restored = self.decode(self.encode(text)) == _text_of(np.where(escaped, ord(UNK), codes))
+        return 8.0 * len(_text_of(codes[escaped]).encode("utf-8", "surrogatepass")) if restored else None
 
-    def _found(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the characters' code points, their token numbers, and which of them have one."""
+    def _look_up(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the characters' code points, their token numbers, and a mask of those in the vocabulary."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<i4")
         place = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
         return codes, self._ids[place], self._codes[place] == codes
 
 
 class ByteTokenizer(Tokenizer):
-    """One token a byte of UTF-8; the number is the byte."""
+    """One token per UTF-8 byte; the token number is the byte."""
 
     def encode(self, text: str) -> np.ndarray:
+        """See `Tokenizer.encode`."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
-class MergedTokenizer(Tokenizer):
-    """Whatever else the library reads: here a trained byte-level BPE."""
+class LibraryTokenizer(Tokenizer):
+    """Any other tokenizer of the library, such as a trained byte-level BPE."""
 
     def encode(self, text: str) -> np.ndarray:
+        """See `Tokenizer.encode`."""
         return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
 
 
 def load_tokenizer(text: str) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`."""
+    """Load a tokenizer from the content of a `tokenizer.json`."""
     inner = hf.Tokenizer.from_str(text)
     if inner.to_str() == _bytes().to_str():
         return ByteTokenizer(inner)
     by_char = isinstance(inner.decoder, decoders.Fuse) and all(len(token) == 1 for token in inner.get_vocab())
-    return (CharTokenizer if by_char else MergedTokenizer)(inner)
+    return (CharTokenizer if by_char else LibraryTokenizer)(inner)
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -125,28 +129,27 @@ class TokenizerConfig(Component):
 
     @abstractmethod
     def train(self, text: str) -> Tokenizer:
-        """A tokenizer whose vocabulary comes from `text` (not empty), the training split, alone."""
+        """Train a tokenizer on `text`, the nonempty training split."""
 
 
 @register("tokenizer", "char")
 class CharConfig(TokenizerConfig):
     """The characters of the training split, in code point order.
 
-    A character that the training split does not hold becomes one more token that decodes to U+FFFD (`unseen: unk`),
-    is dropped (`drop`), or is an error (`error`). Bits per byte add 8 bits for each byte of a character that became the
-    unknown token, and are not measured where characters of the evaluation text are dropped.
+    Characters that are not in the training split become an unknown token that decodes to U+FFFD (`unseen: unk`), are
+    dropped (`drop`), or are an error (`error`). Bits per byte add 8 bits for each byte of a character that becomes the
+    unknown token, and are not measured if characters of the evaluation text are dropped.
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
-    """What becomes of a character that the training split lacks: one shared token (`unk`), nothing (`drop`), or an
-    error.
-    """
+    """Treatment of characters that are not in the training split: one shared token, none, or an error."""
 
     def train(self, text: str) -> Tokenizer:
+        """See `TokenizerConfig.train`."""
         chars = [*sorted(set(text) - {UNK}), UNK] if self.unseen == "unk" else sorted(set(text))
         vocab = {char: number for number, char in enumerate(chars)}
-        unk = {"unk": UNK, "drop": None, "error": REFUSED}[self.unseen]
-        # BPE without merges is a table of characters, the one model of the library that can drop what it lacks.
+        unk = {"unk": UNK, "drop": None, "error": REJECT}[self.unseen]
+        # BPE without merges is a table of characters, and the only model of the library that can drop unknown ones.
         inner = hf.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unk))
         inner.decoder = decoders.Fuse()
         return CharTokenizer(inner)
@@ -154,22 +157,25 @@ class CharConfig(TokenizerConfig):
 
 @register("tokenizer", "byte")
 class ByteConfig(TokenizerConfig):
-    """The 256 bytes of UTF-8. Nothing is trained and nothing is ever unseen."""
+    """The 256 byte values. Nothing is trained, and no character is unknown."""
 
     def train(self, text: str) -> Tokenizer:
+        """Return the tokenizer of bytes; `text` is not used."""
         return ByteTokenizer(_bytes())
 
 
 @register("tokenizer", "bpe")
 class BPEConfig(TokenizerConfig):
-    """Byte-level BPE trained on the training split, with GPT-2's rule for words. Radford et al. 2019.
+    """Byte-level BPE trained on the training split, with GPT-2's word splitting. Radford et al. 2019.
 
-    All 256 bytes are in the vocabulary, so nothing is ever unseen. A short text may yield fewer than `vocab_size`.
+    All 256 bytes are in the vocabulary, so no character is unknown. A short text may yield fewer than `vocab_size`
+    tokens.
     """
 
-    vocab_size: Annotated[int, Field(ge=256, le=MAX_SIZE, description="tokens to train, 256 bytes included")]
+    vocab_size: Annotated[int, Field(ge=256, le=MAX_SIZE, description="size of the vocabulary, including 256 bytes")]
 
     def train(self, text: str) -> Tokenizer:
+        """See `TokenizerConfig.train`."""
         inner = hf.Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
@@ -177,14 +183,14 @@ class BPEConfig(TokenizerConfig):
             vocab_size=self.vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
         inner.train_from_iterator([text], trainer)
-        return MergedTokenizer(inner)
+        return LibraryTokenizer(inner)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
 def _bytes() -> hf.Tokenizer:
-    """Byte-level BPE without merges, numbered by byte."""
+    """Return byte-level BPE without merges, whose token numbers are the bytes."""
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner = hf.Tokenizer(models.BPE(vocab=_byte_letters(), merges=[]))
     inner.pre_tokenizer, inner.decoder = spell, decoders.ByteLevel()
@@ -192,9 +198,9 @@ def _bytes() -> hf.Tokenizer:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letter by which byte-level tokenizers write each byte: printable Latin-1 as it is, the rest from U+0100 on.
+    """Return the letter for each byte in byte-level tokenizers: printable Latin-1 itself, the rest from U+0100 on.
 
-    The table of GPT-2's `bytes_to_unicode`.
+    Source: `bytes_to_unicode` of GPT-2.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in plain]
@@ -202,6 +208,6 @@ def _byte_letters() -> dict[str, int]:
     return dict(sorted(letters.items(), key=lambda pair: pair[1]))
 
 
-def _text(codes: np.ndarray) -> str:
+def _text_of(codes: np.ndarray) -> str:
     """Return the text of code points."""
     return codes.astype("<i4").tobytes().decode("utf-32-le", "surrogatepass")

@@ -1,7 +1,6 @@
-"""The one interface through which everything is stored, and its first backend, a local folder (`gcs` is the other).
+"""The interface of a store, and its implementation in a local folder. `gcs` implements it in a bucket.
 
-A key is names joined by `/`, e.g. `my-study/runs/nope/0-1f3a9c04/config.json`. Whatever a place must offer stands in
-`Store`.
+A key is names joined by `/`, such as `my-study/runs/nope/0-1f3a9c04/config.json`.
 """
 
 import fcntl
@@ -16,85 +15,105 @@ from typing import Protocol
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.names import ClaimHeld, NotStored, check_name, describe_process
+from taetpu.store.names import ClaimHeld, NotStored, check_name, describe_process, format_holder
 
 DAMAGED_FOLDER = "damaged"
+WRITTEN_ONCE = "Use another study name or --root, or remove the old study. Nothing was overwritten."
 
 
 class Store(Protocol):
-    """What a place for studies can do. Every failure of the place itself is a `UserError` that names the path."""
+    """A place that holds studies. Every failure of the place itself is a `UserError` that names the path."""
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
-        """Store `data` durably, as a whole or not at all.
+        """Store `data` durably and atomically.
 
-        A key is written once: the same bytes again are fine, other bytes raise `UserError` unless `replace` is set.
+        Raises:
+            UserError: other bytes are stored under the key, and `replace` is not set.
         """
         ...
 
     def read(self, key: str) -> bytes:
-        """The bytes under `key`. Raises `NotStored`."""
+        """Return the bytes under `key`.
+
+        Raises:
+            NotStored: there are none.
+        """
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether `read` would find the key."""
+        """Return whether anything is stored under exactly this key."""
         ...
 
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
-        """Sorted keys below `prefix` ("" for all), at most `depth` names further down."""
+        """Return the sorted keys below `prefix` ("" for all), at most `depth` names deeper."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Remove a key, or every key below it. Nothing there is fine."""
+        """Delete a key and every key below it, if there are any."""
         ...
 
     def move(self, old: str, new: str) -> None:
-        """Give a key, or every key below it, a new name, under which nothing is stored yet."""
+        """Move a key, or every key below it, to a name that is not in use."""
         ...
 
     def claim(self, key: str) -> AbstractContextManager[None]:
-        """Hold `key` against every other process until the block is left or this process dies.
+        """Hold `key` exclusively until the block ends or this process dies.
 
-        What killed writers left unfinished in the key's folder is cleared. Raises `ClaimHeld`, which says who holds it.
+        Also deletes unfinished files of killed writers from the key's folder.
+
+        Raises:
+            ClaimHeld: another process holds it; the message describes the process.
         """
         ...
 
     def folder(self, key: str) -> Path:
-        """A local folder, created, for what must be a folder (an Orbax checkpoint). `keep` stores what is put there."""
+        """Create and return a local folder for files that a library writes, such as a checkpoint.
+
+        Its files are stored by `save_folder`.
+        """
         ...
 
     def save_folder(self, key: str) -> None:
-        """Store what lies in `folder(key)` by now: it counts whole or not at all."""
+        """Store the files of `folder(key)` atomically."""
         ...
 
     def fetch_folder(self, key: str) -> bool:
-        """Have in `folder(key)` what was kept of it; False, and nothing done, where nothing was kept.
+        """Copy what `save_folder` stored to `folder(key)`, and return whether anything was stored.
 
-        Raises `Damaged` where what was kept is no longer whole.
+        Raises:
+            Damaged: the stored files are no longer intact.
         """
         ...
 
     def where(self, key: str) -> str:
-        """The key as a person would open it: a path, an address."""
+        """Return the path or address of a key, for people."""
         ...
 
     def modified(self, key: str) -> float:
-        """When the key was last written, in seconds since 1970. Raises `NotStored`."""
+        """Return when the key was last written, in seconds since 1970.
+
+        Raises:
+            NotStored: nothing is stored under the key.
+        """
         ...
 
     def size(self, key: str) -> int | None:
-        """Bytes under `key`; None where nothing is stored."""
+        """Return the number of bytes under `key`; None if nothing is stored."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written here."""
+        """Return the number of bytes that can still be written."""
         ...
 
 
-def open_store(root: str | Path) -> "Store":
-    """The store at `root`, `gs://bucket/folder` or a local folder that need not exist yet.
+def open_store(root: str | Path) -> Store:
+    """Open the store at `root`.
+
+    Args:
+        root: `gs://bucket/folder`, or a local folder, which need not exist yet.
 
     Raises:
-        UserError: an address of a kind that is not supported.
+        UserError: the address is invalid, or its scheme is not supported.
     """
     place = parse_address(root)
     if place is None:
@@ -105,21 +124,25 @@ def open_store(root: str | Path) -> "Store":
 
 
 def run_concurrently(store: Store, changes: Iterable[Callable[[], None]]) -> None:
-    """Make changes that do not depend on each other: side by side where the store can, as a bucket can, whose every
-    answer takes a while; else one after the other. They are asked for as they are made.
+    """Make independent changes, in threads if the store benefits from it, as a bucket does.
+
+    Args:
+        store: the store that is changed.
+        changes: consumed lazily, so that the data of pending changes need not fit into memory.
     """
-    side_by_side = getattr(store, "run_concurrently", None)
-    if side_by_side is not None:
-        side_by_side(changes)
+    concurrent = getattr(store, "run_concurrently", None)
+    if concurrent is not None:
+        concurrent(changes)
         return
     for change in changes:
         change()
 
 
 def move_to_damaged(store: Store, study: str, key: str) -> str:
-    """Move a key, or every key below it, to the study's folder `damaged`, and return where it can be opened.
+    """Move a key, or every key below it, to the study's folder `damaged`, which no reader of a study opens.
 
-    Damaged files are never deleted, and nothing that reads a study looks into that folder.
+    Returns:
+        The new path or address.
     """
     name = key.removeprefix(f"{study}/")
     places = (f"{study}/{DAMAGED_FOLDER}/{number}/{name}" for number in count(1))
@@ -129,51 +152,47 @@ def move_to_damaged(store: Store, study: str, key: str) -> str:
 
 
 def default_root(option: str | None = None) -> str:
-    """Where studies live: `--root`, else the environment's `TAETPU_ROOT`, else `./runs`."""
+    """Return the root of studies: `--root`, else the environment's `TAETPU_ROOT`, else `./runs`."""
     return option or os.environ.get("TAETPU_ROOT") or "./runs"
 
 
 class LocalStore:
-    """A folder on this machine's disks; keys are relative paths. Safe with several processes at once."""
+    """A `Store` in a local folder; keys are relative paths. Safe for concurrent processes."""
 
     def __init__(self, root: Path):
         self.root = root.expanduser()
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
+        """See `Store.write`."""
         path = self._path(key)
         with disk.explain_os_error("write", path, needed=len(data)):
             if disk.write_file(path, data, replace=replace) or path.read_bytes() == data:
                 return
-        raise UserError(
-            "this file is written once, and has other content already",
-            file=path,
-            remedy="nothing was overwritten: use another study name or --root, or remove the old study",
-        )
+        raise UserError("this file is written once and already has other content", file=path, remedy=WRITTEN_ONCE)
 
     def read(self, key: str) -> bytes:
-        path = self._path(key)
-        with disk.explain_os_error("read", path):
-            try:
-                return path.read_bytes()
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                raise _not_stored(path) from None
+        """See `Store.read`."""
+        with self._reading(key) as path:
+            return path.read_bytes()
 
     def exists(self, key: str) -> bool:
-        path = self._path(key)
-        with disk.explain_os_error("read", path):
-            return path.is_file()
+        """See `Store.exists`."""
+        return self.size(key) is not None
 
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
+        """See `Store.list`."""
         top = self._path(prefix) if prefix else self.root
         with disk.explain_os_error("list", top):
             return sorted(_files(str(top), prefix, depth)) if top.exists() else []
 
     def delete(self, prefix: str) -> None:
+        """See `Store.delete`."""
         path = self._path(prefix)
         with disk.explain_os_error("delete", path):
             disk.remove(path)
 
     def move(self, old: str, new: str) -> None:
+        """See `Store.move`."""
         source, target = self._path(old), self._path(new)
         with disk.explain_os_error("move", source):
             disk.make_folder(target.parent)
@@ -181,17 +200,18 @@ class LocalStore:
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
+        """See `Store.claim`."""
         path = self._path(key)
         with disk.explain_os_error("write", path, needed=1):
             disk.make_folder(path.parent)
-            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held until the block is left)
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held until the block ends)
         with file:
             with disk.explain_os_error("write", path, needed=1):
                 try:
-                    # The kernel frees the lock with the process, however it ends; the file itself stays.
+                    # The kernel releases the lock when the process ends, however it ends. The file itself stays.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise _held(path) from None
+                    raise _claim_held(path) from None
                 file.truncate(0)
                 json.dump(describe_process(), file)
                 file.flush()
@@ -199,44 +219,56 @@ class LocalStore:
             yield
 
     def folder(self, key: str) -> Path:
+        """See `Store.folder`."""
         path = self._path(key)
         with disk.explain_os_error("create the folder", path):
             disk.make_folder(path)
         return path.resolve()
 
     def save_folder(self, key: str) -> None:
-        pass  # it lies where it is to be
+        """Do nothing: the files of `folder(key)` are already in the store."""
 
     def fetch_folder(self, key: str) -> bool:
+        """See `Store.fetch_folder`."""
         return self._path(key).is_dir()
 
     def where(self, key: str) -> str:
+        """See `Store.where`."""
         return str(self._path(key))
 
     def modified(self, key: str) -> float:
-        path = self._path(key)
-        with disk.explain_os_error("read", path):
-            try:
-                return path.stat().st_mtime
-            except (FileNotFoundError, NotADirectoryError):
-                raise _not_stored(path) from None
+        """See `Store.modified`."""
+        with self._reading(key) as path:
+            return path.stat().st_mtime
 
     def size(self, key: str) -> int | None:
-        path = self._path(key)
-        with disk.explain_os_error("read", path):
+        """See `Store.size`."""
+        with self._reading(key) as path:
             return path.stat().st_size if path.is_file() else None
 
     def free_bytes(self) -> int:
+        """See `Store.free_bytes`."""
         with disk.explain_os_error("read", self.root):
             return disk.free_bytes(self.root)
 
     def _path(self, key: str) -> Path:
         return self.root.joinpath(*(check_name(part, "key part") for part in key.split("/")))
 
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[Path]:
+        path = self._path(key)
+        with disk.explain_os_error("read", path):
+            try:
+                yield path
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise NotStored("nothing is stored here", file=path) from None
+
 
 def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
-    """The keys of files below the folder of a key, without dot files; a folder that cannot be read is an error rather
-    than an omission. Without `Path`, which would take most of the time of who watches many runs.
+    """Yield the keys of the files below a folder, without hidden files.
+
+    A folder that cannot be read is an error, not an omission. `os.scandir` is used because `Path` would dominate the
+    time of watching many runs.
     """
     if depth is not None and depth < 1:
         return
@@ -246,21 +278,16 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 continue
             below = f"{key}/{entry.name}" if key else entry.name
             if entry.is_dir():
-                with suppress(FileNotFoundError):  # another process may have deleted it since
+                with suppress(FileNotFoundError):  # another process may have deleted it
                     yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
                 yield below
 
 
-def _held(path: Path) -> ClaimHeld:
+def _claim_held(path: Path) -> ClaimHeld:
     try:
-        by = json.loads(path.read_text(encoding="utf-8"))
-        holder = f"pid {by['pid']} on {by['host']} (user {by['user']}) since {by['since']}"
-    except (ValueError, LookupError, TypeError):  # locked a moment ago and not signed yet
-        holder = "a process that has just started"
-    remedy = "wait for it or stop it, then run the same command again; or use another --root"
-    return ClaimHeld(f"the study is held by {holder}", file=path, remedy=remedy)
-
-
-def _not_stored(path: Path) -> NotStored:
-    return NotStored("nothing is stored here", file=path)
+        holder = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # locked a moment ago, and not yet recorded
+        holder = {}
+    remedy = "Wait for it or stop it, then run the same command again, or use another --root."
+    return ClaimHeld(f"the study is held by {format_holder(holder)}", file=path, remedy=remedy)

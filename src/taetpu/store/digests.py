@@ -1,7 +1,7 @@
-"""Is what is stored what was written? SHA-256 digests of documents and of folders.
+"""SHA-256 digests that show whether stored documents and folders are intact.
 
-A sealed document holds the digest of its own content, a sealed folder a document with those of its files. What an
-earlier version wrote has none, and is read as it is.
+A sealed document holds the digest of its own content. A sealed folder holds a document with the digests of its files.
+Documents of earlier versions have no digest and are read unverified.
 """
 
 import hashlib
@@ -13,32 +13,41 @@ from taetpu.core.errors import UserError
 from taetpu.store.documents import DAMAGED, from_json, to_json
 
 FOLDER = "digests.json"
-"""In a sealed folder: the sizes and digests of its other files."""
+"""The file of a sealed folder with the sizes and digests of all other files."""
 _SEAL, _KIND = "digest", "sha256:"
 
 
 class Damaged(UserError):
-    """A stored file is not what was written."""
+    """A stored file differs from what was written."""
 
 
 def digest(data: bytes) -> str:
-    """`sha256:` and 64 hexadecimal digits."""
+    """Return `sha256:` and 64 hexadecimal digits."""
     return _KIND + hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """`digest` of a file, which need not fit into memory."""
+    """Return the `digest` of a file without loading it into memory."""
     with open(path, "rb") as file:
         return _KIND + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(data: dict[str, Any]) -> bytes:
-    """A JSON document with the digest of its content. Raises `ValueError` as `to_json`."""
+    """Encode a JSON document with the digest of its content.
+
+    Raises:
+        ValueError: a float is not finite.
+    """
     return to_json({**data, _SEAL: digest(to_json(data))})
 
 
 def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
-    """What `seal` was given, or the content of a document without a seal.
+    """Decode a document and verify its digest, if it has one.
+
+    Args:
+        data: what `seal` returned, or a document without a seal.
+        file: the path for messages.
+        remedy: the remedy for messages.
 
     Raises:
         Damaged: the document cannot be read, or its content does not match its digest.
@@ -50,15 +59,15 @@ def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
     if not isinstance(found, dict):
         return found
     stated = found.pop(_SEAL, None)
-    # A seal under another name is one whose name was damaged.
-    other = any(isinstance(value, str) and value.startswith(_KIND) for value in found.values())
-    if other or (stated is not None and stated != digest(to_json(found))):
+    # A digest under another key means that the key itself was damaged.
+    misnamed = any(isinstance(value, str) and value.startswith(_KIND) for value in found.values())
+    if misnamed or (stated is not None and stated != digest(to_json(found))):
         raise Damaged("the content of this file does not match its checksum", file=file, remedy=remedy)
     return found
 
 
 def seal_folder(folder: Path, **about: Any) -> None:
-    """Store the digests of a folder's files in it, with `about`, JSON that is to be read with them."""
+    """Write the digests of a folder's files into it, together with `about`, which must be JSON."""
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "digest": file_digest(path)}
         for path in sorted(folder.rglob("*"))
@@ -68,7 +77,10 @@ def seal_folder(folder: Path, **about: Any) -> None:
 
 
 def unseal_folder(folder: Path) -> dict[str, Any] | None:
-    """What `seal_folder` was given as `about`, after every file was compared; None for a folder without digests.
+    """Verify every file of a sealed folder.
+
+    Returns:
+        The `about` of `seal_folder`; None for a folder without digests.
 
     Raises:
         Damaged: a file is missing or differs, or the folder is empty.

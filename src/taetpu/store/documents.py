@@ -1,4 +1,4 @@
-"""JSON and YAML documents as bytes. Equal content gives equal bytes: that is what "written once" compares."""
+"""JSON and YAML documents as bytes. Equal content gives equal bytes, which the write-once check compares."""
 
 import json
 import math
@@ -13,26 +13,25 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from taetpu.core.errors import UserError
 
-DAMAGED = "it was changed or cut from outside; restore it from a copy, or delete it to have it made again"
-
-RETRAIN = "restore it from a copy, or train the run again: `taetpu run STUDY --retrain-damaged`"
+DAMAGED = "The file was changed outside taetpu. Restore it from a copy, or delete it and let it be written again."
+RETRAIN = "Restore it from a copy, or train the run again with `taetpu run STUDY --retrain-damaged`."
 
 
 def to_json(data: Any) -> bytes:
-    """Sorted keys, two spaces of indent, a newline at the end. NumPy scalars become plain numbers.
+    """Encode as JSON with sorted keys, an indent of 2 and a final newline. NumPy scalars become plain numbers.
 
     Raises:
-        ValueError: a float is not finite, which JSON cannot say; see `finite`.
+        ValueError: a float is not finite, which JSON cannot represent; see `finite`.
     """
     text = json.dumps(data, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False, default=_plain)
     return f"{text}\n".encode()
 
 
 def from_json(data: bytes, file: str) -> Any:
-    """Read what `to_json` wrote.
+    """Decode what `to_json` returned.
 
     Raises:
-        UserError: `file` is damaged, with the line.
+        UserError: `file` is damaged; the error names the line.
     """
     try:
         return json.loads(data)
@@ -43,7 +42,7 @@ def from_json(data: bytes, file: str) -> Any:
 
 
 def finite(data: Any) -> Any:
-    """The same data with null for every NaN and infinity, as a diverged run's metrics have them."""
+    """Return a copy with None for every NaN and infinity, such as the metrics of a diverged run."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -54,17 +53,17 @@ def finite(data: Any) -> Any:
 
 
 def to_yaml(data: dict[str, Any]) -> bytes:
-    """Plain data as YAML 1.2, keys in their given order."""
+    """Encode plain data as YAML 1.2 with keys in their given order."""
     text = StringIO()
     _yaml().dump(data, text)
     return text.getvalue().encode()
 
 
 def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
-    """Read what `to_yaml` wrote.
+    """Decode what `to_yaml` returned.
 
     Raises:
-        UserError: `file` is damaged, with the line where it is known.
+        UserError: `file` is damaged; the error names the line if it is known.
     """
     try:
         document = deepcopy(_parsed(data))
@@ -76,26 +75,26 @@ def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
     except YAMLError as error:
         raise UserError(f"not valid YAML: {error}", file=file, remedy=remedy) from error
     if not isinstance(document, dict):
-        raise UserError(f"expected a mapping, found {type(document).__name__}", file=file, remedy=remedy)
+        raise UserError(f"expected a mapping, got {type(document).__name__}", file=file, remedy=remedy)
     return document
 
 
 @lru_cache(maxsize=8)
 def _parsed(data: bytes) -> Any:
-    """Commands read a study again and again, and a parser in Python takes a tenth of a second."""
+    """Parse YAML, cached: a command reads the same study several times, and each parse takes about 0.1 s."""
     return _yaml().load(data.decode())
 
 
 def _yaml() -> YAML:
-    yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
+    yaml = YAML(typ="safe", pure=True)  # the C parser reads YAML 1.1, where 1e-3 is a string
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
     yaml.width = 120
-    yaml.allow_unicode = False  # escapes what is not ASCII: line separators within keys would not come back otherwise
+    yaml.allow_unicode = False  # unescaped line separators within keys would not survive the round trip
     return yaml
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no JSON: {value!r}")
+    raise TypeError(f"cannot encode {type(value).__name__} as JSON: {value!r}")

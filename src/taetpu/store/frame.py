@@ -1,4 +1,4 @@
-"""Everything measured, as a table."""
+"""All stored metrics of a study as a pandas table."""
 
 from pathlib import Path
 
@@ -10,13 +10,16 @@ COLUMNS = ("arm", "seed", "step", "metric", "value")
 
 
 def read_metrics(place: str | Path) -> pd.DataFrame:
-    """All metrics of a study's runs, done or not: a row for each value, columns `arm, seed, step, metric, value`.
+    """Read all metrics of a study's runs, finished or not.
 
     Args:
         place: the study's folder, or a root with one study in it.
 
+    Returns:
+        A table with one row per value and the columns `arm, seed, step, metric, value`.
+
     Raises:
-        UserError: no study, or more than one, is stored there; a file of metrics is damaged.
+        UserError: no study or more than one is stored there, or a metrics file is damaged.
     """
     parts = []
     for run in find_study(place).runs():

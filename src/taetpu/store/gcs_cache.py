@@ -1,7 +1,7 @@
-"""What is known of a bucket without asking it again: listings that are a moment old, and contents by generation.
+"""Caches of a bucket: listings that are at most a second old, and contents by generation.
 
-A live page looks every two seconds, and asks of every run whether it is done and what it has measured. One listing of
-the study answers all of that; only what is new is read.
+A live page refreshes every two seconds and asks for every run whether it is done and what it has measured. One listing
+of the study answers all of these, and only new objects are read.
 """
 
 import threading
@@ -10,17 +10,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-FRESH = 1.0
-"""Seconds for which a listing is believed. What this process changes is known at once."""
-LAST = "/result.json"
-"""How the keys end that are written after all that they vouch for."""
-SMALL, ROOM = 1 << 20, 64 << 20
-"""Bytes: contents that are kept, and how many of them together."""
+MAX_AGE = 1.0
+"""Seconds for which a listing is reused. Changes by this process are applied to it."""
+RESULT = "/result.json"
+"""Suffix of the keys that are written after everything that they vouch for."""
+SMALL, CAPACITY = 1 << 20, 64 << 20
+"""Bytes: the largest content that is cached, and the size of the cache."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object as a listing tells it; `updated` in seconds since 1970, by the server's clock."""
+    """An object in a listing; `updated` is in seconds since 1970 by the server's clock."""
 
     generation: int
     updated: float
@@ -30,88 +30,89 @@ class Entry:
 
 @dataclass
 class Listings:
-    """By the first name of a key, the study's, all keys below it.
+    """The keys of each study, which is the first name of a key.
 
     Args:
-        ask: lists all keys below a name.
+        list_keys: lists all keys below a name.
     """
 
-    ask: Callable[[str], dict[str, Entry]]
+    list_keys: Callable[[str], dict[str, Entry]]
     known: dict[str, tuple[float, dict[str, Entry]]] = field(default_factory=dict)
-    turn: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     def below(self, name: str) -> Mapping[str, Entry]:
-        """All keys below a name.
+        """Return all keys below a name.
 
-        A listing comes in pages, so it may have a result and lack what was written just before it. Where results are
-        new, it is taken once more, and only those count that the first one had.
+        A listing arrives in pages, so it may contain a result and lack what was written just before it. If there are
+        new results, the keys are listed again, and of the results only those of the first listing count.
         """
-        with self.turn:
-            if (kept := self.fresh(name)) is not None:
-                return kept
+        with self.lock:
+            if (cached := self.fresh(name)) is not None:
+                return cached
             _, before = self.known.get(name, (0.0, {}))
-            found = self.ask(name)
-            results = {key for key in found if key.endswith(LAST)}
+            found = self.list_keys(name)
+            results = {key for key in found if key.endswith(RESULT)}
             if results - set(before):
-                found = {key: entry for key, entry in self.ask(name).items() if key in results or key[-12:] != LAST}
+                again = self.list_keys(name).items()
+                found = {key: entry for key, entry in again if key in results or not key.endswith(RESULT)}
             self.known[name] = time.monotonic(), found
             return found
 
     def fresh(self, name: str) -> Mapping[str, Entry] | None:
-        """The same if it was asked a moment ago."""
-        with self.turn:
-            at, found = self.known.get(name, (0.0, None))
-            return found if time.monotonic() - at < FRESH else None
+        """Return the cached keys below a name; None if they are older than `MAX_AGE`."""
+        with self.lock:
+            listed, found = self.known.get(name, (0.0, None))
+            return found if time.monotonic() - listed < MAX_AGE else None
 
     def put(self, key: str, entry: Entry) -> None:
-        """This process has written a key."""
-        with self.turn:
-            self._change(key, lambda found: {**found, key: entry})
+        """Add a key that this process has written."""
+        with self.lock:
+            self._replace(key, lambda found: {**found, key: entry})
 
     def drop(self, keys: list[str]) -> None:
-        """This process has deleted keys."""
-        with self.turn:
-            gone = set(keys)
+        """Remove keys that this process has deleted."""
+        with self.lock:
+            deleted = set(keys)
             for name in {key.partition("/")[0] for key in keys}:
-                self._change(name, lambda found: {key: found[key] for key in found if key not in gone})
+                self._replace(name, lambda found: {key: found[key] for key in found if key not in deleted})
 
-    def forget(self) -> None:
-        """Ask again for all."""
-        with self.turn:
+    def clear(self) -> None:
+        """Drop all listings."""
+        with self.lock:
             self.known.clear()
 
-    def _change(self, key: str, changed: Callable[[dict[str, Entry]], dict[str, Entry]]) -> None:
-        """Put another listing in the place of one, which somebody may be reading."""
+    def _replace(self, key: str, change: Callable[[dict[str, Entry]], dict[str, Entry]]) -> None:
+        """Replace a study's listing by a changed copy, because another thread may be reading it."""
         name = key.partition("/")[0]
         if name in self.known:
-            at, found = self.known[name]
-            self.known[name] = at, changed(found)
+            listed, found = self.known[name]
+            self.known[name] = listed, change(found)
 
 
 @dataclass
 class Contents:
-    """Bytes of small objects by key, with the generation that they are; those used last are kept."""
+    """An LRU cache of small objects' bytes, by key and generation."""
 
-    kept: OrderedDict[str, tuple[int, bytes]] = field(default_factory=OrderedDict)
+    cached: OrderedDict[str, tuple[int, bytes]] = field(default_factory=OrderedDict)
     size: int = 0
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: str, generation: int) -> bytes | None:
-        """The bytes of a key in this generation, if they are known."""
-        with self.turn:
-            known, data = self.kept.get(key, (0, b""))
-            if known != generation:
+        """Return the bytes of this generation of a key, if they are cached."""
+        with self.lock:
+            cached, data = self.cached.get(key, (0, b""))
+            if cached != generation:
                 return None
-            self.kept.move_to_end(key)
+            self.cached.move_to_end(key)
             return data
 
     def put(self, key: str, generation: int, data: bytes) -> None:
-        """A key has these bytes."""
-        with self.turn:
-            _, old = self.kept.pop(key, (0, b""))
+        """Cache the bytes of a key, and evict the least recently used."""
+        with self.lock:
+            _, old = self.cached.pop(key, (0, b""))
             self.size -= len(old)
             if len(data) <= SMALL:
-                self.kept[key], self.size = (generation, data), self.size + len(data)
-            while self.size > ROOM:
-                _, (_, oldest) = self.kept.popitem(last=False)
+                self.cached[key], self.size = (generation, data), self.size + len(data)
+            while self.size > CAPACITY:
+                _, (_, oldest) = self.cached.popitem(last=False)
                 self.size -= len(oldest)

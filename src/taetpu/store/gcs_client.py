@@ -1,5 +1,6 @@
-"""Addresses, client, retries and errors of Cloud Storage, for the store in a bucket."""
+"""Google's client for Cloud Storage: addresses, credentials, retries and error messages."""
 
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ from taetpu.core.errors import UserError
 SCHEME = "gs://"
 SIGN_IN = "gcloud auth application-default login"
 WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
-"""The least roles that read and write objects, or read them:
-https://cloud.google.com/storage/docs/access-control/iam-roles."""
+"""The least privileged roles that write and read objects, or only read them.
+
+Source: https://cloud.google.com/storage/docs/access-control/iam-roles
+"""
 RETRY_SECONDS = float(os.environ.get("TAETPU_STORAGE_PATIENCE", "120"))
-"""Seconds for which a request that fails with 429, 5xx or a broken connection is repeated."""
-LEASE_SECONDS = 60
-"""Seconds after which a study's claim (its object `lock`) that was not renewed is free, by the server's clock."""
+"""How long a request that fails with 429, 5xx or a broken connection is retried."""
 
 
 class BucketError(UserError):
@@ -26,14 +27,14 @@ class BucketError(UserError):
 
 
 class StorageUnavailable(BucketError):
-    """Cloud Storage did not answer well for as long as requests are repeated."""
+    """Cloud Storage did not answer within `RETRY_SECONDS`."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Address:
-    """`gs://bucket/name`; without a name the bucket itself."""
+    """`gs://bucket/name`, or the bucket itself if the name is empty."""
 
     bucket: str
     name: str = ""
@@ -46,7 +47,7 @@ class Address:
 
     @property
     def parent(self) -> "Address | None":
-        """The folder that the name is in; None of a bucket."""
+        """The address without the last part of its name; None for a bucket."""
         return Address(self.bucket, self.name.rpartition("/")[0]) if self.name else None
 
     @property
@@ -56,45 +57,50 @@ class Address:
 
 
 def parse_address(place: str | PathLike[str]) -> Address | None:
-    """The address that a place is, `gs://bucket/folder`; None of a local folder. pathlib makes one slash of two.
+    """Parse `gs://bucket/folder`; return None for a local path.
+
+    Args:
+        place: an address or a path. `gs:/bucket`, to which pathlib shortens an address, is accepted.
 
     Raises:
-        UserError: it begins as an address, and is none that is known.
+        UserError: the URL scheme is not supported, or the bucket name is invalid.
     """
     text = str(place)
     found = re.fullmatch(r"gs:/{1,2}([^/]*)/*(.*)", text)
     if found:
         return Address(check_bucket_name(found[1]), re.sub("/+", "/", found[2]).strip("/"))
     if "://" in text:
-        raise UserError(f"studies cannot be kept at {text!r}", remedy="a local folder, or gs://BUCKET/FOLDER")
+        raise UserError(f"studies cannot be stored at {text!r}", remedy="Use a local folder or gs://BUCKET/FOLDER.")
     return None
 
 
 def check_bucket_name(name: str) -> str:
-    """A name that a bucket may have, by https://cloud.google.com/storage/docs/buckets#naming.
+    """Return `name` if it is a valid bucket name.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not.
+
+    Source: https://cloud.google.com/storage/docs/buckets#naming
     """
-    good = re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", name) and not re.fullmatch(r"\d+(\.\d+){3}", name)
-    if good and not name.startswith("goog") and "google" not in name and ".." not in name:
+    valid = re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", name) and not re.fullmatch(r"\d+(\.\d+){3}", name)
+    if valid and not name.startswith("goog") and "google" not in name and ".." not in name:
         return name
-    remedy = "3 to 63 lower-case letters, digits, - and _, a letter or digit at both ends, without `google` in it"
-    raise UserError(f"{name!r} cannot be the name of a bucket", remedy=remedy)
+    remedy = "Use 3 to 63 lower-case letters, digits, `-` and `_`, a letter or digit at both ends, without `google`."
+    raise UserError(f"invalid bucket name {name!r}", remedy=remedy)
 
 
 def storage_client() -> Any:
-    """Google's client, with application-default credentials.
+    """Return Google's storage client with application-default credentials.
 
     Raises:
-        UserError: the extra is not installed, or nobody is signed in.
+        UserError: the extra is not installed, or no credentials were found.
     """
     storage = import_google("google.cloud.storage")
     try:
-        # A bucket belongs to its own project; the client only wants the name of one.
+        # The client requires a project name, but no request here depends on it: a bucket belongs to its own project.
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT") or "none")
     except import_google("google.auth.exceptions").DefaultCredentialsError:
-        raise UserError("not signed in to Google Cloud", remedy=SIGN_IN) from None
+        raise UserError("not signed in to Google Cloud", remedy=f"Run `{SIGN_IN}`.") from None
 
 
 def import_google(module: str) -> Any:
@@ -103,16 +109,14 @@ def import_google(module: str) -> Any:
     Raises:
         UserError: the extra is not installed.
     """
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed", remedy="pip install 'taetpu[gcp]'") from None
+        raise UserError(f"{error.name} is not installed", remedy="Run `pip install 'taetpu[gcp]'`.") from None
 
 
 def retry_policy() -> Any:
-    """How the library repeats requests that fail with 429, 5xx or a broken connection."""
+    """Return the retry policy for requests that fail with 429, 5xx or a broken connection."""
     retry = import_google("google.cloud.storage.retry").DEFAULT_RETRY
     shortest = min(1.0, RETRY_SECONDS / 20)
     return retry.with_delay(initial=shortest, maximum=10 * shortest, multiplier=2.0).with_timeout(RETRY_SECONDS)
@@ -124,10 +128,11 @@ def translate_errors(doing: str, place: Address, role: str = WRITER) -> Iterator
 
     Args:
         doing: the verb for the message, e.g. "write".
-        role: that allows it.
+        place: the address that is read or written.
+        role: the IAM role that permits the request.
 
     Raises:
-        StorageUnavailable: no good answer came within `RETRY_SECONDS`.
+        StorageUnavailable: Cloud Storage did not answer within `RETRY_SECONDS`.
         BucketError: the bucket does not exist, or the account lacks a role.
     """
     try:
@@ -135,44 +140,44 @@ def translate_errors(doing: str, place: Address, role: str = WRITER) -> Iterator
     except UserError:
         raise
     except Exception as error:
-        if (told := _explanation(doing, place, role, error)) is None:
+        if (translated := _bucket_error(doing, place, role, error)) is None:
             raise
-        raise told from error
+        raise translated from error
 
 
-def _explanation(doing: str, place: Address, role: str, error: Exception) -> BucketError | None:
+def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> BucketError | None:
     google, auth = import_google("google.api_core.exceptions"), import_google("google.auth.exceptions")
-    failed, said = f"cannot {doing} {place}", error_message(error)
+    failed, message = f"cannot {doing} {place}", error_message(error)
     if isinstance(error, google.NotFound):
-        remedy = f"`taetpu bucket create {place.bucket} --region REGION` makes it, if the name is not misspelt"
-        return BucketError(f"{failed}: there is no bucket {place.bucket!r}", remedy=remedy)
+        remedy = f"Check the name, or create it with `taetpu bucket create {place.bucket} --region REGION`."
+        return BucketError(f"{failed}: bucket {place.bucket!r} does not exist", remedy=remedy)
     if isinstance(error, google.Unauthorized | auth.RefreshError | auth.DefaultCredentialsError):
-        return BucketError(f"{failed}: Google does not accept who is signed in ({said})", remedy=SIGN_IN)
+        return BucketError(f"{failed}: Google rejects the credentials ({message})", remedy=f"Run `{SIGN_IN}`.")
     if isinstance(error, google.Forbidden):
-        return BucketError(f"{failed}: {said}", remedy=_grant(place, role))
+        command = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role}"
+        remedy = (
+            f"Ask the bucket's owner to run `{command} --member=user:ACCOUNT` "
+            "(for a machine `--member=serviceAccount:ADDRESS`)."
+        )
+        return BucketError(f"{failed}: {message}", remedy=remedy)
     if isinstance(error, google.Conflict | google.PreconditionFailed):
-        return BucketError(f"{failed}: {said}", remedy="somebody else changed it at the same moment: try again")
-    unwell = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
-    if isinstance(error, unwell):  # requests' own errors are OSErrors, too
-        remedy = "nothing that was stored is lost: see to the connection, then give the same command again"
-        return StorageUnavailable(f"{failed}: Cloud Storage does not answer ({said})", remedy=remedy)
+        return BucketError(f"{failed}: {message}", remedy="Another process changed it at the same moment. Try again.")
+    unavailable = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
+    if isinstance(error, unavailable):  # the errors of requests are OSErrors
+        remedy = "Check the connection and run the same command again. Nothing that was stored is lost."
+        return StorageUnavailable(f"{failed}: Cloud Storage does not answer ({message})", remedy=remedy)
     if isinstance(error, google.GoogleAPICallError):
-        return BucketError(f"{failed}: {said}", remedy="what it says is Google's own word")
+        return BucketError(f"{failed}: {message}", remedy="The message is Google's. Look it up in its documentation.")
     return None
 
 
-def _grant(place: Address, role: str) -> str:
-    line = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role} --member=user:ACCOUNT"
-    return f"its owner grants it: `{line}` (to a machine: `serviceAccount:ADDRESS`)"
-
-
 def error_message(error: Exception) -> str:
-    """What a service said in a line, without the request that it was about."""
+    """Return the message of a service's error on one line, without the request."""
     if cause := getattr(error, "cause", None):  # of a RetryError
         return error_message(cause)
     response = getattr(error, "response", None)
     try:
         return " ".join(response.json()["error"]["message"].split())  # pyright: ignore[reportOptionalMemberAccess]
     except (AttributeError, ValueError, LookupError, TypeError):
-        said = " ".join(str(getattr(error, "message", "") or error).split())
-        return said[:300] or type(error).__name__
+        text = " ".join(str(getattr(error, "message", "") or error).split())
+        return text[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which studies are there, and how far each has come."""
+"""The studies under a root and their progress."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 SETTLED = 2.0
-"""Seconds after which a file that is written again has another time of writing, whatever the disk's clock counts."""
+"""Seconds after which a rewritten file has another modification time, however coarse the disk's clock."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,34 @@ class StudyEntry:
     arms: int
     seeds: int
     started: int
-    """Runs with something stored that are not done."""
+    """Runs that are started but not done."""
     done: int
-    """Pairs of an arm and a seed of the study whose run is done; what tuning tried is not among them."""
+    """Pairs of an arm and a seed of the study whose run is done, without tuning trials."""
     total: int
     """Arms times seeds."""
     changed: datetime
-    """When anything was last written, in UTC."""
+    """Time of the last write, in UTC."""
     problem: str | None = None
-    """Why the study cannot be read; the counts from its file are then 0."""
+    """Why the study cannot be read; `arms`, `seeds` and `total` are then 0."""
 
 
 def find_studies(place: str | Path) -> list[StudyFolder]:
-    """The studies at `place`, by name: a study's own folder gives that one, a root gives all in it.
+    """Return the studies at `place` in order of their names.
+
+    Args:
+        place: a study's folder, or a root of studies.
 
     Raises:
-        UserError: the place cannot be read, or is of a kind that is not supported.
+        UserError: the place cannot be read, or its URL scheme is not supported.
     """
-    at = parse_address(place)
-    if at is None and Path(place).is_file():
-        remedy = f"the folder is where the study was run, e.g. {default_root()}/{Path(place).stem}"
+    address = parse_address(place)
+    if address is None and Path(place).is_file():
+        remedy = f"Name the folder in which the study was run, such as {default_root()}/{Path(place).stem}."
         raise UserError("this is a file, not a study's folder", file=place, remedy=remedy)
     store = open_store(place)
     if store.exists("study.yaml"):
-        if at is not None and at.parent:
-            return [StudyFolder(open_store(str(at.parent)), at.last)]
+        if address is not None and address.parent:
+            return [StudyFolder(open_store(str(address.parent)), address.last)]
         folder = Path(place).expanduser().absolute()
         return [StudyFolder(open_store(folder.parent), folder.name)]
     keys = [key for key in store.list("", depth=2) if key.endswith("/study.yaml")]
@@ -63,25 +66,28 @@ def find_studies(place: str | Path) -> list[StudyFolder]:
 
 
 def find_study(place: str | Path) -> StudyFolder:
-    """The one study at `place`, a study's folder or a root with a single study in it.
+    """Return the only study at `place`.
+
+    Args:
+        place: a study's folder, or a root with one study in it.
 
     Raises:
-        UserError: there is none, or more than one.
+        UserError: there is no study, or more than one.
     """
     found = find_studies(place)
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
-    names = ", ".join(folder.name for folder in found)
-    raise UserError(f"{len(found)} studies are stored here", file=place, remedy=f"name the folder of one of: {names}")
+        raise UserError("no study is stored here", file=place, remedy="Run `taetpu list --root DIR` to list studies.")
+    remedy = f"Name the folder of one of them: {', '.join(folder.name for folder in found)}."
+    raise UserError(f"{len(found)} studies are stored here", file=place, remedy=remedy)
 
 
 def list_studies(place: str | Path) -> list[StudyEntry]:
-    """Every study at `place` (see `find_studies`) with its counts. A damaged one is listed with its problem.
+    """Return every study at `place` with its counts; a damaged one with its problem.
 
-    Parsing `study.yaml` takes most of the time, so its arms and seeds are remembered in the user's cache folder for as
-    long as the file is unchanged.
+    Parsing `study.yaml` takes most of the time, so its arms and seeds are cached in the user's cache folder as long as
+    the file is unchanged.
     """
     index = Index(str(place))
     found = [_entry(folder, index) for folder in find_studies(place)]
@@ -90,10 +96,9 @@ def list_studies(place: str | Path) -> list[StudyEntry]:
 
 
 class Index:
-    """The arms and seeds of the studies at a place by the names of the studies, as they were when last read.
+    """A cache of the arms and seeds of the studies at a place.
 
-    An entry counts while `study.yaml` has the time of writing that it had. Whatever is wrong with the index's own file,
-    the studies themselves are read.
+    An entry is valid while the modification time of `study.yaml` is unchanged. A damaged cache file is ignored.
     """
 
     def __init__(self, place: str):
@@ -109,7 +114,7 @@ class Index:
         """Return the arms and the seeds of a study.
 
         Raises:
-            UserError: `study.yaml` is damaged, or gone.
+            UserError: `study.yaml` is damaged or missing.
             KeyError, TypeError: it has no arms or no seeds.
         """
         written, now = folder.frozen_at(), time.time()
@@ -126,7 +131,7 @@ class Index:
         return arms, seeds
 
     def save(self) -> None:
-        """Write the index where anything in it is new; not being able to is no error."""
+        """Write the cache if it has changed. Failures are ignored."""
         if self.current == self.stored:
             return
         with suppress(OSError, TypeError, ValueError):
@@ -134,34 +139,34 @@ class Index:
 
 
 def _entry(folder: StudyFolder, index: Index) -> StudyEntry:
-    problem, asked, arms, seeds = None, set[tuple[str, int]](), 0, 0
+    problem, planned, arms, seeds = None, set[tuple[str, int]](), 0, 0
     try:
         names, numbers = index.arms_and_seeds(folder)
         arms, seeds = len(names), len(numbers)
-        asked = set(product(names, numbers))
+        planned = set(product(names, numbers))
     except UserError as error:
         problem = str(error)
     except (KeyError, TypeError):
         problem = f"{folder.where}/study.yaml has no arms or no seeds"
     statuses = [(run.arm, run.seed, run.status()) for run in folder.runs()]
-    ended = {(arm, seed) for arm, seed, status in statuses if status == "done"}
+    done = {(arm, seed) for arm, seed, status in statuses if status == "done"}
     return StudyEntry(
         name=folder.name,
         where=folder.where,
         arms=arms,
         seeds=seeds,
         started=sum(status == "started" for _, _, status in statuses),
-        done=len(ended if problem else ended & asked),
+        done=len(done if problem else done & planned),
         total=arms * seeds,
-        changed=_changed(folder),
+        changed=_last_write(folder),
         problem=problem,
     )
 
 
-def _changed(folder: StudyFolder) -> datetime:
-    """When the newest of its keys was written. Checkpoints, which can be many files, lie deeper and are not asked."""
+def _last_write(folder: StudyFolder) -> datetime:
+    """Return when the newest key was written, except for checkpoints, whose many files are deeper."""
     times = []
     for key in folder.store.list(folder.name, depth=5):
-        with suppress(NotStored):  # a run going on elsewhere may have deleted it since
+        with suppress(NotStored):  # another process may have deleted it
             times.append(folder.store.modified(key))
     return datetime.fromtimestamp(max(times), UTC)

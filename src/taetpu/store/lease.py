@@ -1,8 +1,8 @@
-"""A claim on an object of a bucket: held while it is renewed, and free again some time after its holder died.
+"""A claim on an object of a bucket, which its holder renews and which expires some time after its holder died.
 
-There is no lock in Cloud Storage, but there are preconditions: an object is created only where there is none, and
-replaced only where nobody else has replaced it. How old a lease is, the server's own clock tells: a challenger changes
-a note on the object, and the answer says when its content was written and when that note was, both by that clock.
+Cloud Storage has no locks but preconditions: an object is created only if there is none, and replaced only if nobody
+else has replaced it. The age of a lease is measured by the server's clock alone: a challenger changes the object's
+metadata, and the response holds the time of the content and that of the metadata.
 """
 
 import json
@@ -18,119 +18,131 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import is_abandoned, process_lock, remove_abandoned
-from taetpu.store.gcs_client import LEASE_SECONDS, Address, import_google, translate_errors
-from taetpu.store.names import ClaimHeld
+from taetpu.store.gcs_client import Address, import_google, translate_errors
+from taetpu.store.names import ClaimHeld, format_holder
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
+LEASE_SECONDS = 60
+"""A lease that was not renewed for this long, by the server's clock, has expired."""
 RENEW_SECONDS = 15
-"""Seconds between two renewals."""
+"""Time between two renewals."""
 POLL_SECONDS = 5
-"""Seconds between two questions of who waits for a claim."""
+"""Time between two attempts to take a lease that another process holds."""
 CHECK_SECONDS = 45
-"""Seconds without a renewal, by its own clock, after which a holder writes nothing before it has asked."""
+"""A holder whose last renewal is older, by its own clock, renews the lease before it writes anything."""
 CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
-"""In the environment: seconds to wait for who holds a claim, where that is likely to be a machine that is gone."""
+"""Environment variable: seconds to wait for a lease whose holder is probably a machine that no longer exists."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
-    """One claim. `made` gives the object's blob, anew for each request."""
+    """One claim.
 
-    def __init__(self, made: "Callable[[], Blob]", place: Address, retry: Any, about: dict[str, str | int]):
-        self.made, self.place, self.retry = made, place, retry
+    Args:
+        new_blob: creates the object's blob for one request.
+        place: the object's address, for messages.
+        retry: the retry policy of requests.
+        about: what `describe_process` returned.
+    """
+
+    def __init__(self, new_blob: "Callable[[], Blob]", place: Address, retry: Any, about: dict[str, str | int]):
+        self.new_blob, self.place, self.retry = new_blob, place, retry
         self.token = secrets.token_hex(8)
-        self.content = json.dumps({**about, "token": self.token, "lock": str(process_lock()), "boot": _boot()}).encode()
-        self.generation, self.asked = 0, 0.0
+        self.content = json.dumps(
+            {**about, "token": self.token, "lock": str(process_lock()), "boot": _boot_id()}
+        ).encode()
+        self.generation, self.renewed = 0, 0.0
         self.lost = ""
-        self.turn = threading.Lock()
-        self.over = threading.Event()
+        self.renewing = threading.Lock()
+        self.released = threading.Event()
 
     @contextmanager
     def hold(self) -> Iterator["Lease"]:
-        """Hold it until the block is left or this process dies.
+        """Hold the lease until the block ends or this process dies.
 
         Raises:
-            UserError: another process holds it; the message says which.
+            ClaimHeld: another process holds it; the message describes the process.
         """
         with translate_errors("claim", self.place):
-            self._take()
+            self._acquire()
         remove_abandoned()
-        renewal = threading.Thread(target=self._keep, name="taetpu-lease", daemon=True)
+        renewal = threading.Thread(target=self._keep_renewing, name="taetpu-lease", daemon=True)
         renewal.start()
         try:
             yield self
         finally:
-            self.over.set()
+            self.released.set()
             renewal.join()
-            with suppress(Exception):  # it ends by itself
-                self.made().delete(if_generation_match=self.generation, retry=self.retry)
+            with suppress(Exception):  # it expires
+                self.new_blob().delete(if_generation_match=self.generation, retry=self.retry)
 
     def check(self) -> None:
-        """Whether it is still ours, asked where that is in doubt; to be called before anything is written.
+        """Renew the lease if it may have expired. To be called before anything is written.
 
         Raises:
-            UserError: it is not: this process was cut off for so long that another one may be at work.
+            UserError: this process was cut off for so long that it lost the lease, and another process may be writing.
         """
-        if _now() - self.asked > CHECK_SECONDS:
+        if _now() - self.renewed > CHECK_SECONDS:
             with translate_errors("renew the claim", self.place):
                 self._renew(self.retry)
         if self.lost:
-            remedy = "nothing was written since; wait for who holds it now, then give the same command again"
+            remedy = "Wait for the current holder, then run the same command again. Nothing was written since."
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
-    def _take(self) -> None:
-        until, told = time.monotonic() + float(os.environ.get(CLAIM_PATIENCE) or 0), False
+    def _acquire(self) -> None:
+        """Take the lease, waiting for as long as `CLAIM_PATIENCE` says."""
+        deadline, announced = time.monotonic() + float(os.environ.get(CLAIM_PATIENCE) or 0), False
         while True:
             try:
-                return self._try()
+                return self._try_acquire()
             except ClaimHeld as held:
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     raise
-                if not told:
+                if not announced:
                     sys.stderr.write(f"waiting for a claim: {held.problem}\n")
-                    told = True
+                    announced = True
                 time.sleep(POLL_SECONDS)
 
-    def _try(self) -> None:
-        """Take it now, or not.
+    def _try_acquire(self) -> None:
+        """Take the lease if it is free or expired.
 
         Raises:
             ClaimHeld: another process holds it.
         """
-        refused = import_google("google.api_core.exceptions")
-        for _ in range(3):  # it may be let go while it is looked at
-            if self._wrote(0, self.retry):
+        errors = import_google("google.api_core.exceptions")
+        for _ in range(3):  # it may be released between two requests
+            if self._write(0, self.retry):
                 return
-            with suppress(refused.NotFound):
-                blob, holder = self._holder()
-                if holder.get("token") == self.token:  # it was granted, and the answer was lost
+            with suppress(errors.NotFound):
+                blob, holder = self._read_holder()
+                if holder.get("token") == self.token:  # an earlier request succeeded, and its response was lost
                     self.generation = int(blob.generation or 0)
                     return
                 age = self._age(blob)
-                gone = holder.get("boot") == _boot() != "" and is_abandoned(Path(holder.get("lock", "/")))
-                if not gone and (age is None or age < LEASE_SECONDS):
-                    raise self._held_by(holder, age)
-                if self._wrote(int(blob.generation or 0), self.retry):
+                died = holder.get("boot") == _boot_id() != "" and is_abandoned(Path(holder.get("lock", "/")))
+                if not died and (age is None or age < LEASE_SECONDS):
+                    raise self._claim_held(holder, age)
+                if self._write(int(blob.generation or 0), self.retry):
                     return
-        raise self._held_by({}, None)
+        raise self._claim_held({}, None)
 
-    def _wrote(self, generation: int, retry: Any) -> bool:
-        """Write the lease if the object is still of this generation, 0 for none."""
-        blob, began = self.made(), _now()
+    def _write(self, generation: int, retry: Any) -> bool:
+        """Write the lease if the object still has this generation (0: no object), and return whether it had."""
+        blob, started = self.new_blob(), _now()
         try:
             blob.upload_from_string(
                 self.content, "application/json", if_generation_match=generation, retry=retry, timeout=RENEW_SECONDS
             )
         except import_google("google.api_core.exceptions").PreconditionFailed:
             return False
-        self.generation, self.asked = int(blob.generation or 0), began
+        self.generation, self.renewed = int(blob.generation or 0), started
         return True
 
-    def _holder(self) -> "tuple[Blob, dict[str, Any]]":
-        """Who has written it last: the blob with its generation, and what it says."""
-        blob = self.made()
+    def _read_holder(self) -> "tuple[Blob, dict[str, Any]]":
+        """Return the blob with its generation, and its content."""
+        blob = self.new_blob()
         data = blob.download_as_bytes(retry=self.retry)
         with suppress(ValueError):
             if isinstance(found := json.loads(data), dict):
@@ -138,7 +150,7 @@ class Lease:
         return blob, {}
 
     def _age(self, blob: "Blob") -> float | None:
-        """Seconds since it was written, by the server's clock; None where it was written again meanwhile."""
+        """Return the seconds since the lease was written, by the server's clock; None if it has just been renewed."""
         blob.metadata = {"asked": self.token}
         try:
             blob.patch(if_generation_match=blob.generation, retry=self.retry)
@@ -148,51 +160,43 @@ class Lease:
         assert blob.time_created is not None
         return (blob.updated - blob.time_created).total_seconds()
 
-    def _keep(self) -> None:
-        """Renew it from time to time. Failures are met again by the next renewal, or by `check`."""
-        while not self.over.wait(RENEW_SECONDS) and not self.lost:
+    def _keep_renewing(self) -> None:
+        """Renew the lease periodically. The next renewal, or `check`, meets the same failure again."""
+        while not self.released.wait(RENEW_SECONDS) and not self.lost:
             with suppress(Exception):
                 self._renew(None)
 
     def _renew(self, retry: Any) -> None:
-        with self.turn:
-            if self.lost or self.over.is_set() or self._wrote(self.generation, retry):
+        with self.renewing:
+            if self.lost or self.released.is_set() or self._write(self.generation, retry):
                 return
             try:
-                blob, holder = self._holder()
+                blob, holder = self._read_holder()
             except import_google("google.api_core.exceptions").NotFound:
-                self.lost = "the lock was deleted from outside"
+                self.lost = "another program deleted the lock"
                 return
-            if holder.get("token") == self.token:  # it was renewed, and the answer was lost
-                self.generation, self.asked = int(blob.generation or 0), _now()
+            if holder.get("token") == self.token:  # an earlier renewal succeeded, and its response was lost
+                self.generation, self.renewed = int(blob.generation or 0), _now()
             else:
                 self.lost = f"it was not renewed for {LEASE_SECONDS} s, and {format_holder(holder)} has taken it over"
 
-    def _held_by(self, holder: dict[str, Any], age: float | None) -> ClaimHeld:
-        seen = "" if age is None else f", last heard of {max(age, 0):.0f} s ago"
+    def _claim_held(self, holder: dict[str, Any], age: float | None) -> ClaimHeld:
+        renewed = "" if age is None else f", last renewed {max(age, 0):.0f} s ago"
         left = LEASE_SECONDS if age is None else max(LEASE_SECONDS - age, 1)
         remedy = (
-            f"wait for it or stop it, then run the same command again (if it was killed, in {left:.0f} s); "
-            "or use another --root"
+            f"Wait for it or stop it, then run the same command again (if it was killed, in {left:.0f} s), "
+            "or use another --root."
         )
-        return ClaimHeld(f"the study is held by {format_holder(holder)}{seen}", file=str(self.place), remedy=remedy)
+        return ClaimHeld(f"the study is held by {format_holder(holder)}{renewed}", file=str(self.place), remedy=remedy)
 
 
-def format_holder(holder: dict[str, Any]) -> str:
-    """Who holds a claim, by what it wrote there."""
-    try:
-        return f"pid {holder['pid']} on {holder['host']} (user {holder['user']}) since {holder['since']}"
-    except LookupError:
-        return "a process that has just started"
-
-
-def _boot() -> str:
-    """Names the time since this machine was started, and so its processes; empty where there is no such name."""
+def _boot_id() -> str:
+    """Return an identifier of this machine's current boot, or "" if the system has none."""
     with suppress(OSError):
         return BOOT.read_text().strip()
     return ""
 
 
 def _now() -> float:
-    """Seconds by a clock that also runs while the machine sleeps, where there is one."""
+    """Return seconds by a clock that also advances while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -1,8 +1,8 @@
-"""Metrics over a run, in segments: what was measured between two step counts, written once and never changed.
+"""Metrics of a run in segments, each written once with what was measured between two steps.
 
 A segment `<start>-<end>.json` is `{"crc32": n, "series": {"train/loss": {"step": [...], "value": [...]}}}` on one line.
-Values are written as the shortest decimals that give the same float64, so float32 values come back exactly; what JSON
-has no number for stands as "NaN", "Infinity" and "-Infinity". The checksum is over the series' own bytes.
+Values are the shortest decimals that give the same float64, so float32 values are restored exactly. Values that JSON
+cannot represent are the strings "NaN", "Infinity" and "-Infinity". The checksum covers the bytes of the series.
 """
 
 import json
@@ -26,72 +26,79 @@ class Series(NamedTuple):
     """One metric over the steps of one run."""
 
     step: NDArray[np.int64]
-    """(points,), increasing: how many updates had been made."""
+    """`(points,)`, increasing: the number of updates made."""
     value: NDArray[np.float64]
-    """(points,); may hold NaN and infinities."""
+    """`(points,)`; may contain NaN and infinities."""
 
 
 SAMPLED = "val_sample"
-"""The split of metrics that are measured on a sample of the validation split while a run trains."""
+"""The split name of metrics on a sample of the validation split, which are measured during training."""
 
 
 def metric_on_split(metric: str, split: str) -> str:
-    """The same metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
+    """Return the name of a metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
     return f"{split}/{metric.rpartition('/')[2]}"
 
 
 def progress_metric(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
-    """Name the series that shows how a study's primary metric develops.
+    """Return the name of the series that shows the progress of a study's primary metric.
 
-    A primary metric may be measured only at the end of a run: on the test split, or on the whole validation split where
-    a sample of it is evaluated during training. Until all runs have it, its counterpart on validation data is shown.
+    A primary metric may be measured only at the end of a run, on the test split or on the whole validation split. Until
+    all runs have it, the same metric on validation data is shown.
 
     Args:
-        recorded: for each run that has begun, the names of what was recorded of it.
-        curve: whether the series is drawn over training, so that its points count more than that it is the primary.
+        primary: the primary metric.
+        recorded: the names of the recorded series, for each run that has started.
+        curve: prefer a series that is measured throughout training over the primary metric itself.
 
     Returns:
-        the first of the primary metric, `val_sample/<what>`, `val/<what>` and `val/loss` that all runs with any of them
-        have; of a `curve`, `val_sample/<what>` comes first. The primary metric where no run has any.
+        The first of the primary metric, `val_sample/<name>`, `val/<name>` and `val/loss` that all runs with any of them
+        have; with `curve`, `val_sample/<name>` is tried first. The primary metric if no run has any.
     """
     sampled, whole = metric_on_split(primary, SAMPLED), metric_on_split(primary, "val")
-    wanted = [sampled, primary, whole] if curve else [primary, sampled, whole]
-    wanted = list(dict.fromkeys([*wanted, metric_on_split("loss", SAMPLED), "val/loss"]))
-    runs = [known for known in map(set, recorded) if known.intersection(wanted)]
-    return next((name for name in wanted if runs and all(name in known for known in runs)), primary)
+    preferred = [sampled, primary, whole] if curve else [primary, sampled, whole]
+    preferred = list(dict.fromkeys([*preferred, metric_on_split("loss", SAMPLED), "val/loss"]))
+    runs = [names for names in map(set, recorded) if names.intersection(preferred)]
+    return next((name for name in preferred if runs and all(name in names for names in runs)), primary)
 
 
 def encode_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> bytes:
-    """The bytes of one segment.
+    """Encode one segment.
 
     Args:
-        start, end: the step counts the segment lies between, both included.
+        start: first step of the segment.
+        end: last step of the segment.
         series: `(step, value)` of equal length by metric.
 
     Raises:
-        ValueError: lengths differ, or steps do not increase, or lie outside `start`..`end`.
+        ValueError: lengths differ, or steps do not increase or are outside `start`..`end`.
     """
     columns = {}
     for name, (step, value) in series.items():
         steps, values = np.asarray(step, dtype=np.int64), np.asarray(value, dtype=np.float64)
         if steps.ndim != 1 or steps.shape != values.shape:
-            raise ValueError(f"{name}: steps of shape {steps.shape}, values of shape {values.shape}")
+            raise ValueError(f"{name}: steps have shape {steps.shape}, values {values.shape}")
         if (np.diff(steps) <= 0).any() or ((steps < start) | (steps > end)).any():
-            raise ValueError(f"{name}: steps must increase within {start}..{end}: {steps}")
+            raise ValueError(f"{name}: steps must increase within {start}..{end}, got {steps}")
         columns[name] = {"step": steps.tolist(), "value": _to_json_numbers(values)}
     body = json.dumps(columns, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     return b'{"crc32":%d,"series":%b}\n' % (zlib.crc32(body), body)
 
 
 def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, Series]:
-    """Read one segment.
+    """Decode one segment and verify its checksum.
+
+    Args:
+        data: the bytes of the segment.
+        file: the path for messages.
+        remedy: the remedy for messages.
 
     Raises:
-        UserError: its bytes are not those that were written.
+        Damaged: the checksum does not match.
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
-        raise Damaged("this segment of metrics is damaged: its checksum does not fit", file=file, remedy=remedy)
+        raise Damaged("this metrics segment is damaged: checksum mismatch", file=file, remedy=remedy)
     columns = json.loads(match[2])
     return {
         # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
@@ -101,13 +108,13 @@ def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, S
 
 
 def content_digest(series: Mapping[str, Series]) -> str:
-    """A digest of metrics that does not depend on how they are cut into segments."""
+    """Return a digest of metrics that does not depend on how they are divided into segments."""
     parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
     return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
 def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
-    """Segments in step order as one series a metric. A metric may be absent from some of them."""
+    """Concatenate segments, in step order, to one series per metric. Segments may have different metrics."""
     parts: dict[str, list[Series]] = {}
     for segment in segments:
         for name, series in segment.items():
@@ -119,30 +126,31 @@ def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
 
 
 def curve_metric(metric: str, known: Container[str]) -> str:
-    """The series that shows a metric over training: that of the sample of the validation split for `val/...`.
+    """Return the series that shows a metric over training: for `val/...`, the one on a sample of the split.
 
     Args:
-        known: names of series. Runs of earlier versions evaluated the whole split each time, and have no sample.
+        metric: the metric's name.
+        known: names of recorded series. Runs of earlier versions evaluated the whole split and have no sample.
     """
-    split, _, what = metric.partition("/")
-    sampled = f"{SAMPLED}/{what}"
+    split, _, name = metric.partition("/")
+    sampled = f"{SAMPLED}/{name}"
     return sampled if split == "val" and sampled in known else metric
 
 
 def segment_name(start: int, end: int) -> str:
-    """`0-100.json`."""
+    """Return a segment's file name, such as `0-100.json`."""
     return f"{start}-{end}.json"
 
 
 def segment_bounds(key: str) -> tuple[int, int]:
-    """Start and end of a segment, from its key.
+    """Return the first and the last step of a segment, given its key.
 
     Raises:
-        UserError: a file that is no segment lies among them.
+        UserError: the file name is not that of a segment.
     """
     match = _NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
-        raise UserError("this file is no segment of metrics", file=key, remedy="move it out of the run's folder")
+        raise UserError("this file is not a metrics segment", file=key, remedy="Move it out of the run's folder.")
     return int(match[1]), int(match[2])
 
 

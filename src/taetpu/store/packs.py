@@ -1,4 +1,4 @@
-"""The resume state of one pack: a folder for each of the last checkpoints, by step."""
+"""The checkpoints from which a pack resumes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from taetpu.store.names import NotStored
 
 COMPLETE = "complete"
 KEPT = 2
-"""Checkpoints of a pack that are kept, so that a damaged one costs no more than the steps since the one before."""
+"""Number of checkpoints that are kept, so that a damaged one costs only the steps since the previous one."""
 
 
 @dataclass(frozen=True)
 class PackFolder:
-    """At `<study>/packs/<id>/`.
+    """The folder `<study>/packs/<id>/`, with one folder per checkpoint.
 
-    Several processes share it. Each writes and reads its own part of a checkpoint; the primary does everything else.
+    Several processes share it. Each writes and reads its own part of a checkpoint; the primary process does the rest.
     """
 
     store: Store
@@ -32,30 +32,30 @@ class PackFolder:
 
     @property
     def where(self) -> str:
-        """The folder as a person would open it."""
+        """The path or address of the folder, for people."""
         return self.store.where(self.key)
 
     def folder(self) -> Path:
-        """A local folder, created, in which each checkpoint has a folder named after its step."""
+        """Create and return a local folder, in which each checkpoint has a folder named after its step."""
         return self.store.folder(self.key)
 
     def steps(self) -> list[int]:
-        """The steps with any part of a checkpoint, increasing, among them folders that have lost all their files."""
+        """Return the steps of complete and incomplete checkpoints, increasing, including empty folders."""
         key = f"{self.key}/"
         names = {found.removeprefix(key).partition("/")[0] for found in self.store.list(self.key)}
         names |= {path.name for path in self.folder().iterdir() if path.is_dir()}
         return sorted(int(name) for name in names if name.isdecimal())
 
     def fetch(self, step: int) -> Path | None:
-        """The local folder of a checkpoint; None where storing it never ended.
+        """Return the local folder of a checkpoint; None if it was never stored completely.
 
         Raises:
-            Damaged: it was stored and is no longer whole.
+            Damaged: the stored files are no longer intact.
         """
         return self.folder() / str(step) if self.store.fetch_folder(f"{self.key}/{step}") else None
 
     def save(self, step: int) -> None:
-        """Store the checkpoint that was written to `folder`, and delete all older ones but the last."""
+        """Store the checkpoint that was written to `folder`, and delete all but the last of the older ones."""
         self.store.save_folder(f"{self.key}/{step}")
         self._delete_older(step)
 
@@ -64,45 +64,45 @@ class PackFolder:
             self.delete(old)
 
     def part(self, step: int, process: int) -> Path:
-        """A local folder, created, for what one of several processes writes of a checkpoint."""
+        """Create and return a local folder for one process's part of a checkpoint."""
         return self.store.folder(f"{self.key}/{step}/process-{process}")
 
     def save_part(self, step: int, process: int) -> None:
-        """Store what was written to `part`."""
+        """Store the part that was written to `part`."""
         self.store.save_folder(f"{self.key}/{step}/process-{process}")
 
     def fetch_part(self, step: int, process: int) -> Path | None:
-        """The local folder of one process's part; None where it was never stored.
+        """Return the local folder of one process's part; None if it was never stored.
 
         Raises:
-            Damaged: it was stored and is no longer whole.
+            Damaged: the stored files are no longer intact.
         """
         return self.part(step, process) if self.store.fetch_folder(f"{self.key}/{step}/process-{process}") else None
 
     def complete(self, step: int, processes: int, about: Mapping[str, Any]) -> None:
-        """Commit the checkpoint that several processes wrote, and delete all older ones but the last."""
+        """Commit a checkpoint written by several processes, and delete all but the last of the older ones."""
         self.store.write(f"{self.key}/{step}/{COMPLETE}", seal({"processes": processes, "about": about}), replace=True)
         self._delete_older(step)
 
     def is_complete(self, step: int) -> bool:
-        """Whether several processes wrote this checkpoint, and committed it."""
+        """Return whether a checkpoint was written by several processes and committed."""
         return self.store.exists(f"{self.key}/{step}/{COMPLETE}")
 
     def read_complete(self, step: int) -> dict[str, Any] | None:
-        """What `complete` was given, `processes` and `about`; None for the checkpoint of one process.
+        """Return the `processes` and `about` of `complete`; None for the checkpoint of one process.
 
         Raises:
-            Damaged: the document is not what was written.
+            Damaged: the document is not intact.
         """
         key = f"{self.key}/{step}/{COMPLETE}"
         return unseal(self.store.read(key), self.store.where(key)) if self.store.exists(key) else None
 
     def write_mark(self, name: str) -> None:
-        """Write an empty file by which other processes see that they share this folder."""
+        """Write an empty file, which shows other processes that they share this folder."""
         self.store.write(f"{self.key}/mark-{name}", b"")
 
     def has_mark(self, name: str) -> bool:
-        """Whether a process that shares this folder has written a mark."""
+        """Return whether a process that shares this folder has written a mark."""
         try:
             self.store.read(f"{self.key}/mark-{name}")
         except NotStored:
@@ -118,5 +118,5 @@ class PackFolder:
         self.store.delete(f"{self.key}/{step}")
 
     def move_to_damaged(self, step: int) -> str:
-        """Move a damaged checkpoint to the study's folder `damaged`; where it can be opened there."""
+        """Move a damaged checkpoint to the study's folder `damaged`, and return its new path or address."""
         return move_to_damaged(self.store, self.study, f"{self.key}/{step}")

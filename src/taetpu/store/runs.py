@@ -1,4 +1,4 @@
-"""The folder of one run: what it was, its metrics, samples and checkpoints, the model, and last of all its result."""
+"""The folder of one run: config, metrics, samples, checkpoints, model and, written last, the result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,16 +19,16 @@ from taetpu.store.names import NotStored
 
 Status = Literal["absent", "started", "done"]
 
-SOURCE = "reused.json"  # of a run that was trained elsewhere
-REMEDIES = {"metrics": RETRAIN, "times": "delete it: no result depends on wall times, and gaps in them are allowed"}
+SOURCE = "reused.json"  # of a run that was copied from another study
+REMEDIES = {"metrics": RETRAIN, "times": "Delete it. No result depends on wall times, and they may have gaps."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One arm on one seed, at `<study>/runs/<arm>/<seed>-<id>/`.
+    """The folder `<study>/runs/<arm>/<seed>-<id>/` of one arm on one seed.
 
-    `result.json`, written last, alone means that the run is done. Until then everything else may be written again.
+    A run is done if and only if `result.json` exists. Until then everything else may be rewritten.
     """
 
     store: Store
@@ -38,7 +38,7 @@ class RunFolder:
     id: str
     """The first 8 characters of the run's identity."""
     known: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
-    """Sizes and digests of files that this process has written or verified, by their names in the folder."""
+    """Sizes and digests of the files that this process has written or verified, by file name."""
 
     @property
     def key(self) -> str:
@@ -47,66 +47,75 @@ class RunFolder:
 
     @property
     def where(self) -> str:
-        """The folder as a person would open it."""
+        """The path or address of the folder, for people."""
         return self.store.where(self.key)
 
     def status(self) -> Status:
-        """Nothing stored, started, or done."""
+        """Return whether the run is absent, started or done."""
         if self.store.exists(f"{self.key}/result.json"):
             return "done"
         return "started" if self.store.exists(f"{self.key}/config.json") else "absent"
 
-    # What it was, and what came of it.
+    # Config and result.
 
     def start(self, config: dict[str, Any]) -> None:
-        """Record what the run is. Again with the same config is fine.
+        """Write the run's config. Writing the same config again has no effect.
 
         Raises:
-            UserError: another config is recorded here.
+            UserError: another config is stored.
         """
         if not self.store.exists(f"{self.key}/config.json") or self.config() != json.loads(to_json(config)):
             self._put("config.json", seal(config))
 
     def config(self) -> dict[str, Any]:
-        """What `start` recorded. Raises `NotStored`, and `Damaged` where the file is not what was written."""
+        """Return the config that `start` wrote.
+
+        Raises:
+            NotStored: the run was not started.
+            Damaged: the file is not intact.
+        """
         return self._document("config.json")
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Record the result, which makes the run done; call it after everything else is written.
+        """Write the result, which makes the run done. To be called after everything else is written.
 
-        It is stored with the digests of all other files of the run but its wall times, and of itself. NaN and
-        infinities are stored as null. Again with the same result is fine.
+        The document contains the digests of all other files except wall times, and its own. NaN and infinities are
+        stored as null. Writing the same result again has no effect.
 
         Raises:
-            UserError: another result is recorded here.
+            UserError: another result is stored.
         """
         files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
         keys = self._segments("metrics")
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
-        # Of what they say, since how they are cut into segments depends on when a run was stopped.
+        # A digest of the values, because their division into segments depends on when the run was stopped.
         files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
         self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
 
     def result(self) -> dict[str, Any] | None:
-        """What `finish` recorded, or None while the run is not done. Raises `Damaged`."""
+        """Return the result that `finish` wrote; None if the run is not done.
+
+        Raises:
+            Damaged: the file is not intact.
+        """
         if self.status() != "done":
             return None
         found = self._document(RESULT)
         return {name: value for name, value in found.items() if name != FILES} if isinstance(found, dict) else found
 
-    # Is it what was written?
+    # Integrity.
 
     def digests(self) -> dict[str, dict[str, Any]]:
-        """Size and digest of every file but the result and wall times, by its name in the folder."""
+        """Return the size and digest of every file except config, result and wall times, by file name."""
         start = f"{self.key}/"
         names = [key.removeprefix(start) for key in self.store.list(self.key)]
-        return {name: self.known.get(name) or self._read_digest(name) for name in names if _vouched(name)}
+        return {name: self.known.get(name) or self._read_digest(name) for name in names if _has_digest(name)}
 
     def verify_files(self, stated: Mapping[str, Mapping[str, Any]]) -> None:
-        """Compare files with their digests.
+        """Verify files by their digests.
 
         Args:
-            stated: what `digests` gave, of all files or some.
+            stated: what `digests` returned, for all files or some.
 
         Raises:
             Damaged: a file is missing or differs.
@@ -115,14 +124,14 @@ class RunFolder:
             self._verify(name, about, contents=True)
 
     def find_damage(self, contents: bool = True) -> list[str]:
-        """What of a finished run is not as it was written, a line for each file; of what has no digests, nothing.
+        """Return one line for each damaged file of a finished run. Files without digests are not checked.
 
         Args:
-            contents: read every file. Otherwise the result and the config are read, and of all other files it is
-                checked that they exist and have the right size.
+            contents: read every file. Otherwise only the result and the config are read, and the other files are
+                checked for existence and size.
 
         Raises:
-            UserError: the place cannot be read.
+            UserError: the store cannot be read.
         """
         checks: list[Callable[[], Any]] = [self.config]
         try:
@@ -155,14 +164,14 @@ class RunFolder:
             raise Damaged(problem, file=self.store.where(key), remedy=RETRAIN)
 
     def _verify_metrics(self, about: Mapping[str, Any], contents: bool) -> None:
-        """The names of segments say which steps they hold, without reading them."""
+        """Verify the last step by the names of the segments, and the values if `contents` is set."""
         keys, folder = self._segments("metrics"), self.store.where(f"{self.key}/metrics")
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
         if end != about["end"]:
-            problem = f"the metrics end at step {end}, and the result was written at step {about['end']}"
+            problem = f"the metrics end at step {end}, but the result was written at step {about['end']}"
             raise Damaged(problem, file=folder, remedy=RETRAIN)
         if contents and metrics.content_digest(self.metrics()) != about["digest"]:
-            raise Damaged("the metrics are not those of the result", file=folder, remedy=RETRAIN)
+            raise Damaged("the metrics differ from those of the result", file=folder, remedy=RETRAIN)
 
     def _read_digest(self, name: str) -> dict[str, Any]:
         data = self.store.read(f"{self.key}/{name}")
@@ -174,11 +183,12 @@ class RunFolder:
         self.known[name] = {"bytes": len(data), "digest": digest(data)}
 
     def copy_from(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
-        """Copy a finished run, its result last. What was begun here is given up.
+        """Replace this run by a copy of a finished one, its result last.
 
         Args:
-            config: what the run is here.
-            source: where it was trained, if that is not here; else what `other` says of that.
+            other: the run to copy.
+            config: the config of the copy.
+            source: the study in which it was trained, if that is another one; by default `other.origin()`.
         """
         self.store.delete(self.key)
         self.known.clear()
@@ -191,7 +201,7 @@ class RunFolder:
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
     def origin(self) -> str | None:
-        """Where the run was trained, if it was taken over from another study."""
+        """Return where the run was trained, if it was copied from another study."""
         return self._document(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
 
     # Metrics.
@@ -203,16 +213,16 @@ class RunFolder:
         series: Mapping[str, tuple[ArrayLike, ArrayLike]],
         times: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     ) -> None:
-        """Store what was measured from step `start` to step `end` (both included, as far as they have points).
+        """Store the metrics from step `start` to step `end`.
 
         Args:
-            start, end: where the segment before ended, and where this one does. A checkpoint may lie at either,
-                not in between.
-            series: `(step, value)` by metric, steps increasing, also from one segment to the next.
-            times: the same for wall times, which are kept apart because they differ from one execution to the next.
+            start: the end of the previous segment.
+            end: the end of this segment. Checkpoints are taken at the ends of segments only.
+            series: `(step, value)` by metric; steps increase within a segment and from one to the next.
+            times: the same for wall times, which are stored separately because they differ between executions.
 
         Raises:
-            UserError: the segment is stored with other numbers.
+            UserError: the segment is stored with other values.
         """
         name = metrics.segment_name(start, end)
         if times:
@@ -220,44 +230,44 @@ class RunFolder:
         self._put(f"metrics/{name}", metrics.encode_segment(start, end, series))
 
     def metrics(self) -> dict[str, Series]:
-        """Everything measured so far, by metric, in step order.
+        """Return the series of all metrics so far.
 
         Raises:
-            UserError: a segment is damaged, overlaps another or does not join it.
+            Damaged: a segment is damaged or missing, or overlaps another one.
         """
         return self._series("metrics")
 
     def has_metrics(self) -> bool:
-        """Is any segment of metrics stored?"""
+        """Return whether any metrics are stored."""
         return bool(self.store.list(f"{self.key}/metrics"))
 
     def times(self) -> dict[str, Series]:
-        """Everything timed so far, as `metrics`."""
+        """Return the series of all wall times so far; see `metrics`."""
         return self._series("times")
 
     def truncate(self, step: int) -> None:
-        """Forget what lies behind `step`, to go on from a checkpoint taken there."""
+        """Delete everything after `step`, to resume from a checkpoint of that step."""
         for kind in ("metrics", "times"):
-            self._delete_behind(step, kind, lambda key: metrics.segment_bounds(key)[1])
-        self._delete_behind(step, "samples", _step)
-        for later in [found for found in self.checkpoints() if found > step]:
+            self._delete_after(step, kind, lambda key: metrics.segment_bounds(key)[1])
+        self._delete_after(step, "samples", _step)
+        for later in [known for known in self.checkpoints() if known > step]:
             self.store.delete(f"{self.key}/checkpoints/{later}")
 
     def write_evaluation(self, sums: Mapping[str, ArrayLike]) -> None:
-        """Store sums over the blocks of evaluation sets, `(blocks,)` by `split/what`, as the trained model has them."""
+        """Store the trained model's sums over blocks of evaluation sets: `(blocks,)` by `split/name`."""
         series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
         self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
 
     def has_evaluation(self) -> bool:
-        """Whether the trained model was evaluated, which is done right before its result is written."""
+        """Return whether the evaluation of the trained model, which precedes the result, is stored."""
         return self.store.exists(f"{self.key}/evaluation.json")
 
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
-        """What `write_evaluation` stored; nothing before.
+        """Return what `write_evaluation` stored; empty if nothing.
 
         Raises:
-            UserError: the file is damaged.
+            Damaged: the file is not intact.
         """
         key = f"{self.key}/evaluation.json"
         if not self.store.exists(key):
@@ -268,33 +278,33 @@ class RunFolder:
     # Samples, checkpoints, the model.
 
     def write_sample(self, step: int, text: str) -> None:
-        """Store a text that the model made after `step` updates."""
+        """Store a text that the model generated after `step` updates."""
         self._put(f"samples/{step}.txt", text.encode(), replace=True)
 
     def samples(self) -> dict[int, str]:
-        """Stored texts by step, in order."""
+        """Return the stored samples by step, in order."""
         keys = {_step(key): key for key in self.store.list(f"{self.key}/samples")}
         return {step: self.store.read(keys[step]).decode() for step in sorted(keys)}
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Store the model as it was after `step` updates: file names with their content."""
+        """Store the model after `step` updates, as contents by file name."""
         self._write_files(f"checkpoints/{step}", files)
 
     def checkpoints(self) -> list[int]:
-        """Steps that have a checkpoint, in order."""
+        """Return the steps that have a checkpoint, in order."""
         folder = f"{self.key}/checkpoints/"
         return sorted({_step(key.removeprefix(folder).split("/")[0]) for key in self.store.list(folder[:-1])})
 
     def read_checkpoint(self, step: int) -> dict[str, bytes]:
-        """What `write_checkpoint` stored. Empty when there is none."""
+        """Return what `write_checkpoint` stored; empty if nothing."""
         return self._read_files(f"checkpoints/{step}")
 
     def write_model(self, files: Mapping[str, bytes]) -> None:
-        """Store the trained model: `model.safetensors`, `tokenizer.json`, `config.json`."""
+        """Store the trained model, as contents by file name: `model.safetensors`, `tokenizer.json`, `config.json`."""
         self._write_files("model", files)
 
     def read_model(self) -> dict[str, bytes]:
-        """What `write_model` stored. Empty when there is none."""
+        """Return what `write_model` stored; empty if nothing."""
         return self._read_files("model")
 
     def _document(self, name: str) -> Any:
@@ -308,24 +318,26 @@ class RunFolder:
         )
 
     def _segments(self, kind: str) -> list[str]:
-        """The keys of segments in the order of their steps.
+        """Return the keys of segments in the order of their steps.
 
         Raises:
-            Damaged: one overlaps another, or is missing.
+            Damaged: a segment is missing or overlaps another one.
         """
         keys = sorted(self.store.list(f"{self.key}/{kind}"), key=metrics.segment_bounds)
         reached = 0
         for key in keys:
             start, end = metrics.segment_bounds(key)
             if start < reached:
-                raise Damaged("this segment overlaps the one before", file=self.store.where(key), remedy=REMEDIES[kind])
-            if start > reached and kind == "metrics":  # a process may end before it has times to store
+                problem = "this segment overlaps the previous one"
+                raise Damaged(problem, file=self.store.where(key), remedy=REMEDIES[kind])
+            # Wall times may have gaps, because a process can end before it stores them.
+            if start > reached and kind == "metrics":
                 problem = f"the metrics from step {reached} to {start} are missing"
                 raise Damaged(problem, file=self.store.where(f"{self.key}/{kind}"), remedy=RETRAIN)
             reached = end
         return keys
 
-    def _delete_behind(self, step: int, kind: str, position: Callable[[str], int]) -> None:
+    def _delete_after(self, step: int, kind: str, position: Callable[[str], int]) -> None:
         for key in self.store.list(f"{self.key}/{kind}"):
             if position(key) > step:
                 self.store.delete(key)
@@ -339,8 +351,8 @@ class RunFolder:
         return {key.removeprefix(f"{folder}/"): self.store.read(key) for key in self.store.list(folder)}
 
 
-def _vouched(name: str) -> bool:
-    """Is the digest of a file stored with the result? The config and the source hold their own."""
+def _has_digest(name: str) -> bool:
+    """Return whether the result contains the file's digest. Config and origin contain their own."""
     return name not in ("config.json", SOURCE, RESULT) and not name.startswith("times/")
 
 
@@ -349,9 +361,9 @@ def _raise(error: Damaged) -> NoReturn:
 
 
 def _step(key: str) -> int:
-    """The step a file or folder is named after: `.../samples/100.txt` -> 100."""
+    """Return the step in the name of a file or folder: 100 for `.../samples/100.txt`."""
     name = key.rpartition("/")[2]
     step = name.removesuffix(".txt")
     if not step.isdecimal():
-        raise UserError(f"{name!r} is not named after a step", file=key, remedy="move it out of the run's folder")
+        raise UserError(f"{name!r} is not named after a step", file=key, remedy="Move it out of the run's folder.")
     return int(step)

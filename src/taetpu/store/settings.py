@@ -1,4 +1,4 @@
-"""The settings of runs as flat tables of dotted paths, and which of them differ."""
+"""Settings of runs as flat tables of dotted paths, and their differences."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,17 +8,17 @@ from taetpu.store.documents import DAMAGED
 from taetpu.store.runs import RunFolder
 
 Settings = Mapping[str, Any]
-"""By dotted path; what all layers share stands without their numbers, as a study file would write it."""
+"""Values by dotted path. A setting that all layers share has no layer number in its path, as in a study file."""
 
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config (`RunFolder.config()["config"]`) as one flat table: `{"model.dim": 64, "model.norm.kind": "rms"}`.
+    """Flatten a run's config (`RunFolder.config()["config"]`): `{"model.dim": 64, "model.norm.kind": "rms"}`.
 
-    A setting that layers do not share stands under each layer's number: `model.layers.1.ffn.kind`.
+    A setting that differs between layers is listed for each layer: `model.layers.1.ffn.kind`.
     """
     model = dict(config.get("model", {}))
-    layers = [dict(_flat(layer)) for layer in model.pop("layers", [])]
-    found = dict(_flat({**config, "model": {**model, "num_layers": len(layers)}}))
+    layers = [dict(flatten(layer)) for layer in model.pop("layers", [])]
+    found = dict(flatten({**config, "model": {**model, "num_layers": len(layers)}}))
     for path in dict.fromkeys(path for layer in layers for path in layer):
         values = [layer.get(path) for layer in layers]
         if all(value == values[0] for value in values):
@@ -29,7 +29,11 @@ def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(run: RunFolder) -> dict[str, Any]:
-    """The settings of a run, as `settings` has them. Raises `UserError` where its config is damaged."""
+    """Read the settings of a run; see `flatten_config`.
+
+    Raises:
+        UserError: the run's config is damaged.
+    """
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
         raise UserError("this is not the config of a run", file=f"{run.where}/config.json", remedy=DAMAGED)
@@ -37,38 +41,40 @@ def read_settings(run: RunFolder) -> dict[str, Any]:
 
 
 def format_value(value: Any) -> str:
-    """A setting's value as a study file would write it."""
+    """Format a setting's value as in a study file."""
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
 
 
 def differing_paths(tables: Sequence[Settings]) -> list[str]:
-    """The paths whose values are not the same in all tables, in the order in which they first stand there.
+    """Return the paths whose values differ between tables, in order of first appearance.
 
-    A field of a component is compared where the component's kind is the same: others come and go with the kind.
+    A component's fields are compared only between tables that agree on the component's kind, because another kind has
+    other fields.
     """
     paths = dict.fromkeys(path for table in tables for path in table)
-    return [path for path in paths if any(_differ(path, group) for group in _alike(path, tables))]
+    return [
+        path
+        for path in paths
+        if any(table.get(path) != group[0].get(path) for group in _group_by_kinds(path, tables) for table in group[1:])
+    ]
 
 
-def _differ(path: str, tables: Sequence[Settings]) -> bool:
-    return any(table.get(path) != tables[0].get(path) for table in tables[1:])
+def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path and the value of every leaf of nested mappings."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
-def _alike(path: str, tables: Sequence[Settings]) -> Iterable[Sequence[Settings]]:
-    """The tables in groups whose components above this path are of the same kinds."""
+def _group_by_kinds(path: str, tables: Sequence[Settings]) -> Iterable[Sequence[Settings]]:
+    """Group the tables by the kinds of the components that contain this path."""
     parts = path.split(".")
     kinds = [f"{'.'.join(parts[:i])}.kind" for i in range(1, len(parts))]
     groups: dict[tuple[Any, ...], list[Settings]] = {}
     for table in tables:
         groups.setdefault(tuple(table.get(kind) for kind in kinds if kind != path), []).append(table)
     return groups.values()
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
