@@ -135,7 +135,7 @@ def test_a_killed_holder_of_this_machine_is_seen_at_once(
     with store.claim("s/lock"):
         assert not (folder / "left").exists()
     assert is_abandoned(folder / "lock")  # so that other claims of it are seen to be free
-    monkeypatch.setattr(scratches, "KEPT_SECONDS", -1)
+    monkeypatch.setattr(scratches, "LOCK_KEPT_SECONDS", -1)
     remove_abandoned()
     assert not folder.exists()
 
