@@ -1,10 +1,12 @@
 """Fixtures: the command in this process and in one of its own, a tiny study, and one that was trained."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,20 +59,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def taetpu(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """`taetpu(*arguments) -> Done`: the entry point in this process, in `here`."""
+def call_main(*args: object) -> Done:
+    """Run the entry point in this process."""
     from taetpu.cli.main import main
 
-    def call(*args: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["taetpu", *map(str, args)])
-        monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
-        capsys.readouterr()
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["taetpu", *map(str, args)])
+        patch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
         with pytest.raises(SystemExit) as ended:
             main()
-        return Done(int(ended.value.code or 0), *capsys.readouterr())
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
-    return call
+
+@pytest.fixture
+def taetpu(here: Path) -> Callable[..., Done]:
+    """`taetpu(*arguments) -> Done`: the entry point in this process, in `here`."""
+    return call_main
 
 
 @pytest.fixture
@@ -94,13 +99,15 @@ def process(here: Path) -> Callable[..., Done]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """A root with the study above, trained by the command in a process of its own; and what the command said."""
+    """A root with the study above, trained once; and the output of the command."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "s.yaml").write_text(STUDY)
-    run = command("run", "s.yaml", "--root", "root")
-    ended = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    return folder / "root", Done(0, ended.stdout, ended.stderr)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "80")
+        done = call_main("run", "s.yaml", "--root", "root")
+    assert done.code == 0, done.err
+    return folder / "root", done
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_what_looks_says_the_same(both: Compare, here: Path):
         assert both("status", place).out.startswith("small\n")
         assert json.loads(both("status", place, "--json").out)["small"][0]["done"] == "2/2"
         assert "4/4" in both("status", place, "--watch").out
-    assert "is what the raw metrics of 4 runs come to" in both("report", "ROOT/small", "--verify").out
+    assert "agrees with the raw metrics of 4 runs" in both("report", "ROOT/small", "--verify").out
     assert json.loads(both("report", "ROOT", "--verify", "--json").out) == {"study": "small", "problems": []}
     assert "of 2 claims do not hold" in both("check", "claims.yaml", code=3).err
     assert len(json.loads(both("check", "claims.yaml", "--json", code=3).out)) == 2

@@ -132,7 +132,7 @@ ARGUMENTS = [
     ("catalog /x", "unknown slot or field '/x'", "known: "),
     ("catalog mixer/atention", "unknown mixer kind 'atention'", "did you mean 'attention'?"),
     ("new a/b", "study name 'a/b'", "e.g. a-b"),
-    ("new s", "this file exists already", "where:  s.yaml", "another name"),
+    ("new s", "file exists", "where:  s.yaml", "another name"),
 ]
 
 

@@ -24,7 +24,8 @@ def edited(file, change):
 def test_an_honest_study_verifies(taetpu, study, contents):
     before = contents(study)
     done = taetpu("report", study, "--verify")
-    assert done == (0, "small: results.json is what the raw metrics of 4 runs come to\n", "")
+    assert (done.code, done.err) == (0, "")
+    assert "agrees with the raw metrics of 4 runs" in done.out
     assert taetpu("report", study, "--verify", "--json").json() == {"study": "small", "problems": []}
     assert contents(study) == before
 
@@ -74,11 +75,9 @@ def test_at_most_ten_differences_are_told_the_cause_first_in_lines_of_80(taetpu,
     lines = done.out.splitlines()
     assert "seeds are [0, 5], and the plan says [0, 1]" in " ".join(line.strip() for line in lines[:3])
     assert sum(not line.startswith(" ") for line in lines) == 11
-    assert lines[-1].startswith("and ")
-    assert lines[-1].endswith(" more; --json has all of them")
     assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
     problems = json.loads(taetpu("report", study, "--verify", "--json").out)["problems"]
-    assert lines[-1] == f"and {len(problems) - 10} more; --json has all of them"
+    assert lines[-1].startswith(f"and {len(problems) - 10} more; --json ")
     for command in ("report", "status"):
         told = " ".join(taetpu(command, study).out.split())
         assert "not as planned: seeds are [0, 5], and the plan says [0, 1]" in told

@@ -93,7 +93,7 @@ def test_a_job_is_listed_followed_stopped_and_cleaned(machine: FakeGoogle, proje
     second = call("tpu", "run", "python", "show.py")
     assert second.code == 2, "one job has the TPU"
     assert name in second.err
-    assert "would end" in call("tpu", "stop", "--dry-run").err
+    assert "would stop" in call("tpu", "stop", "--dry-run").err
     follower = subprocess.Popen(
         command("tpu", "logs", "-f", name), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -137,7 +137,7 @@ def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path
     (machine,) = google.hosts.vms.values()
 
     second = Command(folder, *V6E)
-    second.until(lambda: "running there already" in second.printed or "step 240" in second.printed)
+    second.until(lambda: "already running there" in second.printed or "step 240" in second.printed)
     second.process.kill()
     second.end()
     assert list(google.hosts.vms.values()) == [machine]

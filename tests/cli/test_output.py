@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.cli.output import show_table
+from taetpu.cli.output import print_table
 
 ROWS = [
     {"arm": name, "runs": 1200, "pack": "3 on 8", "step": "29us-645us", "used": "5.4e-05%-0.089%", "": remark}
@@ -13,7 +13,7 @@ ROWS = [
 @pytest.mark.parametrize("columns", [20, 60, 70, 80, 200])
 def test_words_are_folded_and_figures_are_whole(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
-    show_table(ROWS)
+    print_table(ROWS)
     shown = capsys.readouterr().out
     for figure in ("1,200", "3 on 8", "29us-645us", "5.4e-05%-0.089%", "baseline", "published"):
         assert shown.count(figure) == (1 if figure == "published" else 2 if figure != "baseline" else 1), shown
@@ -23,5 +23,5 @@ def test_words_are_folded_and_figures_are_whole(columns, monkeypatch, capsys):
 
 
 def test_a_column_without_a_value_is_left_out(capsys):
-    show_table([{"arm": "a", "devices": None, "": ""}])
+    print_table([{"arm": "a", "devices": None, "": ""}])
     assert capsys.readouterr().out.split() == ["arm", "a"]

@@ -95,7 +95,7 @@ def own(here: Path):
 def test_nothing_that_exists_is_overwritten_and_nothing_is_written_beside_it(taetpu, here):
     (here / "taken.py").write_text("mine")
     code, _, err = taetpu("new", "taken")
-    assert (code, err.splitlines()[:2]) == (2, ["error: this file exists already", "  where:  taken.py"])
+    assert (code, err.splitlines()[:2]) == (2, ["error: file exists", "  where:  taken.py"])
     assert (here / "taken.py").read_text() == "mine"
     assert not (here / "taken.yaml").exists()
 

@@ -8,7 +8,7 @@ from tests.small import TINY
 from tests.tpu.conftest import NEEDS_LIBTPU
 
 from taetpu.cli import plan
-from taetpu.cli.preflight import _bill, _pace, _percent, _price, _remark, _small, _unsuited, _usd, show_slices
+from taetpu.cli.preflight import _bill, _bound, _percent, _price, _remark, _small, _too_small, _usd, print_slices
 from taetpu.core.chips import parse_slice
 
 
@@ -17,23 +17,21 @@ def program(intensity: float | None) -> dict[str, float | None]:
 
 
 @pytest.mark.parametrize(
-    ("intensities", "said"),
+    ("intensities", "span", "bound"),
     [
-        ((12.0, 35.0), "12-35 FLOPs a byte, where a device balances at 240: memory traffic bounds the roofline"),
-        ((300.0, 500.0), "300-500 FLOPs a byte, where a device balances at 240: products bound the roofline"),
-        (
-            (100.0, 300.0, None),
-            "100-300 FLOPs a byte, where a device balances at 240: memory traffic or products bound",
-        ),
-        ((1e5,), "next to no traffic with the device's memory"),
-        ((None,), ""),
-        ((), ""),
+        ((12.0, 35.0), "12-35", "240: memory traffic bounds"),
+        ((300.0, 500.0), "300-500", "240: matmuls bound"),
+        ((100.0, 300.0, None), "100-300", "240: memory traffic or matmuls bound"),
+        ((1e5,), "", "almost no memory traffic"),
+        ((None,), "", ""),
+        ((), "", ""),
     ],
 )
-def test_what_bounds_the_roofline_is_said_where_it_is_known(intensities: tuple[float | None, ...], said: str) -> None:
-    told = _pace([program(one) for one in intensities])
-    assert told.startswith(said)
-    assert bool(told) == bool(said)
+def test_bound_of_the_roofline(intensities: tuple[float | None, ...], span: str, bound: str) -> None:
+    shown = _bound([program(one) for one in intensities])
+    assert shown.startswith(span)
+    assert bound in shown
+    assert bool(shown) == bool(bound)
 
 
 def test_steps_and_compiling_have_dollars_of_their_own() -> None:
@@ -41,8 +39,8 @@ def test_steps_and_compiling_have_dollars_of_their_own() -> None:
         "hours": [1.0, 2.0], "usd_on_demand": [1.2, 2.4], "usd_spot": None,
         "compile_seconds": 30.0, "usd_compiling": [0.003, None],
     })  # fmt: skip
-    assert "of steps; $1.20-$2.40 on demand. Compiling once took 30s of this machine's processors; " in told
-    assert "as long on the slice: <$0.01 on demand." in told
+    assert "of steps; $1.20-$2.40 on demand. Compiling took 30s" in told
+    assert "on the slice: <$0.01 on demand." in told
 
 
 @pytest.mark.parametrize(("amount", "said"), [(0.0, "$0.00"), (1e-9, "<$0.01"), (0.006, "$0.01"), (1234.5, "$1234.50")])
@@ -71,7 +69,7 @@ SETTINGS = ("train.compute.mesh={data: 4, model: 2}", "train.compute.attention=s
 def test_a_slice_may_have_what_this_machine_has_not(taetpu, here, monkeypatch, setting):
     """A setting that a plan's own remedies hand out: refused for the laptop, not for the slice."""
     (here / "s.yaml").write_text(TINY)
-    monkeypatch.setattr(plan, "compiled_for", lambda *_: [{"tpu": "v5litepod-8", "programs": []}])
+    monkeypatch.setattr(plan, "compile_for", lambda *_: [{"tpu": "v5litepod-8", "programs": []}])
     planned = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--set", setting, "--json").json()
     assert planned["packs"] == [], "of this machine"
     assert planned["tokens"] > 0
@@ -115,7 +113,7 @@ def test_a_plan_for_a_tpu_needs_none_whatever_jax_is_told_to_use(process, here, 
 def test_two_questions_at_once_are_refused(taetpu):
     done = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--diff", "low-lr")
     assert done.code == 2
-    assert "leave out --tpu, or --diff" in done.err
+    assert "--tpu and --diff exclude each other" in done.err
 
 
 @pytest.mark.parametrize("name", ["v9-8", "v5e-5"])
@@ -126,7 +124,7 @@ def test_a_wrong_slice_is_told_that_all_can_be_asked_for(taetpu, name):
 
 
 def slice_of(name: str, **facts: Any) -> dict[str, Any]:
-    return {**_unsuited(parse_slice(name), "too few"), "programs": [{}], **facts}
+    return {**_too_small(parse_slice(name), "too few"), "programs": [{}], **facts}
 
 
 def test_a_row_says_why_it_has_no_upper_end_and_no_price(capsys):
@@ -139,8 +137,8 @@ def test_a_row_says_why_it_has_no_upper_end_and_no_price(capsys):
         del one["refused"]
     assert [_remark(one) for one in (known, unknown, lost)] == ["", "clock not published", "does not compile"]
     assert [_price(one, "spot") for one in (known, unknown, lost)] == ["$1.00-$2.00", "no rate", "-"]
-    few = _unsuited(parse_slice("v4-8"), "data=8 and model=1 divide a run over 8 devices, and v4-8 has 4")
-    show_slices([few, few])
+    few = _too_small(parse_slice("v4-8"), "data=8 and model=1 divide a run over 8 devices, and v4-8 has 4")
+    print_slices([few, few])
     shown = capsys.readouterr().out
     assert "too few" in shown
     assert "v4-8: data=8 and model=1 divide" in shown

@@ -104,7 +104,7 @@ def test_an_unfinished_study_gets_effects_and_no_verdict(taetpu, here, trained, 
     assert [row["standing"] for row in rows] == ["baseline", "interim"]
     assert (rows[1]["done"], rows[1]["effect"], rows[1]["ci95"]) == ("2/3", finished["effect"], finished["ci95"])
     lines = taetpu("status", root / "small").out.splitlines()
-    assert lines[4] == "interim, of the runs that have ended; verdicts are given when all have:"
+    assert lines[4].startswith("interim effects of finished runs")
     assert lines[5].split() == ["arm", "effect", "95", "%", "interval"]
     assert lines[6].startswith("low-lr  +")
     assert not [line for line in lines if any(verdict in line for verdict in ("better", "worse", "inconclusive"))]

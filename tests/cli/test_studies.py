@@ -31,8 +31,8 @@ def test_a_new_study_hides_no_module(taetpu, here, contents, name):
     code, out, err = taetpu("new", name)
     module = name.removesuffix(".yaml")
     assert (code, out) == (2, "")
-    assert f"{module}.py would hide the Python module {module.lower()}" in err
-    assert f"remedy: use another name, e.g. {module}-study" in err
+    assert f"{module}.py would shadow the Python module {module.lower()}" in err
+    assert f"e.g. {module}-study" in err
     assert contents(here) == before
     assert taetpu("new", f"{module}-study").code == 0
 
@@ -45,7 +45,7 @@ def test_a_new_study_is_no_file_that_tools_run(taetpu, here, contents, name):
     assert f"{name}.py" in err
     assert "where:  the argument NAME" in err
     instead = f"study-{name.replace('_', '-')}"
-    assert f"e.g. {instead}\n" in err
+    assert f"e.g. {instead}" in err
     assert contents(here) == before
     assert taetpu("new", instead).code == 0
 
@@ -60,7 +60,7 @@ def test_what_is_no_name_is_said_with_one_that_is(taetpu, here, contents, name, 
     assert (code, out) == (2, "")
     assert f"name {name!r}" in err
     assert "where:  the argument NAME" in err
-    assert f"e.g. {instead}\n" in err
+    assert f"e.g. {instead}" in err
     assert contents(here) == before
 
 
@@ -139,7 +139,7 @@ def test_the_root(taetpu, here, monkeypatch, where, trained):
 def test_a_finished_study_has_nothing_to_trace_and_says_so(taetpu, here, trained):
     shutil.copytree(trained[0], here / "runs")
     done = taetpu("run", "s.yaml", "--profile", "5")
-    assert (done.code, done.err.count("nothing was left to train, so that nothing was traced")) == (0, 1)
+    assert (done.code, done.err.count("--profile traced nothing")) == (0, 1)
 
 
 def test_numbers_and_nouns_agree(taetpu, here):
@@ -164,7 +164,7 @@ def test_failed_runs_are_reported_and_exit_with_3(taetpu, here, monkeypatch):
     assert code == 3
     assert "pack of 4 runs failed: RuntimeError: RESOURCE_EXHAUSTED: out of memory" in err
     assert "in no_memory" in err  # where it was raised
-    assert err.endswith("4 runs failed, for the reason above; the same command tries them again\n")
+    assert "4 runs failed" in err.splitlines()[-1]
     assert "baseline" in out
     assert taetpu("status", "runs/small", "--json").json()["small"][0]["done"] == "0/2"
 
@@ -192,7 +192,7 @@ def interrupted(here: Path, said: str) -> str:
 @pytest.mark.slow
 def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
     heard = interrupted(here, "  step 100: ")
-    assert heard.endswith("\ninterrupted: the same command goes on from the last checkpoint\n")
+    assert heard.endswith("repeat the command to continue from the last checkpoint\n")
     assert "Traceback" not in heard
 
     half = taetpu("status", "runs/small", "--json").json()["small"]

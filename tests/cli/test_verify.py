@@ -57,7 +57,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_done(taetpu, h
 def test_device_after_the_command_is_told_where_it_stands(taetpu):
     done = taetpu("run", "s.yaml", "--device", "0")
     assert done.code == 2
-    assert "--device stands before the command" in done.err
+    assert "--device must precede the command" in done.err
 
 
 @pytest.mark.slow

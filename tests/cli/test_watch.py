@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from tests.forged import unsealed
 
-from taetpu.cli import watch as module
-from taetpu.cli.status_model import ArmView, PackView, StudyView, Watched
-from taetpu.cli.status_screen import block, screen, shared, shortened, sparkline
+from taetpu.cli import status as module
+from taetpu.cli.status_model import ArmView, PackView, StudyMonitor, StudyView
+from taetpu.cli.status_screen import block, screen, share_lines, shorten, sparkline
 from taetpu.report import summary
 from taetpu.store.backend import LocalStore
 
@@ -87,8 +87,8 @@ def test_what_is_shown_in_between_has_effects_and_intervals_and_no_verdict(under
     file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
     for _ in train:
         pass
-    watched = Watched(str(root))
-    watched.look()
+    watched = StudyMonitor(str(root))
+    watched.update()
     text = "\n".join(line.plain for line in screen(list(watched.views.values())))
     results = json.loads((root / "small/results.json").read_text())
     assert "4/6 runs" in text
@@ -103,11 +103,11 @@ def test_what_was_read_is_not_read_again(under_way, monkeypatch: pytest.MonkeyPa
     asked: list[str] = []
     read = LocalStore.read
     monkeypatch.setattr(LocalStore, "read", lambda store, key: asked.append(key) or read(store, key))
-    watched = Watched(str(root))
-    assert watched.look()
+    watched = StudyMonitor(str(root))
+    assert watched.update()
     for _ in range(3):
-        assert not watched.look()
-    while next(train, 0) is None and watched.look():
+        assert not watched.update()
+    while next(train, 0) is None and watched.update():
         pass
     segments = [key for key in asked if "/metrics/" in key]
     once = [key for key in segments if segments.count(key) == 1]
@@ -119,12 +119,12 @@ def test_what_was_read_is_not_read_again(under_way, monkeypatch: pytest.MonkeyPa
 def test_a_terminal_is_drawn_on_and_keeps_the_last_screen(training: Path) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, height=24, record=True)
-    module.watch(str(training / "small"), 2.0, console)
+    module.watch_studies(str(training / "small"), 2.0, console)
     written = out.getvalue()
-    assert "Ctrl-C ends this" in written
-    last = console.export_text().rstrip().splitlines()
+    assert "Ctrl-C" in written
+    last = console.export_text().rpartition("Ctrl-C")[2].rstrip().splitlines()[1:]
     assert last[-1].startswith("low-lr")
-    assert max(map(len, last)) <= 80
+    assert [line for line in last if len(line) > 80] == []
 
 
 def test_ctrl_c_ends_it_quietly(under_way, here: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_finished_study_is_shown_once_and_nothing_is_written(taetpu, trained, 
 
 
 def test_what_cannot_be_watched(taetpu, trained, here: Path) -> None:
-    assert "leave one of them out" in taetpu("status", trained[0], "--watch", "--json").err
+    assert "--watch and --json exclude each other" in taetpu("status", trained[0], "--watch", "--json").err
     assert taetpu("status", "nowhere", "--watch").code == 2
     assert taetpu("status", "--watch") == (0, "no studies under ./runs\n", "")
     assert taetpu("status", trained[0], "--watch", "--every", "0").code == 2
@@ -158,17 +158,17 @@ def test_a_damaged_study_is_shown_with_its_problem(here: Path, trained) -> None:
         shutil.copytree(trained[0] / "small", here / "root" / name)
     file = here / "root/other/study.yaml"
     kept = file.read_text()
-    watched = Watched(str(here / "root"))
+    watched = StudyMonitor(str(here / "root"))
     for damage in ("study: [", "study: other\n"):
         file.write_text(damage)
-        watched.look()
+        watched.update()
         text = "\n".join(line.plain for line in screen(list(watched.views.values())))
         assert watched.views["other"].problem
         assert "/root/other" in "".join(text.split())
         assert "4/4 runs" in text
         assert not watched.ended
     file.write_text(kept)
-    watched.look()
+    watched.update()
     assert watched.ended
 
 
@@ -225,14 +225,14 @@ def test_studies_that_do_not_fit_are_summed_up_the_finished_first() -> None:
 
 
 def test_room_is_shared() -> None:
-    assert shared([3, 30, 4], 20) == [3, 13, 4]
-    assert shared([30, 30], 21) == [10, 11]
-    assert shared([], 20) == []
+    assert share_lines([3, 30, 4], 20) == [3, 13, 4]
+    assert share_lines([30, 30], 21) == [10, 11]
+    assert share_lines([], 20) == []
 
 
 def test_names_lose_their_middle_also_wide_ones() -> None:
-    assert shortened("abcdefghij", 10) == "abcdefghij"
-    assert shortened("abcdefghijk", 8) == "abc..ijk"
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijk", 8) == "abc..ijk"
     view = StudyView("研究" * 30, [arm(0, "研究" * 30)])
     assert max(line.cell_len for line in screen([view])) <= 80
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stats.conftest import made_study
 
-from taetpu.cli.status_model import Watched
+from taetpu.cli.status_model import StudyMonitor
 from taetpu.cli.status_screen import screen
 from taetpu.report import arms, notebook, summary
 from taetpu.report.contents import build_sections
@@ -74,8 +74,8 @@ def test_no_effect_has_fewer_decimals_than_the_means_and_none_but_zero_reads_as_
         for table in tables:
             for cell in differences(table):
                 assert min(decimals(cell), default=places) >= places, (table.columns, cell)
-        watched = Watched(root)
-        watched.look()
+        watched = StudyMonitor(root)
+        watched.update()
         watch = "\n".join(line.plain for line in screen(list(watched.views.values())))
         for text in (markdown(results, Background()), table_text(results), notebook.notebook_html(results, {}), watch):
             assert all(row.effect in text for row in rows if row.effect != "-")

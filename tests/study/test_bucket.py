@@ -82,7 +82,7 @@ def every_command_takes_an_address(folder: Path, study: str) -> None:
         ("list", "--root", study): "4/4",
         ("status", study): "baseline",
         ("status", study, "--watch"): "4/4",
-        ("report", study, "--verify"): "is what the raw metrics of 4 runs come to",
+        ("report", study, "--verify"): "agrees with the raw metrics of 4 runs",
         ("report", study): f"report: {study}/report/index.html",
         ("plot", study, "--metric", "val/loss", "-o", "loss.svg"): "wrote loss.svg",
         ("check", "claims.yaml"): "no-ffn is worse",

@@ -73,7 +73,7 @@ def test_killed_at_three_moments_and_told_to_end_it_ends_with_the_same_results(t
     process.send_signal(signal.SIGTERM)
     _, err = end(process)
     assert process.returncode == 130
-    assert "interrupted: the same command goes on from the last checkpoint" in err
+    assert "repeat the command to continue" in err
 
     process = start(tmp_path, "cut")
     _, err = end(process)

@@ -1,4 +1,4 @@
-"""`taetpu catalog`: what can be switched and set, with every field, its default, meaning and reference."""
+"""`taetpu catalog`: the kinds of each slot and the fields of study files, with defaults and references."""
 
 import json
 import textwrap
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from taetpu.cli.output import WIDTH, show_json
+from taetpu.cli.options import AsJson
+from taetpu.cli.output import WIDTH, print_json
 
 if TYPE_CHECKING:
     from taetpu.core.config import Config
@@ -19,7 +20,7 @@ INDENT = " " * 16
 BELOW = " " * 20
 REQUIRED = "required"
 STUDY = "study"
-"""Names all top-level fields of a study file, the first of which has the same name."""
+"""The argument for all top-level fields of a study file; also the name of the first of them."""
 
 
 def catalog(
@@ -27,15 +28,15 @@ def catalog(
         str,
         typer.Argument(
             metavar="SLOT[/KIND]|FIELD",
-            help="A slot, a kind of a slot, or a field of a study file by its path; `study` for all top-level fields.",
+            help="A slot, a kind of a slot, or the path of a study file's field; `study`: all top-level fields.",
         ),
     ] = "",
     plugin: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A plug-in whose kinds are shown, too. May be repeated.")
+        list[Path] | None, typer.Option(metavar="FILE", help="A plug-in whose kinds are included. May be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """What can fill each slot, and every field of a study file.
+    """Show the kinds of each slot and the fields of study files.
 
     Example: taetpu catalog train.schedule
     """
@@ -52,22 +53,23 @@ def catalog(
     if kind:
         entries = {slot: {kind: entries[slot].get(kind) or _unknown(slot, kind, entries[slot])}}
     if as_json:
-        show_json(entries)
+        print_json(entries)
         return
     for name, found in entries.items():
         typer.echo(f"{name}")
         for k, entry in found.items():
-            _show(k, entry, fields=bool(slot))
+            _print_kind(k, entry, fields=bool(slot))
         if not found:
-            typer.echo(_wrapped("kinds of your own, by a plug-in", "  (none)        "))
+            typer.echo(_wrapped("only kinds of plug-ins", "  (none)        "))
     if not slot:
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
     elif any(field["traced"] for found in entries.values() for entry in found.values() for field in entry["fields"]):
-        typer.echo("\ntraced: arms that differ in this field alone are trained in one program")
+        typer.echo("\ntraced: arms that differ only in such fields share a program")
 
 
-def _show(kind: str, entry: dict[str, Any], fields: bool) -> None:
+def _print_kind(kind: str, entry: dict[str, Any], fields: bool) -> None:
+    """Print a kind's summary, and with `fields` the rest of its docstring and its fields."""
     first, *others = entry["about"].split("\n\n")
     typer.echo(_wrapped(first, f"  {kind:<13} "))
     if not fields:
@@ -77,14 +79,14 @@ def _show(kind: str, entry: dict[str, Any], fields: bool) -> None:
     if entry["fields"]:
         typer.echo("")
     for field in entry["fields"]:
-        _show_field(field, INDENT, BELOW)
+        _print_field(field, INDENT, BELOW)
 
 
-def _show_field(field: dict[str, Any], before: str, below: str) -> None:
-    """Print a field's name, type and default, and below it what it means."""
+def _print_field(field: dict[str, Any], before: str, below: str) -> None:
+    """Print a field's name, type and default, and its description below."""
     default = "required" if field["default"] == REQUIRED else f"= {_value(field['default'])}"
     if field["fields"] and isinstance(field["default"], dict):
-        default = "optional"  # the fields below have the defaults
+        default = "optional"  # the nested fields show the defaults
     traced = "  (traced)" if field["traced"] else ""
     typer.echo(_wrapped(f"{field['name']}: {field['type']} {default}{traced}", before, below))
     if about := field["about"].rstrip("."):
@@ -94,12 +96,12 @@ def _show_field(field: dict[str, Any], before: str, below: str) -> None:
 
 
 def _wrapped(text: str, before: str, below: str = INDENT) -> str:
-    """A paragraph of at most 80 columns, its lines under one another."""
+    """Return a paragraph of at most 80 columns."""
     return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=before, subsequent_indent=below)
 
 
 def _value(value: Any) -> str:
-    """A default as a study file would have it; a component by its kind alone."""
+    """Return a default as a study file writes it; a component is its kind."""
     if isinstance(value, dict) and "kind" in value:
         return str(value["kind"])
     return "none" if value is None else json.dumps(value)
@@ -109,7 +111,7 @@ def _value(value: Any) -> str:
 
 
 def _catalog_fields(path: str, as_json: bool) -> None:
-    """Print the field that a path names, and the fields below it."""
+    """Print the field at a path and its nested fields."""
     from taetpu.core.errors import UserError, suggest
     from taetpu.core.registry import BUILTIN_MODULES
     from taetpu.spec.fields import find_fields, known_paths, list_fields
@@ -117,30 +119,29 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
-        known = suggest(path, [*BUILTIN_MODULES, *known_paths()])
-        raise UserError(f"unknown slot or field {path!r}", remedy=known)
+        raise UserError(f"unknown slot or field {path!r}", remedy=suggest(path, [*BUILTIN_MODULES, *known_paths()]))
     found = list_fields(StudySpec) if path == STUDY else find_fields(path)
     entries = [describe_field(place) for place in found]
     if as_json:
-        show_json({path: entries})
+        print_json({path: entries})
         return
-    whole = path == STUDY or path.rpartition(".")[2] != found[0].name  # all fields of something, each by its name
+    whole = path == STUDY or path.rpartition(".")[2] != found[0].name  # all fields of a section
     for number, entry in enumerate(entries):
         name = entry["name"] if whole else path
         kind = f" ({entry['kind']})" if entry["kind"] else ""
         typer.echo("", nl=number > 0)
-        _show_field({**entry, "name": f"{name}{kind}"}, "", " " * 4)
+        _print_field({**entry, "name": f"{name}{kind}"}, "", " " * 4)
         for below in () if whole else entry["fields"]:
             typer.echo("")
-            _show_field(below, " " * 4, " " * 8)
+            _print_field(below, " " * 4, " " * 8)
         if entry["slot"] and not whole:
             typer.echo(f"    Kinds and their fields: taetpu catalog {entry['slot']}")
     if whole:
-        typer.echo(f"\nFields below one: taetpu catalog {'train' if path == STUDY else f'{path}.{found[0].name}'}")
+        typer.echo(f"\nNested fields: taetpu catalog {'train' if path == STUDY else f'{path}.{found[0].name}'}")
 
 
 def describe_field(place: "Place") -> dict[str, Any]:
-    """A field of a study file as plain data, with the fields below it."""
+    """Return a field of a study file as plain data, with its nested fields."""
     from taetpu.core.config import slot_of, to_data, traced_fields
     from taetpu.spec.fields import list_fields
 
@@ -168,7 +169,7 @@ def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
 
 
 def describe(cls: "type[Config]") -> dict[str, Any]:
-    """A config class as plain data: what it is, and its fields with type, default and whether they are traced."""
+    """Return a config class as plain data: its docstring and its fields."""
     import inspect
 
     from taetpu.spec.fields import list_fields
@@ -177,7 +178,7 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
 
 
 def type_name(kind: Any, metadata: Any = ()) -> str:
-    """A field's type in words: `int >= 1 or none`."""
+    """Return a field's type as text: `int >= 1 or none`."""
     if get_origin(kind) is Annotated:
         inner, *marks = get_args(kind)
         return type_name(inner, marks)

@@ -1,4 +1,4 @@
-"""`taetpu chips`: what is published about TPUs and NVIDIA's chips."""
+"""`taetpu chips`: published data of TPUs."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import say, show_json, show_table
+from taetpu.cli.output import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice
@@ -16,67 +16,70 @@ ALL = "all"
 
 def chips(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4); all chips otherwise, or by `all`.")
+        str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4). Default: all chips, as with `all`.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """What is published about TPUs: rates, memory, slices, prices.
+    """Show published TPU data: speed, memory, slices, prices.
 
     Example: taetpu chips v5e-8
     """
     from taetpu.core.chips import generations, table_date
 
     if name.strip().lower() not in ("", ALL):
-        found = named(name, "shows every chip")
-        show_json(_slice(found) | {"chip": _chip(found.generation), "dated": table_date()}) if as_json else _show(found)
+        found = slice_named(name, "shows every chip")
+        data = _slice(found) | {"chip": _chip(found.generation), "dated": table_date()}
+        print_json(data) if as_json else _print_slice(found)
         return
     if as_json:
-        show_json({"dated": table_date(), "chips": [_chip(chip) for chip in generations()]})
+        print_json({"dated": table_date(), "chips": [_chip(chip) for chip in generations()]})
         return
-    show_table([_row(chip) for chip in generations()])
+    print_table([_chip_row(chip) for chip in generations()])
     typer.echo("")
-    say(
-        f"Per chip, as of {table_date()}; USD per hour on demand and spot, in the cheapest US region. A slice's name "
-        "counts its cores or its chips. Each figure's source: taetpu chips --json"
+    print_text(
+        f"Per chip, as of {table_date()}; USD per hour on demand and spot, in the cheapest US region. The number in a "
+        "slice's name counts its cores or its chips. Sources: taetpu chips --json"
     )
 
 
-def named(name: str, otherwise: str) -> "Slice":
-    """Return the slice of a name, or raise `UserError`, whose remedy says what `all` does."""
+def slice_named(name: str, effect_of_all: str) -> "Slice":
+    """Return the slice of a name; a `UserError`'s remedy mentions `all`."""
     from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
 
     try:
         return parse_slice(name)
     except UserError as error:
-        raise UserError(error.problem, remedy=f"{(error.remedy or '').rstrip('.')}; `{ALL}` {otherwise}.") from None
+        raise UserError(error.problem, remedy=f"{(error.remedy or '').rstrip('.')}; `{ALL}` {effect_of_all}.") from None
 
 
-def _row(chip: "Chip") -> dict[str, Any]:
-    """Return a generation, in the units of its makers."""
+def _chip_row(chip: "Chip") -> dict[str, Any]:
+    """Return a chip's table row, in its vendor's units."""
     sizes = chip.slices()
     return {
         "chip": chip.name,
         "bf16 TF/s": f"{chip.bf16_flops / 1e12:.0f}",
         "HBM": f"{chip.hbm_bytes / 2**30:.0f} GiB",
         "GB/s": f"{chip.hbm_bandwidth / 1e9:.0f}",
-        "USD/h": usd(chip.usd_per_chip_hour(spot=False)),
-        "spot": usd(chip.usd_per_chip_hour(spot=True)),
+        "USD/h": _usd(chip.usd_per_chip_hour(spot=False)),
+        "spot": _usd(chip.usd_per_chip_hour(spot=True)),
         "slices": f"{sizes[0].name} to {sizes[-1].name.rpartition('-')[2]}",
         "by": chip.counts,
     }
 
 
-def usd(rate: float | None) -> str:
+def _usd(rate: float | None) -> str:
     return "no rate" if rate is None else f"{rate:.2f}"
 
 
 def _chip(chip: "Chip") -> dict[str, Any]:
+    """Return a chip as plain data."""
     plain = asdict(chip) | {"machine_types": dict(chip.machine_types), "sources": {}}
     return plain | {"sources": {figure: asdict(source) for figure, source in chip.sources}}
 
 
 def _slice(found: "Slice") -> dict[str, Any]:
+    """Return a slice as plain data."""
     return {
         "name": found.name,
         "topology": found.topology_name,
@@ -93,10 +96,10 @@ def _slice(found: "Slice") -> dict[str, Any]:
     }
 
 
-def _show(found: "Slice") -> None:
+def _print_slice(found: "Slice") -> None:
     data = _slice(found)
     bare = {"bf16_flops": f"{data['bf16_flops']:.4g}", "hbm_bytes": f"{found.hbm_bytes / 2**30:.0f} GiB"}
-    prices = {key: usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
+    prices = {key: _usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
     for key, value in (data | bare | prices).items():
         if value is not None:
             typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")

@@ -1,4 +1,4 @@
-"""What all cloud commands share: settings, options, the plan that is confirmed, the hosts that are meant."""
+"""Shared by the cloud commands: settings, machine specifications, confirmation of a plan, hosts."""
 
 import os
 import shlex
@@ -6,12 +6,12 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from taetpu.cli.options import integer, number
-from taetpu.cli.output import fitting
+from taetpu.cli.options import MachineOptions
+from taetpu.cli.output import log, wrap_lines
 
 if TYPE_CHECKING:
     from taetpu.cloud.gcloud import Command
@@ -19,49 +19,7 @@ if TYPE_CHECKING:
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would change, with the gcloud commands for it; change nothing.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation, as in scripts.")]
-Name = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="The machine; default: `name` of the settings, else tpu-OWNER.")
-]
-Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine; default: as for `tpu up`.")]
-Workers = Annotated[
-    str, typer.Option("--worker", metavar="N|all", help="One host of a slice that has several, from 0.")
-]
-Type = Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")]
-Zones = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--zone", metavar="ZONE", help="A zone to try; may be repeated. Default: all that have it, cheapest first."
-    ),
-]
-ApiOption = Annotated[
-    str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use: each has a quota of its own.")
-]
-Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, and Google may take it away at any time.")]
-Reservation = Annotated[
-    str, typer.Option(metavar="NAME", help="Use chips of a reservation that your project has paid for.")
-]
-MaxHours = Annotated[float | None, number(help="Delete the machine after these hours, to bound its cost. Default: 4.")]
-MaxUsd = Annotated[
-    float | None, number(least=0, help="Refuse a machine that may cost more by its end. Default: no limit.")
-]
-IdleMinutes = Annotated[
-    int | None,
-    integer(least=0, help="Delete the machine after these minutes without a job or login; 0: never. Default: 30."),
-]
-Runtime = Annotated[
-    str, typer.Option(help="Software version (tpu-api) or image family (gce), where the default does not suit.")
-]
-
 LONGEST_HOURS, SHORTEST_HOURS = 168.0, 0.1
-
-
-def tell(line: str) -> None:
-    """Print progress on standard error."""
-    typer.echo(line, err=True)
 
 
 def read_settings(need_project: bool = True) -> "Settings":
@@ -82,17 +40,14 @@ def read_settings(need_project: bool = True) -> "Settings":
 
 
 def machine_name(settings: "Settings", name: str | None) -> str:
-    """Return the machine that is meant: the one named, else the settings', else `tpu-OWNER`."""
+    """Return the name of the machine: `name`, else the settings', else `tpu-OWNER`."""
     from taetpu.cloud.labels import check_name, default_name, label_value
 
     return check_name(name or settings.name or default_name(label_value(settings.owner)))
 
 
-def build_spec(
-    settings: "Settings", name: str, kind: str | None, *, api: str = "", spot: bool = False, reservation: str = "",
-    max_hours: float | None = None, runtime: str = "", study: str = "",
-) -> "Spec":  # fmt: skip
-    """Return the machine that the options and settings ask for.
+def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spec":
+    """Return the specification of the machine that options and settings describe.
 
     Raises:
         UserError: no slice is named, or a value is invalid.
@@ -103,41 +58,47 @@ def build_spec(
     from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
 
-    if kind is None:
+    if options.kind is None:
         raise UserError("missing --type", remedy="Name a slice, such as v6e-8; `taetpu chips` lists them.")
-    if spot and reservation:
+    if options.spot and options.reservation:
         raise UserError("--spot and --reservation exclude each other", remedy="Give one of them.")
-    hours = settings.max_hours if max_hours is None else max_hours
+    hours = settings.max_hours if options.max_hours is None else options.max_hours
     if not SHORTEST_HOURS <= hours <= LONGEST_HOURS:
         problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
-        raise UserError(problem, path=("--max-hours",), remedy="A machine needs minutes to be ready.")
-    tpu = parse_slice(kind)
-    chosen = rates.api_for(tpu, api or settings.api)
+        raise UserError(problem, path=("--max-hours",), remedy="A machine takes minutes to become ready.")
+    tpu = parse_slice(options.kind)
+    api = rates.api_for(tpu, options.api or settings.api)
     return Spec(
-        name, tpu, chosen, label_value(settings.owner), hours, runtime or rates.runtime_for(tpu, chosen), spot=spot,
-        reservation=reservation, service_account=settings.service_account, network=settings.network,
-        subnetwork=settings.subnetwork, external_ip=settings.external_ip, user=settings.user, study=study,
+        name, tpu, api, label_value(settings.owner), hours, options.runtime or rates.runtime_for(tpu, api),
+        spot=options.spot, reservation=options.reservation, service_account=settings.service_account,
+        network=settings.network, subnetwork=settings.subnetwork, external_ip=settings.external_ip,
+        user=settings.user,
     )  # fmt: skip
 
 
-def candidate_zones(spec: "Spec", zones: Sequence[str], settings: "Settings", max_usd: float | None) -> list[str]:
-    """Return the zones to try, in order: those named, else the settings', else where it is offered, cheapest first.
+def with_idle_minutes(settings: "Settings", options: MachineOptions) -> "Settings":
+    """Return the settings with `--idle-minutes` applied."""
+    if options.idle_minutes is None:
+        return settings
+    return settings.model_copy(update={"idle_minutes": options.idle_minutes})
+
+
+def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions) -> list[str]:
+    """Return the zones to try: from `--zone`, else the settings, else all that offer the slice, cheapest first.
 
     Raises:
-        UserError: a zone's name is invalid, or every zone may cost more than allowed.
+        UserError: a zone's name is invalid, or every zone could exceed the cost limit.
     """
     from taetpu.cloud import rates
     from taetpu.cloud.settings import check_zone
 
-    named = [check_zone(zone) for zone in zones] or list(settings.zones)
-    limit = settings.max_usd if max_usd is None else max_usd
-    if named:
-        return rates.filter_affordable(spec, named, limit)
-    return rates.filter_affordable(spec, rates.zones_by_rate(spec.tpu, spec.spot), limit)
+    named = [check_zone(zone) for zone in options.zone or []] or list(settings.zones)
+    limit = settings.max_usd if options.max_usd is None else options.max_usd
+    return rates.filter_affordable(spec, named or rates.zones_by_rate(spec.tpu, spec.spot), limit)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
-    """Return what will be made, where, what it costs, and when it ends."""
+    """Return a description of a machine: size, zones with costs, and the time of its deletion."""
     from taetpu.cloud import rates
     from taetpu.core.chips import table_date
 
@@ -149,62 +110,68 @@ def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     if len(zones) > 6:
         lines.append(f"  or {len(zones) - 6} more zones")
     by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
-    lines.append(
-        f"deleted {spec.hours:.3g} h after its start by {by}; rates of {table_date()}, without disks and traffic"
-    )
+    deletion = f"deleted {spec.hours:.3g} h after its start by {by}"
+    lines.append(f"{deletion}; rates of {table_date()}, without disks and traffic")
     return "\n".join(lines)
 
 
 def confirm(
     plan: str, question: str, commands: "Sequence[Command]" = (), *, yes: bool, dry_run: bool = False, typed: str = ""
 ) -> bool:
-    """Print a plan and ask; False after a dry run. A refusal ends the process with 1, Ctrl-C with 130.
+    """Print a plan and ask for confirmation. Exits with 1 on "no" and with 130 on Ctrl-C.
 
     Args:
-        commands: what a dry run prints.
-        typed: a name that must be typed instead of a yes, for what cannot be undone.
+        plan: description of the changes.
+        question: asks for confirmation.
+        commands: gcloud commands that a dry run prints.
+        yes: skip the question.
+        dry_run: print the commands instead of asking.
+        typed: a name to type instead of "y", for changes that cannot be undone.
+
+    Returns:
+        False after a dry run.
 
     Raises:
-        UserError: there is no terminal to ask on.
+        UserError: standard input is not a terminal.
     """
     from taetpu.core.errors import UserError
 
-    tell(fitting(plan))
+    log(wrap_lines(plan))
     if dry_run:
-        tell("dry run: nothing was changed")
+        log("dry run: nothing was changed")
         if commands:
             print_commands(commands)
         return False
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UserError("confirmation is needed, and there is no terminal", remedy="Give --yes, or --dry-run.")
+        raise UserError("confirmation requires a terminal", remedy="Give --yes, or --dry-run.")
     try:
         if typed:
             agreed = typer.prompt(f"{question} Type {typed!r} to confirm", err=True) == typed
         else:
             agreed = typer.confirm(question, err=True)
     except typer.Abort:
-        tell("\nnothing was changed")
+        log("\nnothing was changed")
         sys.exit(130)
     if not agreed:
-        tell("nothing was changed")
+        log("nothing was changed")
         sys.exit(1)
     return True
 
 
 def print_commands(commands: "Sequence[Command]") -> None:
-    """Print gcloud commands as lines that can be pasted into a shell."""
+    """Print gcloud commands as shell lines."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(os.environ.get('CLOUDSDK_CORE_PROJECT', ''))}")
     for one in commands:
         typer.echo(one.shown)
 
 
 def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
-    """Return the zones in which a machine can reach Google, without which it could not delete itself.
+    """Return the zones whose machines can reach Google's APIs; without them a machine cannot delete itself.
 
     Raises:
-        CloudError: the network has no egress in any of their regions.
+        CloudError: the network has no route to Google in any of the regions.
     """
     from taetpu.cloud.doctor import check_egress
     from taetpu.cloud.gcloud import CloudError
@@ -214,30 +181,30 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
         closed = [zone for zone in zones if zone.rpartition("-")[0] in check.regions]
         if len(closed) == len(zones):
             raise CloudError(check.found, remedy=check.remedy)
-        tell(f"{check.found}; passed over: {', '.join(closed)}")
+        log(f"{check.found}; skipped: {', '.join(closed)}")
         return [zone for zone in zones if zone not in closed]
     if check.status == "warning":  # a TPU API machine proves when it starts that it can delete itself
-        tell(check.found)
+        log(check.found)
     return list(zones)
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
-    """Print the plan of a machine and the commands that would make it; the second and later as comments."""
+    """Print a machine's plan and the commands that create it; alternatives to the first zone are comments."""
     from taetpu.cloud.provision import creation_command
 
     first, *others = (creation_command(spec, zone, settings) for zone in zones)
     confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
-    typer.echo("# Paste it now: the time of its end is in the line and in its script. Later, repeat --dry-run.")
+    typer.echo("# Use it now: it contains the time of deletion. Later, repeat --dry-run.")
     print_commands([first])
     for one in others:
-        typer.echo(f"# or, where there is no capacity: {one.shown}")
+        typer.echo(f"# or, without capacity there: {one.shown}")
 
 
 @contextmanager
-def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
-    """Print what may still run and cost money, whatever ends the work.
+def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
+    """Print a warning about resources that still cost money if the block is interrupted or fails.
 
-    On Ctrl-C, SIGTERM or SIGHUP end with 128 + the signal. To a `UserError` add the machines of a name that remain.
+    Ctrl-C, SIGTERM and SIGHUP exit with 128 + the signal. A `UserError` gets the remaining machines called `name`.
     """
     from taetpu.core.errors import UserError
 
@@ -253,7 +220,7 @@ def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        tell(f"\n{words}")
+        log(f"\n{warning}")
         sys.exit(128 + received)
     except UserError as error:
         if name:
@@ -262,7 +229,7 @@ def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
             error.problem += describe_remaining(name)
         raise
     except Exception:
-        tell(f"\n{words}")
+        log(f"\n{warning}")
         raise
     finally:
         for number, handler in before.items():
@@ -270,10 +237,10 @@ def telling_what_runs(words: str, name: str = "") -> Iterator[None]:
 
 
 def find_machine(settings: "Settings", name: str | None) -> "Machine":
-    """Return a machine by name, the ready one beside others that are lost.
+    """Return the machine of a name, preferring one that is ready.
 
     Raises:
-        CloudError: there is none, or several are ready.
+        CloudError: no machine has this name, or several ready ones have.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
@@ -284,17 +251,17 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     machines = list_machines()
     there = sorted((one for one in machines if one.name == wanted), key=lambda one: one.state != "ready")
     if not there:
-        hint = suggest(wanted, (one.name for one in machines)) if machines else "`taetpu tpu up` makes one."
+        hint = suggest(wanted, (one.name for one in machines)) if machines else "`taetpu tpu up` creates one."
         raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
     check_one([one for one in there if one.state == "ready"])
     return there[0]
 
 
 def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
-    """Return the hosts of a machine: as last seen from here, else asked for.
+    """Return the hosts of a machine, from the local cache if possible.
 
     Raises:
-        CloudError: there is no such machine, or it is not ready.
+        CloudError: the machine does not exist or is not ready.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.ssh import Hosts
@@ -308,16 +275,19 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
     return Hosts.configure(machine, settings.user, settings.project)
 
 
-def chosen_workers(hosts: "Hosts", worker: str) -> list[int]:
-    """Return the hosts that `--worker` names.
+def select_hosts(name: str | None, worker: str) -> "tuple[Settings, Hosts, list[int]]":
+    """Return the settings, the hosts of a machine, and the host numbers that `--worker` selects.
 
     Raises:
-        UserError: it names none.
+        UserError: `worker` is neither a host's number nor "all".
+        CloudError: as `find_hosts`.
     """
     from taetpu.core.errors import UserError
 
+    settings = read_settings()
+    hosts = find_hosts(settings, name)
     if worker == "all":
-        return list(hosts.all)
+        return settings, hosts, list(hosts.all)
     if not (worker.isascii() and worker.isdecimal()):
         raise UserError(f"invalid --worker {worker!r}", path=("--worker",), remedy="Use a number from 0, or all.")
-    return [hosts.check_worker(int(worker))]
+    return settings, hosts, [hosts.check_worker(int(worker))]

@@ -1,21 +1,26 @@
-"""`taetpu dev mount | run | run-all | scrap | sync`: single files to a machine and back off it."""
+"""`taetpu dev mount | run | run-all | scrap | sync`: copy, run and delete single files on a machine."""
 
 import os
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taetpu.cli.cloud import Tpu, Workers, chosen_workers, find_hosts, read_settings, tell
-from taetpu.cli.jobs import COMMAND, Debug, Detach, bring, command_words, refuse_running, run_job
+from taetpu.cli.cloud import select_hosts
+from taetpu.cli.jobs import COMMAND, Debug, Detach, check_idle, command_words, run_job, sync_project
+from taetpu.cli.options import Tpu, Workers
+from taetpu.cli.output import log
+
+if TYPE_CHECKING:
+    from taetpu.cloud.ssh import Hosts
 
 app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
 
 NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
 POLL = 0.5
-"""Seconds between two comparisons of this folder's files, with `sync --watch`."""
+"""Seconds between two scans of this folder with `sync --watch`."""
 
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; default: the project.")]
 
@@ -26,8 +31,8 @@ def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None
 
     Example: taetpu dev mount train.py models/
     """
-    hosts = find_hosts(read_settings(), tpu)
-    for line in _send(hosts, paths or [], chosen_workers(hosts, worker)):
+    _, hosts, workers = select_hosts(tpu, worker)
+    for line in _send(hosts, paths or [], workers):
         typer.echo(line)
 
 
@@ -54,42 +59,40 @@ def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all") ->
 def _run_files(
     words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
 ) -> None:
-    """Copy Python files to the hosts and run them; with `scrap`, delete the copies when the job has ended."""
+    """Copy Python files to the hosts and run them; with `scrap`, delete the copies at the end."""
     from taetpu.core.errors import Failed
 
-    settings = read_settings()
-    hosts = find_hosts(settings, tpu)
-    chosen = chosen_workers(hosts, worker)
+    settings, hosts, workers = select_hosts(tpu, worker)
     commands, files = _parse(words)
-    refuse_running(hosts, chosen)
-    _send(hosts, files, chosen)
+    check_idle(hosts, workers)
+    _send(hosts, files, workers)
     try:
-        run_job(settings, hosts, commands, chosen, detach=detach, debug=debug)
+        run_job(settings, hosts, commands, workers, detach=detach, debug=debug)
     except Failed:
         if scrap:
-            _delete(hosts, files, chosen)
+            _delete(hosts, files, workers)
         raise
     if scrap:
-        _delete(hosts, files, chosen)
+        _delete(hosts, files, workers)
 
 
 @app.command()
 def scrap(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
     """Delete the copies of files and folders from the hosts.
 
-    Without a PATH the whole project is deleted there. Nothing is deleted here.
+    Without PATH, delete the whole project there. Local files are never deleted.
 
     Example: taetpu dev scrap train.py
     """
-    hosts = find_hosts(read_settings(), tpu)
-    _delete(hosts, paths or [], chosen_workers(hosts, worker))
+    _, hosts, workers = select_hosts(tpu, worker)
+    _delete(hosts, paths or [], workers)
 
 
 @app.command()
 def sync(
     tpu: Tpu = None,
     worker: Workers = "all",
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C, after each change here.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat after each local change until Ctrl-C.")] = False,
 ) -> None:
     """Copy this project to the hosts, once or after each change.
 
@@ -98,27 +101,26 @@ def sync(
     from taetpu.cloud import transfer
     from taetpu.cloud.ssh import Unreachable
 
-    hosts = find_hosts(read_settings(), tpu)
-    chosen = chosen_workers(hosts, worker)
+    _, hosts, workers = select_hosts(tpu, worker)
     root, before = transfer.project_folder(Path.cwd()), None
     while True:
         now = {name: (root / name).lstat().st_mtime_ns for name in transfer.list_files(root)}
         if now != before:
             try:
-                for line in bring(hosts, chosen):
+                for line in sync_project(hosts, workers):
                     typer.echo(line)
                 before = now
             except Unreachable as error:
                 if not watch:
                     raise
-                tell(f"{error.problem}; trying again")
+                log(f"{error.problem}; retrying")
         if not watch:
             return
         time.sleep(POLL)
 
 
 def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
-    """Return commands and the files that they need, of `a.py 1 + b.py 2`.
+    """Return the commands of `a.py 1 + b.py 2`, and their files.
 
     Raises:
         UserError: no file is named, or one does not exist.
@@ -135,21 +137,23 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
     return [["python", *group] for group in groups], [first for first, *_ in groups]
 
 
-def _send(hosts, paths: list[str], workers: list[int]) -> list[str]:
+def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
+    """Copy paths to the hosts, or the project if there are none; return the changed paths."""
     from taetpu.cloud import transfer
     from taetpu.core.errors import UserError
 
     if not paths:
-        return bring(hosts, workers)
+        return sync_project(hosts, workers)
     root = transfer.project_folder(Path.cwd())
     for path in paths:
         if not os.path.lexists(path):
-            raise UserError("no such file or folder", file=path, remedy="Name one of this project.")
+            raise UserError("no such file or folder", file=path, remedy="Name a path in this project.")
     names = [name for path in _relative(root, paths) for name in _files(root, path)]
     return transfer.send(hosts, root, names, transfer.remote_folder(root), workers)
 
 
-def _delete(hosts, paths: list[str], workers: list[int]) -> None:
+def _delete(hosts: "Hosts", paths: list[str], workers: list[int]) -> None:
+    """Delete the hosts' copies of paths, or of the project if there are none."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())

@@ -1,13 +1,14 @@
-"""`taetpu export slurm | skypilot | kueue`: a study as a job of a scheduler that gives its tasks a rank."""
+"""`taetpu export slurm | skypilot | kueue`: write a study as a job of a scheduler that numbers its tasks."""
 
-import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taetpu.cli.cloud import Spot
-from taetpu.cli.options import Root, Sets, StudyFile, integer
+from taetpu.cli.options import Spot, StudyOptions, integer, takes_options, to_argv
+from taetpu.cli.output import log
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
@@ -15,24 +16,61 @@ if TYPE_CHECKING:
     from taetpu.study.export import Share
 
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders that are local to each node."""
+"""Folders that nodes do not share."""
 
 app = typer.Typer(
-    help="Write a study as a job of another scheduler. Nothing is started.\n\n"
+    help="Write a study as a job for another scheduler.\n\nNothing is submitted.\n\n"
     "Example: taetpu export slurm study.yaml --shards 8 --root /shared/runs",
     no_args_is_help=True,
 )
 
-Shards = Annotated[int, integer(least=1, metavar="N", help="Tasks that share the study's packs.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: named after the study.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file where it exists and differs.")]
-Tpu = Annotated[str, typer.Option("--tpu", metavar="TPU", help="The slice of each task, such as v6e-8.")]
+Shards = Annotated[int, integer(least=1, metavar="N", help="Number of tasks that share the study's packs.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(StudyOptions):
+    """Options of `taetpu export slurm`, and of all schedulers."""
+
+    shards: Shards
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: named after the study.")] = (
+        None
+    )
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists and differs.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudOptions(ExportOptions):
+    """Options of schedulers in the cloud."""
+
+    tpu: Annotated[str, typer.Option("--tpu", metavar="TPU", help="The slice of each task, such as v6e-8.")]
+    spot: Spot = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkyPilotOptions(CloudOptions):
+    """Options of `taetpu export skypilot`."""
+
+    install: Annotated[
+        str, typer.Option(help="A package for pip on the machines, such as a git address of taetpu.")
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KueueOptions(CloudOptions):
+    """Options of `taetpu export kueue`."""
+
+    shards: Shards = 1
+    image: Annotated[str, typer.Option(help="Container with taetpu; `taetpu image build` prints its address.")]
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Kueue's LocalQueue.")] = "default"
+    service_account: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The service account in Kubernetes. It must be able to write the bucket."),
+    ] = "default"
 
 
 @app.command()
-def slurm(
-    study: StudyFile, shards: Shards, root: Root = None, sets: Sets = None, out: Out = None, force: Force = False
-):
+@takes_options
+def slurm(options: ExportOptions) -> None:
     """Write a job array for sbatch. All nodes must see the study's folder, the root and this Python.
 
     Example: taetpu export slurm study.yaml --shards 8 --root /shared/runs
@@ -40,110 +78,108 @@ def slurm(
     from taetpu.spec.loading import load_study
     from taetpu.study.export import slurm_script
 
-    loaded, place = load_study(study, sets or []), _shared(root)
-    file = out or Path(f"{loaded.name}.slurm.sh")
-    logs = file.parent / f"{loaded.name}-slurm"
-    _write(file, slurm_script(_share(loaded, sets, place, shards), study, logs), force)
-    logs.mkdir(parents=True, exist_ok=True)  # where it is missing, Slurm ends the tasks without a message
-    _check_count(loaded, shards)
-    _next(f"sbatch {file}", place, loaded)
+    study, root = load_study(options.study, options.sets or []), _shared_root(options.root)
+    file = options.out or Path(f"{study.name}.slurm.sh")
+    logs = file.parent / f"{study.name}-slurm"
+    _write(file, slurm_script(_share(options, study, root), options.study, logs), options.force)
+    logs.mkdir(parents=True, exist_ok=True)  # without it, Slurm ends tasks silently
+    _warn_of_idle_shards(study, options.shards)
+    _print_next(f"sbatch {file}", root, study)
 
 
 @app.command()
-def skypilot(
-    study: StudyFile,
-    shards: Shards,
-    tpu: Tpu,
-    root: Root = None,
-    sets: Sets = None,
-    spot: Spot = False,
-    install: Annotated[str, typer.Option(help="What pip installs there, such as a git address of taetpu.")] = "",
-    out: Out = None,
-    force: Force = False,
-) -> None:
+@takes_options
+def skypilot(options: SkyPilotOptions) -> None:
     """Write a task for `sky jobs launch` of SkyPilot 0.14.
 
     Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --root gs://my-studies/studies --install GIT
     """
-    from taetpu.core.chips import parse_slice
     from taetpu.core.errors import UserError
     from taetpu.study.export import skypilot_task
 
-    if not install:
+    if not options.install:
         remedy = "Use --install 'taetpu[gcp,tpu] @ git+https://github.com/OWNER/taetpu@COMMIT'."
-        raise UserError("no package for the machines to install", path=("--install",), remedy=remedy)
-    loaded, base, files = _files(study, sets)
-    place = _bucket(root)
-    each = parse_slice(tpu)
-    text = skypilot_task(_share(loaded, sets, place, shards), base, files, each, install, spot)
-    file = out or Path(f"{loaded.name}.sky.yaml")
-    _write(file, text, force)
-    _check_count(loaded, shards, each, spot)
-    _next(f"sky jobs launch --num-jobs {shards} {file}", place, loaded)
+        raise UserError("missing --install, the package for the machines", path=("--install",), remedy=remedy)
+
+    def task(share: "Share", base: Path, names: list[str], tpu: "Slice") -> str:
+        return skypilot_task(share, base, names, tpu, options.install, options.spot)
+
+    _export_to_cloud(options, task, "sky.yaml", f"sky jobs launch --num-jobs {options.shards}")
 
 
 @app.command()
-def kueue(
-    study: StudyFile,
-    tpu: Tpu,
-    image: Annotated[str, typer.Option(help="Container with taetpu; `taetpu image build` prints its address.")],
-    shards: Shards = 1,
-    root: Root = None,
-    sets: Sets = None,
-    spot: Spot = False,
-    queue: Annotated[str, typer.Option(metavar="NAME", help="Kueue's LocalQueue.")] = "default",
-    service_account: Annotated[
-        str, typer.Option(metavar="NAME", help="Of Kubernetes; it must be allowed to write to the bucket.")
-    ] = "default",
-    out: Out = None,
-    force: Force = False,
-) -> None:
+@takes_options
+def kueue(options: KueueOptions) -> None:
     """Write an indexed Job for GKE with Kueue.
 
     With --shards 1 the slice may have several hosts, which train the study as one program.
 
     Example: taetpu export kueue study.yaml --shards 8 --tpu v6e-8 --image IMAGE --root gs://my-studies/studies
     """
-    from taetpu.core.chips import parse_slice
     from taetpu.study.export import kueue_job
 
-    loaded, base, files = _files(study, sets)
-    place = _bucket(root)
-    share, each = _share(loaded, sets, place, shards), parse_slice(tpu)
-    text = kueue_job(share, base, files, each, image, queue, service_account, spot)
-    file = out or Path(f"{loaded.name}.kueue.yaml")
-    _write(file, text, force)
-    _check_count(loaded, shards, each, spot)
-    _next(f"kubectl apply -f {file}", place, loaded)
+    def job(share: "Share", base: Path, names: list[str], tpu: "Slice") -> str:
+        return kueue_job(share, base, names, tpu, options.image, options.queue, options.service_account, options.spot)
+
+    _export_to_cloud(options, job, "kueue.yaml", "kubectl apply -f")
 
 
-def _share(study: "Study", sets: list[str] | None, root: str, shards: int) -> "Share":
+def _export_to_cloud(
+    options: CloudOptions, text: "Callable[[Share, Path, list[str], Slice], str]", ending: str, command: str
+) -> None:
+    """Write a job whose tasks store in a bucket; print its cost and the next commands.
+
+    Args:
+        options: options of the command.
+        text: returns the job of a share, its files below a folder, and a slice.
+        ending: of the file's name.
+        command: submits the file.
+    """
+    from taetpu.cli.on_tpu import check_paths, study_files
+    from taetpu.core.chips import parse_slice
+    from taetpu.spec.loading import load_study
+
+    study = load_study(options.study, options.sets or [])
+    check_paths(study)
+    base, names = study_files(study, options.study)
+    root, tpu = _bucket_root(options.root), parse_slice(options.tpu)
+    file = options.out or Path(f"{study.name}.{ending}")
+    _write(file, text(_share(options, study, root), base, names, tpu), options.force)
+    _print_cost(tpu, options)
+    _warn_of_idle_shards(study, options.shards, tpu)
+    _print_next(f"{command} {file}", root, study)
+
+
+def _share(options: ExportOptions, study: "Study", root: str) -> "Share":
     from taetpu.study.export import Share
 
-    options = [word for one in sets or [] for word in ("--set", one)]
-    return Share(study.name, (*options, "--root", root), shards, staged=study.tune is not None)
+    words = to_argv(replace(options, root=root), StudyOptions)
+    return Share(study.name, tuple(words), options.shards, staged=study.tune is not None)
 
 
-def _check_count(study: "Study", shards: int, tpu: "Slice | None" = None, spot: bool = False) -> None:
-    """Say what the machines cost per hour, and warn where there are more of them than packs."""
-    if tpu is not None:
-        from taetpu.cloud.rates import rate, zones
-        from taetpu.core.chips import table_date
+def _print_cost(tpu: "Slice", options: CloudOptions) -> None:
+    """Print the highest cost per hour of the tasks."""
+    from taetpu.cloud.rates import rate, zones
+    from taetpu.core.chips import table_date
 
-        rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, spot).usd) is not None]
-        if rates:
-            most = max(rates) * tpu.chips * shards
-            typer.echo(f"cost: at most ${most:,.2f}/h for {shards} x {tpu.name} (rates of {table_date()})")
-        else:
-            typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {table_date()})")
-    packs = _packs(study, tpu)
+    rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, options.spot).usd) is not None]
+    if rates:
+        most = max(rates) * tpu.chips * options.shards
+        typer.echo(f"cost: at most ${most:,.2f}/h for {options.shards} x {tpu.name} (rates of {table_date()})")
+    else:
+        typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {table_date()})")
+
+
+def _warn_of_idle_shards(study: "Study", shards: int, tpu: "Slice | None" = None) -> None:
+    """Print a warning if there are more shards than packs."""
+    packs = _count_packs(study, tpu)
     if shards > packs:
         where = tpu.name if tpu else "this machine"
-        typer.echo(f"warning: {shards} shards, and only {packs} packs on {where}: use --shards {packs}", err=True)
+        log(f"warning: {shards} shards, but only {packs} packs on {where}: use --shards {packs}")
 
 
-def _packs(study: "Study", tpu: "Slice | None") -> int:
-    """The packs of the study's largest stage on a slice, or on this machine."""
+def _count_packs(study: "Study", tpu: "Slice | None") -> int:
+    """Return the number of packs in the study's largest stage on a slice, or on this machine."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax(cpu=tpu is not None)
@@ -164,24 +200,11 @@ def _packs(study: "Study", tpu: "Slice | None") -> int:
     )
 
 
-def _files(file: Path, sets: list[str] | None) -> "tuple[Study, Path, list[str]]":
-    """A study, and its files by their names below a common folder, the study's own first."""
-    from taetpu.cli.study_files import check_paths, study_files
-    from taetpu.spec.loading import load_study
-
-    study = load_study(file, sets or [])
-    check_paths(study)
-    found = study_files(study, file)
-    paths = [one for path in found for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
-    base = Path(os.path.commonpath([path.parent for path in paths]))
-    return study, base, [path.relative_to(base).as_posix() for path in paths]
-
-
-def _shared(root: str | None) -> str:
-    """The root for nodes that share a file system.
+def _shared_root(root: str | None) -> str:
+    """Return the root for nodes that share a file system.
 
     Raises:
-        UserError: it is a folder that is local to each node.
+        UserError: the root is a folder that nodes do not share.
     """
     from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
@@ -192,16 +215,16 @@ def _shared(root: str | None) -> str:
         return str(found)
     path = Path(named).resolve()
     if any(path.is_relative_to(folder) for folder in LOCAL):
-        remedy = "Use a folder that all nodes see, or gs://BUCKET/FOLDER."
+        remedy = "Use a folder on a shared file system, or gs://BUCKET/FOLDER."
         raise UserError(f"{path} is local to each node", path=("--root",), remedy=remedy)
     return str(path)
 
 
-def _bucket(root: str | None) -> str:
-    """The root for machines that share no file system.
+def _bucket_root(root: str | None) -> str:
+    """Return the root for machines without a shared file system.
 
     Raises:
-        UserError: it is not in a bucket.
+        UserError: the root is not in a bucket.
     """
     from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
@@ -210,24 +233,26 @@ def _bucket(root: str | None) -> str:
     named = default_root(root)
     if found := parse_address(named):
         return str(found)
-    remedy = "Use gs://BUCKET/FOLDER; `taetpu bucket create` makes a bucket."
-    raise UserError(f"machines in the cloud do not see the folder {named!r}", path=("--root",), remedy=remedy)
+    remedy = "Use gs://BUCKET/FOLDER; `taetpu bucket create` creates a bucket."
+    raise UserError(f"machines in the cloud cannot read the folder {named!r}", path=("--root",), remedy=remedy)
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Write the job's file; one with the same content is left alone.
+    """Write a job's file, unless it exists with the same content.
 
     Raises:
-        UserError: the file exists and differs.
+        UserError: the file exists with other content.
     """
     from taetpu.core import disk
     from taetpu.core.errors import UserError
 
     if file.exists() and not force and file.read_bytes() != text.encode():
-        raise UserError("this file exists and differs", file=file, remedy="Give another --out, or --force.")
+        raise UserError(
+            "file exists with other content", file=file, remedy="Use --force to overwrite it, or another --out."
+        )
     disk.write_file(file, text.encode(), replace=True)
     typer.echo(f"wrote {file}")
 
 
-def _next(command: str, root: str, study: "Study") -> None:
+def _print_next(command: str, root: str, study: "Study") -> None:
     typer.echo(f"next: {command}\nthen: taetpu report {root}/{study.name}")

@@ -1,7 +1,6 @@
-"""The entry point: the commands together, and what an error becomes.
+"""The entry point of `taetpu`: registers the commands and turns errors into messages and exit codes.
 
-Exit codes: 0 done, 2 the user's input is wrong, 3 failed runs or claims, 130 interrupted and resumable, 1 our bug, or
-the user did not agree to what was asked.
+Exit codes: 0 done, 1 a bug or a confirmation declined, 2 invalid input, 3 failed runs or claims, 130 interrupted.
 """
 
 import sys
@@ -10,24 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from taetpu.cli import (
-    bucket,
-    catalog,
-    check,
-    chips,
-    dev,
-    doctor,
-    export,
-    image,
-    new,
-    plan,
-    plots,
-    results,
-    run,
-    tpu,
-    ui,
-    verify,
-)
+from taetpu.cli import catalog, chips, cloud_setup, dev, export, new, plan, results, run, status, tpu, verify
 
 if TYPE_CHECKING:
     from taetpu.core.errors import UserError
@@ -36,9 +18,10 @@ INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """The commands; what a plug-in raises in one, `SystemExit` and typer's own exits included, is the user's error."""
+    """The group of commands; exceptions that a plug-in raises, even `SystemExit`, are the user's errors."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command; attribute exceptions to the plug-in that raised them."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -48,7 +31,7 @@ class Commands(TyperGroup):
             from taetpu.core.signals import is_interrupt
 
             if is_interrupt(error) and (where := plugin_location(error)):
-                sys.stderr.write(f"\nstopped in a plug-in, at {where}")
+                sys.stderr.write(f"\ninterrupted in a plug-in, at {where}")
             with plugins.attribute_errors():
                 raise
 
@@ -56,15 +39,15 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="taetpu",
     cls=Commands,
-    help="Transformer ablation studies: state a baseline and what to change, train every arm on every seed, get a "
-    "verdict.\n\nTry it: taetpu demo",
+    help="Transformer ablation studies: define a baseline and changes, train every arm on every seed, get verdicts."
+    "\n\nTry it: taetpu demo",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
-def _version(show: bool) -> None:
+def _print_version(show: bool) -> None:
     if show:
         from importlib.metadata import version
 
@@ -75,17 +58,18 @@ def _version(show: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     device: Annotated[
         str | None,
         typer.Option(
             metavar="N|cpu",
             envvar="TAETPU_DEVICE",
-            help="Use one accelerator of several, by its number from 0, or none. Stands before the command.",
+            help="Use one of several accelerators, by its number from 0, or only the CPU. Goes before the command.",
         ),
     ] = None,
 ) -> None:
+    """Apply options that precede the command."""
     if device is not None:
         from taetpu.core.devices import select_device
 
@@ -97,24 +81,24 @@ app.command()(catalog.catalog)
 app.command()(plan.plan)
 app.command()(run.run)
 app.command()(run.demo)
-app.command()(results.status)
-app.command("list")(results.list_studies)
+app.command()(status.status)
+app.command("list")(status.list_studies)
 app.command()(results.report)
-app.command()(check.check)
-app.command()(plots.plot)
-app.command()(ui.ui)
+app.command()(results.check)
+app.command()(results.plot)
+app.command()(status.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(dev.app, name="dev")
-app.command()(doctor.doctor)
-app.add_typer(image.app, name="image")
-app.add_typer(bucket.app, name="bucket")
+app.command()(cloud_setup.doctor)
+app.add_typer(cloud_setup.image_app, name="image")
+app.add_typer(cloud_setup.bucket_app, name="bucket")
 app.add_typer(export.app, name="export")
 
 
 def main() -> None:
-    """Run a command; turn errors into a message and an exit code."""
+    """Run a command of `sys.argv`; exit with its code, or print an error and exit with the error's code."""
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.signals import raise_interrupts
 
@@ -123,35 +107,35 @@ def main() -> None:
         with raise_interrupts():
             code = app(arguments, prog_name="taetpu", standalone_mode=False)
     except typer.TyperException as error:
-        _refuse(_misused(error))
+        _fail(_usage_error(error))
     except UserError as error:
-        _refuse(error)
+        _fail(error)
     except Failed as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(Failed.exit_code)
     if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
-        command = " goes on from the last checkpoint" if {"run", "demo"} & {*arguments} else " can be given again"
-        sys.stderr.write(f"\ninterrupted: the same command{command}\n")
+        remedy = "continue from the last checkpoint" if {"run", "demo"} & {*arguments} else "start again"
+        sys.stderr.write(f"\ninterrupted: repeat the command to {remedy}\n")
     sys.exit(code)
 
 
-def _refuse(error: "UserError") -> NoReturn:
+def _fail(error: "UserError") -> NoReturn:
     sys.stderr.write(f"error: {error}\n")
     sys.exit(error.exit_code)
 
 
-def _misused(error: typer.TyperException) -> "UserError":
-    """A mistake in the command line itself, told as every other mistake is."""
+def _usage_error(error: typer.TyperException) -> "UserError":
+    """Return a usage error of typer as a `UserError`."""
     from taetpu.core.errors import UserError
 
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")
     if getattr(error, "option_name", None) == "--device":
-        return UserError("--device stands before the command", remedy="taetpu --device N COMMAND ...")
-    remedy = f"`{command} --help` shows how it is written"
+        return UserError("--device must precede the command", remedy="Write taetpu --device N COMMAND ...")
+    remedy = f"See `{command} --help`."
     if context and not context.command.context_settings.get("allow_interspersed_args", True):
-        remedy += "; what is to be run begins with a word that is no option, or after --"
+        remedy += " Put -- before a command whose first word is an option."
     return UserError(problem[:1].lower() + problem[1:], remedy=remedy)
 
 

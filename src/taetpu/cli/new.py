@@ -1,4 +1,4 @@
-"""`taetpu new`: write a commented study and a plug-in to start from."""
+"""`taetpu new`: write a commented study file and plug-in as a template."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +8,8 @@ import typer
 ARGUMENT = ("the argument NAME",)
 
 
-def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml and NAME.py are written.")]) -> None:
-    """Write a commented study and a plug-in to start from. An existing file is never overwritten.
+def new(name: Annotated[str, typer.Argument(help="The study's name; writes NAME.yaml and NAME.py.")]) -> None:
+    """Write a commented study and plug-in as a template. Never overwrites files.
 
     Example: taetpu new my-idea
     """
@@ -23,22 +23,22 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml a
     name = name.removesuffix(".yaml")
     check_name(name, "study", ARGUMENT)
     if module := find_shadowed(name):
-        problem = f"{name}.py would hide the Python module {module} from programs started in this folder"
-        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. {name}-study")
+        problem = f"{name}.py would shadow the Python module {module} in this folder"
+        raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. {name}-study.")
     if is_run_by_tools(name):
-        problem = f"{name}.py would be taken for a file of tests or packaging by pytest, pip or nox"
-        raise UserError(problem, path=ARGUMENT, remedy=f"use another name, e.g. study-{name.replace('_', '-')}")
+        problem = f"pytest, pip or nox would run {name}.py"
+        raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. study-{name.replace('_', '-')}.")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")
     if taken := [target for target in (study, plugin) if target.exists()]:
-        raise UserError("this file exists already", file=taken[0], remedy="choose another name")
+        raise UserError("file exists", file=taken[0], remedy="Use another name.")
     for target in (study, plugin):
         text = templates.joinpath(f"new{target.suffix}").read_text()
         try:
             with target.open("x") as out:
                 out.write(text.replace("HEADER", header).replace("NAME", name))
         except OSError as error:
-            remedy = "change to a folder that can be written to"
+            remedy = "Change to a folder with write permission."
             raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
     typer.echo(f"wrote {study} and {plugin}\nnext: taetpu plan {study}, then taetpu run {study}")

@@ -1,17 +1,30 @@
-"""`taetpu run --on tpu`: train a study on Cloud TPUs, from no machine to its report and back to none."""
+"""`taetpu run --on tpu`: create a Cloud TPU machine, train a study on it into a bucket, fetch the report, delete it."""
 
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.cli.cloud import confirm, describe_plan, open_zones, show_creation, tell, telling_what_runs
-from taetpu.cli.study_files import check_paths, finished, study_files
+from taetpu.cli.cloud import (
+    build_spec,
+    candidate_zones,
+    confirm,
+    describe_plan,
+    open_zones,
+    read_settings,
+    show_creation,
+    warn_of_costs,
+    with_idle_minutes,
+)
+from taetpu.cli.options import to_argv
+from taetpu.cli.output import log
+from taetpu.cli.run import AUDIT, RunOptions, TrainOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from taetpu.cloud.machines import Machine, Spec
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
@@ -19,79 +32,105 @@ if TYPE_CHECKING:
     from taetpu.store.backend import Store
 
 FETCHED = ("results.json", "study.yaml", "report/")
-"""What is copied here from a study's folder; runs and models stay in the bucket."""
+"""Parts of a study's folder that are copied here; runs and models stay in the bucket."""
 COORDINATOR_PORT = 8476
-"""JAX's own port on Cloud TPU for processes of several hosts."""
+"""JAX's default port on Cloud TPU for processes of several hosts."""
 
 
-def run_on_tpu(
-    file: Path, sets: list[str], root: str | None, words: Sequence[str], spec: "Spec", zones: Sequence[str],
-    settings: "Settings", *, keep: bool, yes: bool, dry_run: bool,
-) -> int:  # fmt: skip
-    """Train a study on a machine with its folder in the bucket; its exit code.
+def run_on_tpu(options: RunOptions) -> int:
+    """Train a study on a machine, with its folder in the bucket; return the exit code.
 
-    The machine is made again when it is taken away, within its hours. It is deleted at the end unless `keep` is set.
-
-    Args:
-        words: further options of `taetpu run`.
+    A machine that is preempted is created again within its hours. It is deleted at the end unless `--keep` is set.
 
     Raises:
-        UserError: the study, the settings or the bucket are not usable; nothing was made.
-        CloudError: no machine can be had, or too many were lost.
+        UserError: the options, the study, the settings or the bucket are not usable; nothing was created.
+        CloudError: no machine is available, or too many were lost.
     """
     from taetpu.cloud import provision
-    from taetpu.cloud.labels import label_value
+    from taetpu.cloud.labels import default_name, label_value
     from taetpu.cloud.supervise import Limits, supervise
+    from taetpu.spec.document import read_document
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
 
-    study = load_study(file, sets)
+    check_options(options)
+    settings = with_idle_minutes(read_settings(), options)
+    named = str(read_document(options.study).data.get("study", options.study.stem))
+    machine = options.tpu or default_name(label_value(settings.owner), label_value(named))
+    spec = build_spec(settings, machine, options)
+    zones = candidate_zones(spec, settings, options)
+    study = load_study(options.study, options.sets or [])
     check_paths(study)
-    address = bucket_address(settings, root)
+    address = bucket_address(settings, options.root)
     store = open_store(address)
     check_bucket(store, study)
     spec = replace(spec, study=label_value(study.name))
-    there = provision.find_existing(spec)
-    if finished(store, study, words) and there is None:
-        tell(f"all runs of {study.name} are done: no machine is made")
+    existing = provision.find_existing(spec)
+    if existing is None and finished(store, study, options):
+        log(f"all runs of {study.name} are done: no machine is created")
         fetch_report(store, study.name)
         return 0
+    keep = options.keep
     plan = f"train {study.name} into {store.where(study.name)}, then {'keep' if keep else 'delete'} the machine"
     plan += _transfers(address, zones)
-    if dry_run:
+    if options.dry_run:
         show_creation(spec, zones, settings, f"\n{plan}")
         return 0
-    if there is None:
+    if existing is None:
         zones = open_zones(settings, zones)
-        confirm(f"{describe_plan(spec, zones)}\n{plan}", "Go on?", yes=yes)
+        confirm(f"{describe_plan(spec, zones)}\n{plan}", "Continue?", yes=options.yes)
     else:
-        keep = keep or there.study != spec.study  # made for something else: it is not this command's to delete
-        tell(f"{spec.name} exists in {there.zone}; if it is lost, this is made in its place:")
-        tell(describe_plan(spec, zones))
-    options = [word for one in sets for word in ("--set", one)]
-    job = StudyJob(settings, spec, study, store, file, [*options, "--root", address, *words])
+        keep = keep or existing.study != spec.study  # created for another purpose: never deleted here
+        log(f"{spec.name} exists in {existing.zone}; if it is lost, it is replaced by:")
+        log(describe_plan(spec, zones))
+    job = StudyJob(settings, study, store, options.study, to_argv(replace(options, root=address), TrainOptions))
 
     def make(hours: float) -> "Machine":
-        return provision.make(replace(spec, hours=hours), zones, settings, tell)
+        return provision.make(replace(spec, hours=hours), zones, settings, log)
 
-    with telling_what_runs(_still_running(spec, study), spec.name):
-        code = supervise(make, job, Limits(spec.hours), settings, tell)
+    with warn_of_costs(_still_running(spec, study), spec.name):
+        code = supervise(make, job, Limits(spec.hours), settings, log)
         if keep or code == 128 + signal.SIGTERM:
-            tell(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
+            log(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
         else:
-            provision.down(spec.name, spec.owner, settings, tell)
-    fetch_report(store, study.name)  # nothing that fails here may leave a machine running
+            provision.down(spec.name, spec.owner, settings, log)
+    fetch_report(store, study.name)  # last: an error here leaves no machine running
     return code
 
 
-def _transfers(address: str, zones: Sequence[str]) -> str:
-    """Return a line where machines may be in other regions than the bucket; "" otherwise."""
+def check_options(options: RunOptions) -> None:
+    """Raise `UserError` for options that the command on the machine would reject, before a machine costs money."""
+    from importlib.util import find_spec
+
+    from taetpu.core.errors import UserError
+    from taetpu.core.flags import LIBTPU, XLA, check_flags
+    from taetpu.core.runtime import prepare_jax
+
+    for root in options.reuse or []:
+        if not root.startswith("gs://"):
+            problem, remedy = f"a TPU cannot read {root!r}", "Use a root in a bucket: --reuse gs://BUCKET/FOLDER."
+            raise UserError(problem, path=("--reuse",), remedy=remedy)
+    if options.xla_flags:
+        check_flags(XLA, options.xla_flags)
+    if options.libtpu_args and find_spec("libtpu"):  # else only the machine's libtpu can check them
+        check_flags(LIBTPU, options.libtpu_args)
+    prepare_jax()
+    from taetpu.study.run import parse_audit, parse_profile
+    from taetpu.train.layout import parse_packing
+
+    parse_packing(options.pack)
+    parse_audit(AUDIT if options.audit is None else options.audit)
+    parse_profile(options.profile)
+
+
+def _transfers(address: str, zones: "Sequence[str]") -> str:
+    """Return a warning about zones outside of the bucket's region, or ""."""
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import CloudError
 
     try:
         region = (bucket.describe(address.split("/")[2]) or {}).get("location", "").lower()
-    except CloudError:  # it can be read and written; only its region stays unknown
+    except CloudError:  # its region is not essential
         region = ""
     far = bucket.far_zones(region, zones) if region else []
     return f"\nthe bucket is in {region}: transfers cost money and time from {', '.join(far)}" if far else ""
@@ -99,7 +138,7 @@ def _transfers(address: str, zones: Sequence[str]) -> str:
 
 def _still_running(spec: "Spec", study: "Study") -> str:
     return (
-        f"{study.name} may be training on {spec.name}, which costs money. The same command picks it up; "
+        f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue; "
         f"`taetpu tpu logs -f --tpu {spec.name}` shows its log; `taetpu tpu down {spec.name}` deletes the machine."
     )
 
@@ -108,35 +147,31 @@ class StudyJob:
     """A study as a job on a machine, see `taetpu.cloud.supervise.Job`.
 
     Args:
-        words: of `taetpu run`, after the study's file.
+        words: arguments of `taetpu run` after the study's file.
     """
 
-    def __init__(
-        self, settings: "Settings", spec: "Spec", study: "Study", store: "Store", file: Path, words: list[str]
-    ) -> None:  # fmt: skip
-        self.settings, self.spec, self.study, self.store = settings, spec, study, store
+    def __init__(self, settings: "Settings", study: "Study", store: "Store", file: Path, words: list[str]) -> None:
+        self.settings, self.study, self.store = settings, study, store
         self.file, self.words = file, words
         self.hosts: Hosts | None = None
         self.name, self.offsets = "", dict[int, int]()
 
     def start(self, machine: "Machine") -> None:
+        """Copy the study to the machine and start `taetpu run` there, unless it runs already."""
         from taetpu.cloud import jobs, startup, transfer
         from taetpu.store.lease import CLAIM_PATIENCE
 
         with _as_lost():
-            hosts = self.hosts = startup.prepare(machine, self.settings, tell)
-            files = study_files(self.study, self.file)
-            base = Path(os.path.commonpath([path.parent for path in files]))
-            names = [path.relative_to(base).as_posix() for path in files]
+            hosts = self.hosts = startup.prepare(machine, self.settings, log)
+            base, names = study_files(self.study, self.file)
             transfer.send(hosts, base, names, f"studies/{self.study.name}", hosts.all)
-            remote = self.file.resolve().relative_to(base).as_posix()
-            command = ["python", "-m", "taetpu", "run", remote, *self.words]
+            command = ["python", "-m", "taetpu", "run", names[0], *self.words]
             running = [job for job in jobs.running(hosts) if job["commands"] == [command]]
             if running:
-                tell(f"{self.study.name} is running there already")
+                log(f"{self.study.name} is already running there")
                 self.name, self.offsets = running[0]["name"], {}
                 return
-            # The machine before may have been taken away while it held the study's claim.
+            # A preempted machine may still hold the lock of the study.
             environment = {
                 CLAIM_PATIENCE: "120",
                 "GOOGLE_CLOUD_PROJECT": self.settings.project,
@@ -148,6 +183,7 @@ class StudyJob:
             self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
 
     def follow(self, machine: "Machine") -> int:
+        """Print the job's log to its end; return its exit code, 143 after `taetpu tpu stop`."""
         from taetpu.cloud import jobs
         from taetpu.cloud.supervise import Lost
 
@@ -155,7 +191,7 @@ class StudyJob:
         assert hosts is not None
 
         def write(worker: int, line: str) -> None:
-            tell(f"[{worker}] {line}" if len(hosts.workers) > 1 else line)
+            log(f"[{worker}] {line}" if len(hosts.workers) > 1 else line)
 
         with _as_lost():
             patience = 6 * self.settings.poll_seconds
@@ -165,15 +201,16 @@ class StudyJob:
         if any(one["stopped"] for one in ended):  # by `taetpu tpu stop`
             return 128 + signal.SIGTERM
         if None in codes or any(code >= 128 for code in codes):
-            raise Lost("the study was ended by a signal")
+            raise Lost("a signal ended the study")
         return max(codes)
 
     def progress(self) -> object:
+        """Return the finished runs and checkpoints."""
         return stored_results(self.store, self.study.name)
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
-    """Return JAX's variables for processes of several hosts; none for one host."""
+    """Return JAX's environment variables for several hosts; none for one host."""
     if len(hosts.workers) == 1:
         return {}
     return {
@@ -185,7 +222,7 @@ def _coordinator(hosts: "Hosts") -> dict[str, str]:
 
 @contextmanager
 def _as_lost():
-    """Raise `Lost` for errors that say that a machine does not answer or cannot do its work."""
+    """Raise `Lost` instead of errors of a machine that is unreachable or unusable."""
     from taetpu.cloud.ssh import RemoteFailed, Unreachable
     from taetpu.cloud.startup import NotSetUp
     from taetpu.cloud.supervise import Lost
@@ -197,7 +234,7 @@ def _as_lost():
 
 
 def stored_results(store: "Store", name: str) -> set[str]:
-    """Return the finished runs and the checkpoints in a study's folder."""
+    """Return the keys of finished runs and checkpoints in a study's folder."""
     import re
 
     found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
@@ -205,10 +242,10 @@ def stored_results(store: "Store", name: str) -> set[str]:
 
 
 def check_bucket(store: "Store", study: "Study") -> None:
-    """Find what is wrong with the bucket or the stored study before anything is paid for.
+    """Check the bucket and the stored study before a machine costs money.
 
     Raises:
-        UserError: the bucket cannot be read, or the folder holds another study.
+        UserError: the bucket is not readable, or the folder contains another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
     from taetpu.spec.resolved_study import check_frozen, frozen_data
@@ -218,14 +255,14 @@ def check_bucket(store: "Store", study: "Study") -> None:
     store.list(study.name)
     folder = StudyFolder(store, study.name)
     if folder.exists() and not study.match:
-        # The help texts of Python differ between its versions.
+        # The text of Python's help differs between versions.
         sources = {getattr(run.config.task, "source", None) for run in study.runs()}
         data = {"data": frozen_data(study)["data"]} if PYTHON_DOCS in sources else {}
         check_frozen(read_study(folder) | data, study)
 
 
 def bucket_address(settings: "Settings", root: str | None) -> str:
-    """Return the address of the study root: `--root`, TAETPU_ROOT if it is one, else the settings' bucket.
+    """Return the address of the root: `--root`, else TAETPU_ROOT if it is a gs:// address, else the settings' bucket.
 
     Raises:
         UserError: `--root` is not a gs:// address.
@@ -242,7 +279,7 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
 
 
 def fetch_report(store: "Store", name: str) -> None:
-    """Copy a study's results and report into `cloud/` here."""
+    """Copy a study's results and report into `cloud/` of this folder."""
     from taetpu.store.backend import open_store
 
     local: Any = open_store("cloud")
@@ -250,4 +287,46 @@ def fetch_report(store: "Store", name: str) -> None:
         if key.removeprefix(f"{name}/").startswith(FETCHED):
             local.write(key, store.read(key), replace=True)
     if local.exists(f"{name}/report/index.html"):
-        tell(f"report: {local.where(f'{name}/report/index.html')}")
+        log(f"report: {local.where(f'{name}/report/index.html')}")
+
+
+# --- the study's files -----------------------------------------------------------------------------------------------
+
+
+def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
+    """Return a folder, and below it the study file, its plug-ins and its texts as relative paths, the study first."""
+    texts = [study.folder / source for source in sorted(_sources(study))]
+    paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
+    files = [one for path in paths for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
+    base = Path(os.path.commonpath([path.parent for path in files]))
+    return base, [path.relative_to(base).as_posix() for path in files]
+
+
+def check_paths(study: "Study") -> None:
+    """Raise `UserError` for absolute paths of plug-ins and texts: folders of another machine differ."""
+    from taetpu.core.errors import UserError
+
+    for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
+        if name.startswith(("/", "~")):
+            remedy = "Use a path relative to the study file; it is copied along with the study."
+            raise UserError(f"{name!r} is an absolute path", file=study.file, remedy=remedy)
+
+
+def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
+    """Return whether all runs are stored with a newer report, and no option asks for more."""
+    from taetpu.store.study import StudyFolder
+
+    folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"
+    more = options.until_resolved or options.reuse or options.profile or options.dump
+    if study.tune or study.match or more or not store.exists(page):
+        return False
+    results = [f"{folder.run(run.arm, run.seed, run.id).key}/result.json" for run in study.runs()]
+    return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
+
+
+def _sources(study: "Study") -> set[str]:
+    """Return the files and folders of text that the study's tasks read."""
+    from taetpu.data.corpora import PYTHON_DOCS
+
+    named = {getattr(run.config.task, "source", None) for run in study.runs()}
+    return {source for source in named if source is not None and source != PYTHON_DOCS}

@@ -1,33 +1,26 @@
-"""Options that several commands take, and options that are numbers."""
+"""Options: types that several commands share, dataclasses that hold a command's options, and back to a command line.
 
+A command with many options takes one frozen dataclass (`takes_options`); a command with a few has them as parameters.
+"""
+
+import inspect
 from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from taetpu.core.numerals import parse_float, parse_int
 
-Root = Annotated[str | None, typer.Option("--root", help="Where studies live; else TAETPU_ROOT, else ./runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
-]
+T = TypeVar("T")
 
-Pack = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|N|off",
-        help="Runs trained together in one program: by a rule of thumb (auto), at most N, or every run alone (off). "
-        "Packs that have begun keep their plan.",
-    ),
-]
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def integer(*names: str, least: int | None = None, most: int | None = None, metavar: str = "INTEGER", **kw: Any) -> Any:
-    """Return a typer option for an integer in decimal digits, within bounds that are included."""
+    """Return a typer option for an integer in decimal digits, within inclusive bounds."""
     return typer.Option(*names, parser=_parser(parse_int, "an integer", least, most), metavar=metavar, **kw)
 
 
@@ -37,17 +30,147 @@ def number(*names: str, least: float | None = None, metavar: str = "FLOAT", **kw
 
 
 def _parser(parse: Callable[[str], Any], what: str, least: Any, most: Any) -> Callable[[Any], Any]:
-    """Return a parser for typer, whose own reads `0_1` as 1. Defaults arrive as numbers and are kept."""
+    """Return a parser for typer, whose default parser reads `0_1` as 1. Defaults are numbers and pass unchanged."""
     limits = [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
     bounds = " of " + " and ".join(limits) if limits else ""
 
-    def parsed(value: Any) -> Any:
+    def parse_option(value: Any) -> Any:
         try:
-            found = parse(value) if isinstance(value, str) else value
+            parsed = parse(value) if isinstance(value, str) else value
         except ValueError:
-            found = None
-        if found is None or (least is not None and found < least) or (most is not None and found > most):
+            parsed = None
+        if parsed is None or (least is not None and parsed < least) or (most is not None and parsed > most):
             raise typer.BadParameter(f"{value!r} is not {what}{bounds}")
-        return found
+        return parsed
 
-    return parsed
+    return parse_option
+
+
+# --- shared types ----------------------------------------------------------------------------------------------------
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's YAML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change the baseline, e.g. train.steps=200. May be repeated."),
+]
+Root = Annotated[
+    str | None, typer.Option("--root", help="The folder or bucket of studies. Default: TAETPU_ROOT, else ./runs.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Pack = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|N|off",
+        help="How many runs share a program: chosen by a rule of thumb (auto), at most N, or one (off). Packs that "
+        "have started keep their plan.",
+    ),
+]
+XlaFlags = Annotated[
+    str, typer.Option(metavar='"--xla_..."', help="Flags for XLA in addition to XLA_FLAGS; checked before training.")
+]
+LibtpuArgs = Annotated[
+    str, typer.Option(metavar='"--xla_tpu_..."', help="Flags for libtpu in addition to LIBTPU_INIT_ARGS.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their gcloud commands; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The machine. Default: `name` of the settings, else tpu-OWNER.")
+]
+Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine. Default: as for `tpu up`.")]
+Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of a multi-host slice, from 0.")]
+Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, but Google may preempt it at any time.")]
+
+# --- options of several commands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """A study and the root that it is stored under."""
+
+    study: StudyFile
+    sets: Sets = None
+    root: Root = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """The machine that `tpu up` and `run --on tpu` create."""
+
+    kind: Annotated[str | None, typer.Option("--type", metavar="TPU", help="The slice, such as v6e-8 or v5e:2x4.")] = (
+        None
+    )
+    zone: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--zone", metavar="ZONE", help="A zone to try; may be repeated. Default: all that offer it, cheapest first."
+        ),
+    ] = None
+    api: Annotated[
+        str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use. Each has a separate quota.")
+    ] = ""
+    spot: Spot = False
+    reservation: Annotated[
+        str, typer.Option(metavar="NAME", help="Use chips of a reservation that your project has paid for.")
+    ] = ""
+    max_hours: Annotated[
+        float | None, number(help="Delete the machine after this many hours, to limit its cost. Default: 4.")
+    ] = None
+    max_usd: Annotated[
+        float | None, number(least=0, help="Reject a machine that could cost more than this. Default: no limit.")
+    ] = None
+    idle_minutes: Annotated[
+        int | None,
+        integer(
+            least=0, help="Delete the machine after this many minutes without a job or login; 0: never. Default: 30."
+        ),
+    ] = None
+    runtime: Annotated[
+        str, typer.Option(help="Software version (tpu-api) or image family (gce). Default: chosen by the slice.")
+    ] = ""
+    dry_run: DryRun = False
+    yes: Yes = False
+
+
+# --- dataclass to command, dataclass to command line -----------------------------------------------------------------
+
+
+def takes_options(function: Callable[[T], None]) -> Callable[..., None]:
+    """Return a typer command with an option for each field of the dataclass that `function` takes."""
+    (parameter,) = inspect.signature(function).parameters.values()
+    kind, hints = parameter.annotation, get_type_hints(parameter.annotation, include_extras=True)
+
+    def command(**given: Any) -> None:
+        function(kind(**given))
+
+    command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
+    command.__annotations__ = hints
+    setattr(command, "__signature__", inspect.Signature([_parameter(field, hints) for field in fields(kind)]))  # noqa: B010
+    return command
+
+
+def _parameter(field: "Field[Any]", hints: dict[str, Any]) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+
+
+def to_argv(options: Any, kind: type[Any]) -> list[str]:
+    """Return the options that have no default value as arguments of a command line.
+
+    Args:
+        options: an instance of `kind` or of a subclass.
+        kind: the dataclass whose fields are written; arguments without a name are left out.
+    """
+    words, hints = list[str](), get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        value = getattr(options, field.name)
+        info = next((one for one in hints[field.name].__metadata__ if isinstance(one, OptionInfo)), None)
+        if info is None or value == field.default:
+            continue
+        # The first name of an `Annotated` option is its `default`.
+        name = info.default if isinstance(info.default, str) else f"--{field.name.replace('_', '-')}"
+        for text in map(str, value if isinstance(value, list) else [value]):
+            if value is True:
+                words.append(name)
+            else:
+                words += [f"{name}={text}"] if text.startswith("-") else [name, text]
+    return words

@@ -1,4 +1,4 @@
-"""What commands print: sentences and tables of at most 80 columns, and JSON."""
+"""Output of commands: paragraphs and tables of at most 80 columns, and JSON."""
 
 import json
 import re
@@ -8,12 +8,13 @@ from typing import Any
 import typer
 
 WIDTH = 80
-SHORT = 11  # letters of a word that are kept together
+UNBROKEN = 11
+"""Longest word that a table column never breaks."""
 FIGURE = re.compile(r"-|[<>$+-]?\d\S*( (on|of|x) \d+)?")  # `>14ms`, `29us-650us`, `3 on 8`
 
 
-def filled(text: str, first: int = 0, hanging: int = 0) -> str:
-    """A paragraph, its first line and those after it indented by so many columns."""
+def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
+    """Return a paragraph of at most 80 columns; the first line and the following lines have separate indents."""
     return textwrap.fill(
         text,
         WIDTH,
@@ -24,37 +25,42 @@ def filled(text: str, first: int = 0, hanging: int = 0) -> str:
     )
 
 
-def fitting(lines: str) -> str:
-    """Lines as they are where they fit; those that do not go on below, indented."""
+def wrap_lines(lines: str) -> str:
+    """Return lines of at most 80 columns; the continuation of a long line is indented by 2 more."""
 
-    def one(line: str) -> str:
+    def fit(line: str) -> str:
         indent = len(line) - len(line.lstrip())
-        return line if len(line) <= WIDTH else filled(line.strip(), indent, indent + 2)
+        return line if len(line) <= WIDTH else wrap(line.strip(), indent, indent + 2)
 
-    return "\n".join(map(one, lines.splitlines()))
-
-
-def say(text: str, first: int = 0, hanging: int = 0) -> None:
-    """Print a paragraph, see `filled`."""
-    typer.echo(filled(text, first, hanging))
+    return "\n".join(map(fit, lines.splitlines()))
 
 
-def count(number: int, noun: str) -> str:
-    """`1 run`, `12,000 runs`."""
+def print_text(text: str, first: int = 0, hanging: int = 0) -> None:
+    """Print a paragraph, see `wrap`."""
+    typer.echo(wrap(text, first, hanging))
+
+
+def log(line: str) -> None:
+    """Print progress or a warning on standard error."""
+    typer.echo(line, err=True)
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun: `1 run`, `12,000 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_json(data: Any) -> None:
-    """Print plain data as strict JSON: null where a number is not finite."""
+def print_json(data: Any) -> None:
+    """Print plain data as strict JSON, with null for numbers that are not finite."""
     from taetpu.store.documents import finite
 
     typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
-def show_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows that share their keys; a column without any value is left out. Numbers stand to the right.
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print rows that have the same keys, without empty columns; columns of numbers are right-aligned.
 
-    Where there is too little room words are broken, never figures: rather than that a table is too wide.
+    A table that is too wide breaks words but never numbers; if that is not enough, it exceeds 80 columns.
     """
     from rich.console import Console
     from rich.table import Table
@@ -63,21 +69,21 @@ def show_table(rows: list[dict[str, Any]]) -> None:
     names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     table, needed = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)), 0
     for name in names:
-        cells = [_cell(row[name]) for row in rows]
+        cells = [_format_cell(row[name]) for row in rows]
         figures = [cell for cell in cells if FIGURE.fullmatch(cell)]
-        whole = len(figures) == len([cell for cell in cells if cell])
+        numeric = len(figures) == len([cell for cell in cells if cell])
         words = [len(word) for cell in (name, *cells) for word in cell.split()]
-        least = max(len(name if whole else ""), *map(len, figures), min(SHORT, max(words)))
-        justify = "right" if whole else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole, min_width=least)
+        least = max(len(name if numeric else ""), *map(len, figures), min(UNBROKEN, max(words)))
+        justify = "right" if numeric else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=numeric, min_width=least)
         needed += least + 2 * (name != names[-1])
     for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in names))
+        table.add_row(*(Text(_format_cell(row[name])) for name in names))
     width = max(min(Console().width, WIDTH), needed)
     Console(soft_wrap=False, width=width).print(table)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,52 +1,56 @@
-"""`taetpu plan`: what a study would train, at what cost, and the proof that each arm changes only what it declares."""
+"""`taetpu plan`: a study's runs, sizes and packs, and a proof that each arm changes only what it declares."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.diff import OTHER_DATA, show_changes
-from taetpu.cli.options import AsJson, Pack, Root, Sets, StudyFile, number
-from taetpu.cli.output import count, say, show_json, show_table
+from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags, number, takes_options
+from taetpu.cli.output import plural, print_json, print_table, print_text
 from taetpu.cli.preflight import (
-    between,
-    compiled_for,
-    most_of,
-    refuse_what_does_not_fit,
-    short,
-    show_slices,
-    wanted_slices,
+    compile_for,
+    format_range,
+    format_seconds,
+    largest_place,
+    print_slices,
+    refuse_oversized,
+    requested_slices,
 )
-from taetpu.cli.xla_options import LibtpuArgs, XlaFlags
 
-Diff = Annotated[
-    str | None, typer.Option(metavar="ARM", help="Show instead what one arm changes: config, parameters, program.")
-]
+OTHER_DATA = "different windows than in the baseline, or in a different order"
 
 
-def plan(
-    study: StudyFile,
-    sets: Sets = None,
-    diff: Diff = None,
-    root: Root = None,
-    pack: Pack = "auto",
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(StudyOptions):
+    """Options of `taetpu plan`."""
+
+    diff: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Show what one arm changes instead: config, parameters, program.")
+    ] = None
+    pack: Pack = "auto"
     noise: Annotated[
-        float | None, number(help="Standard deviation of a run, to say which effects the study can resolve.")
-    ] = None,
-    effect: Annotated[float | None, number(help="A true effect: how many seeds would find it?")] = None,
+        float | None, number(help="Standard deviation between runs, to compute which effects the study can detect.")
+    ] = None
+    effect: Annotated[float | None, number(help="A true effect, to compute how many seeds detect it.")] = None
     tpu: Annotated[
         str | None,
         typer.Option(
-            help="Compile every program for this TPU (v5e-8, v5e:2x4), without one, and say whether it fits, how fast "
-            "it would be and what it would cost; `all` compares the generations."
+            help="Compile every program for this TPU (v5e-8, v5e:2x4) without having one, and estimate memory, speed "
+            "and cost; `all` compares the generations."
         ),
-    ] = None,
-    xla_flags: XlaFlags = "",
-    libtpu_args: LibtpuArgs = "",
-    as_json: AsJson = False,
-) -> None:
-    """What would be trained: arms, changes, sizes, packs. Proves that each arm changes what it says; trains nothing.
+    ] = None
+    xla_flags: XlaFlags = ""
+    libtpu_args: LibtpuArgs = ""
+    as_json: AsJson = False
+
+
+@takes_options
+def plan(options: PlanOptions) -> None:
+    """Show arms, sizes, packs and time without training.
+
+    Checks that each arm changes what it declares, and nothing else.
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
@@ -54,11 +58,11 @@ def plan(
     from taetpu.core.flags import set_flags
     from taetpu.core.runtime import prepare_jax
 
-    slices = wanted_slices(tpu)
-    if slices and diff is not None:
-        problem = f"--diff {diff} shows what an arm changes, which is the same on every machine"
-        raise UserError(problem, path=("--tpu",), remedy="one of the two: leave out --tpu, or --diff")
-    set_flags(xla_flags, libtpu_args, compiles=bool(slices))
+    slices = requested_slices(options.tpu)
+    if slices and options.diff is not None:
+        problem = "--tpu and --diff exclude each other: an arm changes the same on every machine"
+        raise UserError(problem, path=("--tpu",), remedy="Give one of them.")
+    set_flags(options.xla_flags, options.libtpu_args, compiles=bool(slices))
     prepare_jax(cpu=bool(slices))
     from rich.console import Console
 
@@ -70,34 +74,36 @@ def plan(
     from taetpu.study.spinner import Waiting
     from taetpu.train.layout import parse_packing
 
-    packing = parse_packing(pack)
-    loaded = load_study(study, sets or [])
-    if diff is not None:
-        found, printed = changes(loaded, diff), show_changes
+    packing = parse_packing(options.pack)
+    study = load_study(options.study, options.sets or [])
+    if options.diff is not None:
+        found, show = changes(study, options.diff), _print_changes
     else:
-        folder = StudyFolder(open_store(default_root(root)), loaded.name)
-        with Waiting(Console(stderr=True), "checking arms") as told:
-            ready = prepare_study(loaded, folder, told, most_of(slices))
+        folder = StudyFolder(open_store(default_root(options.root)), study.name)
+        with Waiting(Console(stderr=True), "checking arms") as update:
+            ready = prepare_study(study, folder, update, largest_place(slices))
             here = None if slices else packing
-            found, printed = preview(ready, folder, here, programs=as_json, noise=noise, effect=effect), _show_plan
+            found = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
+        show = _print_plan
         if slices:
-            found["tpu"] = compiled_for(ready, packing, slices)
-    show_json(found) if as_json else printed(found)
-    refuse_what_does_not_fit(found.get("tpu", []))
+            found["tpu"] = compile_for(ready, packing, slices)
+    print_json(found) if options.as_json else show(found)
+    refuse_oversized(found.get("tpu", []))
 
 
-def _show_plan(found: dict[str, Any]) -> None:
-    _show_training(found)
+def _print_plan(found: dict[str, Any]) -> None:
+    _print_training(found)
     if "tpu" in found:
         typer.echo("")
-        show_slices(found["tpu"])
+        print_slices(found["tpu"])
 
 
-def _show_training(found: dict[str, Any]) -> None:
-    arms, seeds = count(len(found["arms"]), "arm"), count(len(found["seeds"]), "seed")
-    typer.echo(f"{found['study']}: {arms} x {seeds}, {count(found['steps'], 'step')}")
+def _print_training(found: dict[str, Any]) -> None:
+    """Print the arms, notes, packs and time of `study.preview.preview`."""
+    arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
+    typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
-    show_table(
+    print_table(
         [
             {
                 "arm": arm["name"],
@@ -109,71 +115,71 @@ def _show_training(found: dict[str, Any]) -> None:
             for arm in found["arms"]
         ]
     )
-    for told in _told(found):
+    for note in _notes(found):
         typer.echo("")
-        say(told)
+        print_text(note)
     typer.echo("")
     if not found["tokens"]:
         typer.echo("nothing is left to train")
         return
     if found["packs"]:
-        show_table([_program(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
+        print_table([_pack_row(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
         typer.echo("")
-    typer.echo(f"to train: {count(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
+    typer.echo(f"to train: {plural(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
     for one in found["memory"]:
-        needed, there = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
-        say(
-            f"does not fit into memory: {', '.join(one['arms'])}: training a run keeps {needed} (parameters, gradients "
-            f"and the optimizer's moments), and {one['where']} has {there}; `taetpu run` refuses to train it",
+        needed, available = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
+        print_text(
+            f"does not fit into memory: {', '.join(one['arms'])}: training a run takes {needed} (parameters, gradients "
+            f"and the optimizer's moments), {one['where']} has {available}; `taetpu run` rejects it",
             hanging=2,
         )
     if found["packs"] and not found["memory"]:
-        say(f"time: {_time(found['time'])}", hanging=2)
+        print_text(f"time: {_time(found['time'])}", hanging=2)
         if sampled := _sampled(found["evaluation"]):
-            say(f"evaluation: {sampled}", hanging=2)
+            print_text(f"evaluation: {sampled}", hanging=2)
 
 
 def _time(found: dict[str, Any] | None) -> str:
-    """How long training takes, by what it is spent on."""
+    """Return the time that training takes, in parts."""
     if found is None:
-        return "known after the first steps; nothing was measured on this device before"
+        return "known after the first steps; no earlier run was measured on this device"
     spent = {"train steps": "steps", "evaluation": "evaluating", "compiling": "compiling"}
-    shares = ", ".join(f"{name} {between(found[key], short)}" for name, key in spent.items())
-    return f"{between(found['total'], short)} ({shares}), from {found['source']}"
+    shares = ", ".join(f"{name} {format_range(found[key], format_seconds)}" for name, key in spent.items())
+    return f"{format_range(found['total'], format_seconds)} ({shares}), from {found['source']}"
 
 
 def _sampled(found: dict[str, Any]) -> str:
-    """What is evaluated during training."""
+    """Return which validation windows are evaluated during training."""
     if not found["total"]:
         return ""
     if found["windows"] >= found["total"]:
-        return f"all {count(found['total'], 'window')} of the validation split each time"
+        return f"all {plural(found['total'], 'window')} of the validation split each time"
     return f"{found['windows']} of {found['total']} validation windows during training, all at the end"
 
 
-def _told(found: dict[str, Any]) -> Iterator[str]:
-    """What a plan says in sentences."""
+def _notes(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the notes below the table of arms."""
     from taetpu.report import held_out
 
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
-        yield f"{', '.join(endless)}: a loop has a length that is not known before it runs; its FLOPs are of one round"
+        yield f"{', '.join(endless)}: a loop's length is only known at run time; its FLOPs are those of one iteration"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
     yield from held_out.describe_held_out({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
-        trials = count(tuned["trials"], "run")
-        yield f"tuning: {trials}{done}, and then {tuned['tuned']} at what each arm found best"
+        trials = plural(tuned["trials"], "run")
+        yield f"tuning: {trials}{done}, then {tuned['tuned']} with the best setting of each arm"
     if found["at_run"]:
-        yield f"matched by time: measured at run, for {', '.join(found['at_run'])}"
+        yield f"matched by time when the study runs: {', '.join(found['at_run'])}"
     yield from _computed(found["packs"])
     if resolved := _resolution(found["resolution"]):
         yield resolved
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """How numbers are computed, where that is not the plain way, and what is not computed so: each said once."""
+    """Yield arms with their compute options (attention kernel, remat, loss chunking) that differ from the default."""
     arms = dict[str, dict[str, None]]()
     for pack in packs:
         names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
@@ -185,29 +191,31 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _resolution(found: dict[str, Any]) -> str:
-    """What the study can tell, in a sentence or two."""
+    """Return which effects the study can detect."""
     if found["resolves_sd"] is None:
         return ""
     chance = f"{found['power']:.0%} of the time"
     if found["noise"] is None:
         return (
-            f"finds a true effect of {found['resolves_sd']:.2g} standard deviations of a run {chance}; "
-            "--noise SD says how much that is"
+            f"detects a true effect of {found['resolves_sd']:.2g} standard deviations between runs {chance}; "
+            "--noise SD converts it to the metric's unit"
         )
     text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
     if found["most"] is not None and found["resolves"] > found["most"]:
-        text += f"finds no effect {chance}, since none can be larger than {found['most']:g}"
+        text += f"detects no effect {chance}: none can be larger than {found['most']:g}"
     else:
-        text += f"finds a true effect of {found['resolves']:.2g} {chance}"
+        text += f"detects a true effect of {found['resolves']:.2g} {chance}"
     if found["effect"] is None:
         return text
     if found["seeds"] is None:
-        return f"{text}; one of {found['effect']:g} would take more seeds than are worth counting"
-    return f"{text}; one of {found['effect']:g} takes {count(found['seeds'], 'seed')}, {found['flops']:.3g} FLOPs"
+        return f"{text}; an effect of {found['effect']:g} takes too many seeds to count"
+    return (
+        f"{text}; an effect of {found['effect']:g} takes {plural(found['seeds'], 'seed')}, {found['flops']:.3g} FLOPs"
+    )
 
 
-def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row for the packs that share a program."""
+def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the table row of packs that share a program."""
     first = packs[0]
     return {
         "packs": len(packs),
@@ -219,3 +227,69 @@ def _program(packs: list[dict[str, Any]]) -> dict[str, Any]:
         "chosen": first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
     }
+
+
+# --- plan --diff -----------------------------------------------------------------------------------------------------
+
+
+def _print_changes(found: dict[str, Any]) -> None:
+    """Print the result of `study.changes.changes`."""
+    from taetpu.spec.overrides import format_brief
+
+    typer.echo(f"{found['study']}: {found['arm']} compared with the baseline\n")
+    print_table(
+        [
+            {"config": path, "baseline": format_brief(old), "arm": format_brief(new)}
+            for path, (old, new) in found["config"].items()
+        ]
+    )
+    typer.echo("")
+    rows = [
+        row
+        for what in ("added", "removed", "reshaped", "redrawn")
+        for row in ({"parameters": what, "": name, "shape": shape} for name, shape in _by_shape(found[what]))
+    ]
+    if rows:
+        print_table(rows)
+        typer.echo("")
+    print_table(
+        [
+            {"": "parameters", **_before_and_after(found["parameters"])},
+            {"": "FLOPs/token", **_before_and_after(found["flops_per_token"])},
+        ]
+    )
+    typer.echo("")
+    if found["operations"]:
+        print_table(
+            [{"operation": name, "baseline": old, "arm": new} for name, (old, new) in found["operations"].items()]
+        )
+    else:
+        same = found["program"][0] == found["program"][1]
+        typer.echo("the program is the same; " if same else "the operations are the same; ", nl=False)
+        typer.echo("only its input values differ" if same else "only sizes or constants differ")
+    typer.echo("")
+    both = len(found["equal"]) + len(found["redrawn"])
+    typer.echo(f"init:  {len(found['equal'])} of {both} common parameters have bitwise identical initial values")
+    typer.echo(f"data:  a seed reads {'the same windows in the same order' if found['same_data'] else OTHER_DATA}")
+    if found["breaks"]:
+        typer.echo(f"\nthe arm violates its contract: {found['breaks']}")
+
+
+def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return pairs of names and shape; layers with the same shape share an entry."""
+    from taetpu.contract.allowed_changes import fold_layers
+
+    names_of: dict[str, list[str]] = {}
+    for name, shape in parameters.items():
+        both = shape if shape and isinstance(shape[0], list) else [shape]
+        names_of.setdefault(" -> ".join(_size(one) for one in both), []).append(name)
+    return sorted((name, shape) for shape, names in names_of.items() for name in fold_layers(names))
+
+
+def _size(shape: list[int]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def _before_and_after(pair: list[int]) -> dict[str, Any]:
+    old, new = pair
+    return {"baseline": old, "arm": new, "ratio": f"{new / old:.3g}" if old else None}

@@ -1,12 +1,12 @@
-"""`taetpu plan --tpu`: what the TPU compiler says of a study, as tables."""
+"""`taetpu plan --tpu`: compile a study's programs for TPUs, and print memory, speed and cost as tables."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from taetpu.cli.chips import ALL, named
-from taetpu.cli.output import count, say, show_table
+from taetpu.cli.chips import ALL, slice_named
+from taetpu.cli.output import plural, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from taetpu.train.device_capabilities import Place
     from taetpu.train.layout import Packing
 
-ON_CHIP = 10  # times the balance, above which an intensity tells nothing but that there is no traffic
-SMALL = 0.01  # of a TPU: less is told
-COMPARED = 8  # chips or cores by the name: a machine of each generation
+ON_CHIP = 10
+"""Intensity as a multiple of the device's balance, above which there is no memory traffic worth a number."""
+SMALL = 0.01
+"""Utilisation below which a study is too small for a TPU."""
+COMPARED = 8
+"""Size in the names of the slices that `--tpu all` compares."""
 
 
-def wanted_slices(name: str | None) -> "list[Slice]":
-    """The slices that `--tpu` names: none, one, or the smallest whole machine of each generation.
+def requested_slices(name: str | None) -> "list[Slice]":
+    """Return the slices that `--tpu` selects: none, one, or with `all` a small machine of each generation.
 
     Raises:
-        UserError: there is no such slice.
+        UserError: the slice does not exist.
     """
     from taetpu.core.chips import generations, parse_slice
     from taetpu.core.errors import UserError
@@ -33,20 +36,20 @@ def wanted_slices(name: str | None) -> "list[Slice]":
     if name.strip().lower() == ALL:
         return [parse_slice(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
-        return [named(name, "compares the generations")]
+        return [slice_named(name, "compares the generations")]
     except UserError as error:
         raise error.within("--tpu") from None
 
 
-def most_of(slices: "list[Slice]") -> "Place | None":
-    """Where a study is to be trained, if not here: of several slices, that with most devices."""
+def largest_place(slices: "list[Slice]") -> "Place | None":
+    """Return the slice with most devices as a place to train; None without slices."""
     from taetpu.train.device_capabilities import Place
 
     return Place.of(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
 
-def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
-    """What the compiler says of all runs that are to be trained; of a study that is done, of all its runs."""
+def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
+    """Return the compiler's figures for the runs that are not trained yet, or for all if none is left, by slice."""
     from rich.console import Console
 
     from taetpu.study.spinner import Waiting
@@ -57,13 +60,13 @@ def compiled_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -
     plugins = tuple(plugin.file for plugin in study.plugins)
     asked = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
     too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
-    with Waiting(Console(stderr=True), "compiling for TPU") as told:
-        found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], told))
-    return [_unsuited(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
+    with Waiting(Console(stderr=True), "compiling for TPU") as update:
+        found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], update))
+    return [_too_small(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
 
 
 def _too_few(tpu: "Slice", mesh: Any) -> str:
-    """Why a slice among several cannot divide runs as the study asks; empty where it can."""
+    """Return why a slice is too small for the study's mesh, or ""."""
     from taetpu.core.errors import UserError
     from taetpu.train.device_capabilities import Place
 
@@ -75,8 +78,8 @@ def _too_few(tpu: "Slice", mesh: Any) -> str:
     return ""
 
 
-def _unsuited(tpu: "Slice", why: str) -> dict[str, Any]:
-    """What is told of a slice for which nothing can be compiled."""
+def _too_small(tpu: "Slice", why: str) -> dict[str, Any]:
+    """Return the entry of a slice that is too small to compile for."""
     shape = {"tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices}
     unknown = dict.fromkeys(("hours", "usd_on_demand", "usd_spot"))
     rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
@@ -84,70 +87,70 @@ def _unsuited(tpu: "Slice", why: str) -> dict[str, Any]:
     return {**shape, **room, "fits": False, "refused": why, "programs": [], **unknown, "rates": rates}
 
 
-def show_slices(found: list[dict[str, Any]]) -> None:
-    """One slice in detail, or several side by side; then what all of it rests on."""
+def print_slices(found: list[dict[str, Any]]) -> None:
+    """Print one slice in detail or several side by side, then the source of the figures."""
     from importlib.metadata import version
 
     from taetpu.core.chips import table_date
 
     if len(found) == 1:
-        _show_slice(found[0])
+        _print_slice(found[0])
     else:
-        show_table([_compared(one) for one in found])
+        print_table([_compared(one) for one in found])
         for one in found:
-            for told in _troubles(one):
-                say(f"{one['tpu']}: {told}")
+            for problem in _problems(one):
+                print_text(f"{one['tpu']}: {problem}")
     typer.echo("")
-    say(
-        f"Compiled by libtpu {version('libtpu')} for TPUs that are not here; nothing was measured. Times lie between a "
-        f"roofline and the compiler's own cycles; facts and prices of {table_date()}."
+    print_text(
+        f"Compiled by libtpu {version('libtpu')} without a TPU; nothing was measured. Times range from a roofline to "
+        f"the compiler's cycle estimate; chip data and prices of {table_date()}."
     )
 
 
-def _show_slice(found: dict[str, Any]) -> None:
-    shape = f"{count(found['chips'], 'chip')} on {count(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
+def _print_slice(found: dict[str, Any]) -> None:
+    shape = f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
     typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
-    show_table([_program(one) for one in found["programs"]])
-    told: dict[str, list[str]] = {}
+    print_table([_program(one) for one in found["programs"]])
+    affected: dict[str, list[str]] = {}
     for program in found["programs"]:
         for hazard in program["hazards"]:
-            told.setdefault(hazard, []).append(program["arms"][0] + (" ..." if len(program["arms"]) > 1 else ""))
-    for hazard, arms in told.items():
+            affected.setdefault(hazard, []).append(program["arms"][0] + (" ..." if len(program["arms"]) > 1 else ""))
+    for hazard, arms in affected.items():
         who = "every program" if len(arms) == len(found["programs"]) > 1 else ", ".join(arms)
-        say(f"- {hazard} ({who})", hanging=2)
-    for trouble in _troubles(found):
-        say(f"- {trouble}", hanging=2)
+        print_text(f"- {hazard} ({who})", hanging=2)
+    for problem in _problems(found):
+        print_text(f"- {problem}", hanging=2)
     if _small(found["programs"]):
-        say("- this study is too small for a TPU: under 1% of it is used", hanging=2)
-    if pace := _pace(found["programs"]):
-        say(f"- {pace}", hanging=2)
+        print_text("- this study is too small for a TPU: it uses less than 1%", hanging=2)
+    if bound := _bound(found["programs"]):
+        print_text(f"- {bound}", hanging=2)
     typer.echo("")
-    say(_bill(found))
+    print_text(_bill(found))
 
 
 def _small(programs: list[dict[str, Any]]) -> bool:
-    """Is next to nothing used, by the roofline, which no program is above?"""
+    """Return whether all programs use less than `SMALL` of the device, even at the roofline."""
     used = [one["utilisation"][1] for one in programs if "utilisation" in one]
     return bool(used) and max(used) < SMALL
 
 
-def _pace(programs: list[dict[str, Any]]) -> str:
-    """Whether products or memory traffic decide how fast the programs can be, by their arithmetic intensity."""
+def _bound(programs: list[dict[str, Any]]) -> str:
+    """Return whether matmuls or memory traffic bound the programs, by their arithmetic intensity."""
     known = [one for one in programs if one.get("intensity")]
     if not known:
         return ""
     low, high = (f([one["intensity"] for one in known]) for f in (min, max))
     balance = known[0]["balance"]
     if low > ON_CHIP * balance:
-        return "next to no traffic with the device's memory: what a step works on stays on the chip, says the compiler"
-    bounds = "memory traffic bounds" if high < balance else "products bound"
-    bounds = bounds if high < balance or low > balance else "memory traffic or products bound"
-    span = between((low, high), "{:.3g}".format)
-    return f"{span} FLOPs a byte, where a device balances at {balance:.3g}: {bounds} the roofline"
+        return "almost no memory traffic: the compiler keeps a step's data on the chip"
+    bounds = "memory traffic bounds" if high < balance else "matmuls bound"
+    bounds = bounds if high < balance or low > balance else "memory traffic or matmuls bound"
+    span = format_range((low, high), "{:.3g}".format)
+    return f"{span} FLOPs per byte; the device balances at {balance:.3g}: {bounds} the roofline"
 
 
 def _program(one: dict[str, Any]) -> dict[str, Any]:
-    """A row for a program."""
+    """Return a program's table row."""
     others = f" and {len(one['arms']) - 1} more" if len(one["arms"]) > 1 else ""
     row = {"arm": f"{one['arms'][0]}{others}", "runs": one["runs"], "pack": f"{one['width']} on {one['devices']}"}
     if "hbm" not in one:
@@ -156,14 +159,14 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
-        "step": between(one["step_seconds"], short),
-        "tokens/s": between(one["tokens_per_second"], _amount),
-        "used": between(one["utilisation"], _percent, 100),
+        "step": format_range(one["step_seconds"], format_seconds),
+        "tokens/s": format_range(one["tokens_per_second"], _amount),
+        "used": format_range(one["utilisation"], _percent, 100),
     }
 
 
 def _compared(found: dict[str, Any]) -> dict[str, Any]:
-    """A row for a slice."""
+    """Return a slice's table row."""
     programs = [one for one in found["programs"] if "hbm" in one]
     most = max((one["hbm"]["needed"] / one["hbm"]["available"] for one in programs), default=None)
     return {
@@ -171,7 +174,7 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
         "chips": found["chips"],
         "fits": f"{len(programs)} of {len(found['programs'])}" if found["programs"] else "-",
         "memory": None if most is None else f"{most:.1%}",
-        "steps": between(found["hours"], short, 3600),
+        "steps": format_range(found["hours"], format_seconds, 3600),
         "$ on demand": _price(found, "on_demand"),
         "$ spot": _price(found, "spot"),
         "": _remark(found),
@@ -179,14 +182,14 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price(found: dict[str, Any], how: str) -> str:
-    """What a study takes; where no rate is known, that."""
+    """Return the study's cost, or "no rate"."""
     if found["rates"][how] is None:
         return "no rate"
-    return between(found[f"usd_{how}"], _usd)
+    return format_range(found[f"usd_{how}"], _usd)
 
 
 def _remark(found: dict[str, Any]) -> str:
-    """Why a slice has no figures, or no upper end of them, in a word or two; below it is told whole."""
+    """Return why a slice has no figures or no upper bound in a few words; `_problems` has the full reason."""
     from taetpu.core.chips import parse_slice
 
     if "refused" in found:
@@ -198,8 +201,8 @@ def _remark(found: dict[str, Any]) -> str:
     return ""
 
 
-def _troubles(found: dict[str, Any]) -> list[str]:
-    """Programs that the compiler failed on, and what is not known, each said once."""
+def _problems(found: dict[str, Any]) -> list[str]:
+    """Return errors of the compiler and missing data, without repeats."""
     failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
     missing = [text for one in found["programs"] for text in one.get("missing", ())]
     refused = [found["refused"]] if "refused" in found else []
@@ -208,26 +211,26 @@ def _troubles(found: dict[str, Any]) -> list[str]:
 
 def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
-        return "Without an estimate for every program there is none for the study."
-    steps = between(found["hours"], short, 3600)
-    price = _priced(between(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
+        return "No estimate for the study, because a program has none."
+    steps = format_range(found["hours"], format_seconds, 3600)
+    price = _priced(format_range(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
     compiling = _priced("-" if usd is None else _usd(usd) for usd in found["usd_compiling"])
     return (
-        f"All packs, one after another: {steps} of steps; {price or 'no rate is known'}. Compiling once took "
-        f"{short(found['compile_seconds'])} of this machine's processors"
-        f"{f'; as long on the slice: {compiling}' if compiling else ''}. Setting up machines, evaluating and storing "
-        "come on top."
+        f"All packs in sequence: {steps} of steps; {price or 'no rate is known'}. Compiling took "
+        f"{format_seconds(found['compile_seconds'])} of CPU time"
+        f"{f'; as long on the slice: {compiling}' if compiling else ''}. Not included: machine setup, evaluation, "
+        "storage."
     )
 
 
 def _priced(costs: Iterable[str]) -> str:
-    """`$1.20 on demand, $0.40 spot`, of what has a rate."""
-    named = zip(costs, ("on demand", "spot"), strict=True)
-    return ", ".join(f"{cost} {how}" for cost, how in named if cost != "-")
+    """Return `$1.20 on demand, $0.40 spot`, without costs that have no rate."""
+    pairs = zip(costs, ("on demand", "spot"), strict=True)
+    return ", ".join(f"{cost} {how}" for cost, how in pairs if cost != "-")
 
 
-def between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
-    """A range as text, `29us-650us`; one value where its ends look alike; `>14ms` where one end is not known."""
+def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
+    """Return a range as text: `29us-650us`, one value if both ends look alike, `>14ms` if one end is unknown."""
     if found is None:
         return "-"
     low, high = (None if end is None else text(factor * end) for end in found)
@@ -236,8 +239,8 @@ def between(found: Any, text: Callable[[float], str], factor: float = 1.0) -> st
     return low if low == high else f"{low}-{high}"
 
 
-def short(seconds: float) -> str:
-    """Two digits and a unit: `1.7ms`."""
+def format_seconds(seconds: float) -> str:
+    """Return a duration with two digits and a unit: `1.7ms`."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if seconds >= size:
             return f"{_two(seconds / size)}{unit}"
@@ -267,15 +270,12 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.4g} GiB"
 
 
-def refuse_what_does_not_fit(found: list[dict[str, Any]]) -> None:
-    """Raises `UserError` with the compiler's figures where an arm does not fit on the one slice that was asked for."""
+def refuse_oversized(found: list[dict[str, Any]]) -> None:
+    """Raise `UserError` with the compiler's figures if an arm does not fit on the only requested slice."""
+    if len(found) != 1:
+        return
     from taetpu.core.errors import UserError
-
-    if len(found) == 1 and (refused := _refusals(found[0])):
-        raise UserError("\n".join(refused), path=(f"--tpu {found[0]['tpu']}",))
-
-
-def _refusals(found: dict[str, Any]) -> list[str]:
     from taetpu.tpu.preflight import describe_failures
 
-    return describe_failures(found)
+    if refused := describe_failures(found[0]):
+        raise UserError("\n".join(refused), path=(f"--tpu {found[0]['tpu']}",))

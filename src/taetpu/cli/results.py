@@ -1,209 +1,32 @@
-"""`taetpu status`, `list` and `report`: what is stored, without touching it."""
+"""`taetpu report`, `check` and `plot`: verdicts, claims and charts of stored studies."""
 
-import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson, Root, number
-from taetpu.cli.output import say, show_json, show_table
+from taetpu.cli.options import AsJson
+from taetpu.cli.output import print_json, print_text, wrap
+from taetpu.cli.status import print_departures, warn_of_damaged_plan
 
 if TYPE_CHECKING:
-    from taetpu.store.index import StudyEntry
-    from taetpu.store.metrics import Series
     from taetpu.store.study import StudyFolder
 
-
-def list_studies(root: Root = None, as_json: AsJson = False) -> None:
-    """Every study under a root and how far it has come.
-
-    Example: taetpu list --root runs
-    """
-    from taetpu.store.backend import default_root
-    from taetpu.store.index import list_studies
-
-    place = default_root(root)
-    found = list_studies(place)
-    if as_json:
-        show_json([_entry(e) for e in found])
-    elif not found:
-        typer.echo(f"no studies under {place}")
-    else:
-        show_table([_entry(e) for e in found])
-
-
-def _entry(entry: "StudyEntry") -> dict[str, Any]:
-    return {
-        "study": entry.name,
-        "arms": entry.arms,
-        "seeds": entry.seeds,
-        "runs": f"{entry.done}/{entry.total}",
-        "changed": entry.changed.strftime("%Y-%m-%d %H:%M"),
-        "problem": entry.problem,
-    }
-
-
-def status(
-    folder: Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until all is done; Ctrl-C ends it.")] = False,
-    every: Annotated[float, number(least=0.1, metavar="SECONDS", help="How often --watch looks.")] = 2.0,
-    as_json: AsJson = False,
-) -> None:
-    """How far each arm of a study has come, with its losses and effect.
-
-    An unfinished study gets no verdict here, but the effects of the runs that have ended.
-
-    Example: taetpu status runs/quickstart --watch
-    """
-    from taetpu.core.errors import UserError
-    from taetpu.store.backend import default_root
-    from taetpu.store.index import find_studies
-
-    place = folder or default_root()
-    studies = find_studies(place)
-    if folder and not studies:
-        raise UserError("no study is stored here", file=place, remedy="`taetpu list --root DIR` shows what is there")
-    if watch and studies:
-        _watch(place, every, as_json)
-        return
-    found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
-    for study in studies:
-        _warn_of_plan(study)
-    if as_json:
-        show_json(found)
-    elif not found:
-        typer.echo(f"no studies under {place}")
-    for study in () if as_json else studies:
-        typer.echo(study.name)
-        _show_status(found[study.name])
-        if "problem" not in found[study.name][0]:
-            notice(_departures(study))
-
-
-def _warn_of_plan(study: "StudyFolder") -> None:
-    """Print a warning on stderr where the plan of the packs is damaged: no result depends on it, but `run` needs it."""
-    from taetpu.core.errors import UserError
-
-    try:
-        study.read_plan()
-    except UserError as error:
-        typer.echo(f"warning: {error.file}: {error.problem}; `taetpu run` needs it: {error.remedy}", err=True)
-
-
-def _watch(place: str, every: float, as_json: bool) -> None:
-    from taetpu.core.errors import UserError
-
-    if as_json:
-        raise UserError("--watch shows, and --json prints once", path=("--json",), remedy="leave one of them out")
-    from taetpu.cli.watch import watch
-
-    watch(place, every)
-
-
-def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
-    """As `_arms`; of a study that cannot be read a row with its problem, so that it does not stop the others."""
-    from taetpu.core.errors import UserError
-
-    try:
-        return _arms(study)
-    except UserError as error:
-        return [{"problem": str(error)}]
-    except (KeyError, TypeError):
-        return [{"problem": f"{study.where}/study.yaml is not that of a study"}]
-
-
-def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
-    """A row for each arm: runs done, the step that all its runs have reached, means of their last training loss and of
-    what shows the primary metric, and its effect among the runs that have ended.
-    """
-    from taetpu.report.summary import mean_places, verdict_label
-    from taetpu.stats.analyse import compute_results
-    from taetpu.stats.load import read_study
-    from taetpu.store.metrics import progress_metric
-
-    frozen = read_study(study)
-    runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    found = compute_results(study)
-    judged = {arm["name"]: arm for arm in found["arms"]}
-    shown = progress_metric(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
-    rows = []
-    for arm in frozen["arms"]:
-        own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
-        steps = [int(metrics["train/loss"].step[-1]) if "train/loss" in metrics else 0 for _, metrics in own]
-        rows.append(
-            {
-                "arm": arm,
-                "done": f"{sum(status == 'done' for status, _ in own)}/{len(frozen['seeds'])}",
-                "step": min(steps, default=0),
-                "train/loss": _last(own, "train/loss"),
-                shown: _last(own, shown),
-                "effect": judged[arm]["effect"],
-                "ci95": judged[arm]["ci95"],
-                "standing": verdict_label(judged[arm]),
-                "places": mean_places(found),
-            }
-        )
-    return rows
-
-
-def _departures(study: "StudyFolder") -> list[str]:
-    from taetpu.stats.deviations import find_departures
-    from taetpu.stats.load import read_study
-    from taetpu.stats.plan import read_plan
-
-    frozen = read_study(study)
-    return find_departures(frozen, read_plan(frozen, study.where))
-
-
-def _show_status(rows: list[dict[str, Any]]) -> None:
-    from taetpu.stats import formatting
-
-    if "problem" in rows[0]:
-        typer.echo(f"  {rows[0]['problem']}")
-        return
-    apart = ("effect", "ci95", "standing", "places")
-    show_table([{key: _figure(value, row["places"]) for key, value in row.items() if key not in apart} for row in rows])
-    effects = [row for row in rows if row["effect"] is not None]
-    if not effects:
-        return
-    interim = any(row["standing"] == "interim" for row in effects)
-    typer.echo("interim, of the runs that have ended; verdicts are given when all have:" if interim else "")
-    show_table(
-        [
-            {
-                "arm": row["arm"],
-                "effect": formatting.effect(row["effect"], row["ci95"], row["places"]),
-                "95 % interval": formatting.interval(row["ci95"], row["places"]),
-                "verdict": "" if interim else row["standing"],
-            }
-            for row in effects
-        ]
-    )
-
-
-def _figure(value: Any, places: int) -> Any:
-    """A mean as text, with the decimals that effects have at least; anything else as it is."""
-    from taetpu.stats import formatting
-
-    return formatting.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
-
-
-def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
-    values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
-    return sum(values) / len(values) if values else None
+SHOWN = 10
+"""Differences that `report --verify` prints; likely causes come first."""
 
 
 def report(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
     verify: Annotated[
-        bool, typer.Option(help="Write nothing: compute everything anew from the raw metrics, and name what differs.")
+        bool, typer.Option(help="Write nothing. Recompute the results from the raw metrics and list differences.")
     ] = False,
     figures: Annotated[
-        str, typer.Option(metavar="pdf|svg|png", help="Also write every chart as a file, below report/figures.")
+        str, typer.Option(metavar="pdf|svg|png", help="Also write each chart to a file in report/figures.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Analyse what is there and write report and results.json.
+    """Analyse the stored runs; write the report and results.json.
 
     Example: taetpu report runs/quickstart
     """
@@ -212,32 +35,102 @@ def report(
     from taetpu.store.index import find_study
 
     study = find_study(folder)
-    _warn_of_plan(study)
+    warn_of_damaged_plan(study)
     if verify:
-        from taetpu.cli.check import verify_study
-
-        verify_study(study, as_json)
+        _verify(study, as_json)
         return
     results = analyse(study)
     written = build_report(study, figures)
     if as_json:
-        show_json(results)
+        print_json(results)
     else:
-        show(results, written)
+        print_results(results, written)
 
 
-def notice(departures: list[str]) -> None:
-    """Say what of a study is not as it was planned."""
-    for departure in departures:
-        say(f"not as planned: {departure}", hanging=2)
-
-
-def show(results: dict[str, Any], written: dict[str, str]) -> None:
-    """The verdict table, and where the report is."""
+def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
+    """Print the verdict table and the report's path."""
     from taetpu.report.exports import table_text
 
     typer.echo(table_text(results))
-    notice(results["departures"])
+    print_departures(results["departures"])
     typer.echo(f"\nreport: {written['html']}")
     if "figures" in written:
         typer.echo(f"figures: {written['figures']}")
+
+
+def _verify(study: "StudyFolder", as_json: bool) -> None:
+    """Print differences between the stored results and the raw metrics; raise `Failed` if there are any."""
+    from taetpu.core.errors import Failed
+    from taetpu.stats.verify import verify
+
+    problems = verify(study)
+    if as_json:
+        print_json({"study": study.name, "problems": problems})
+    elif problems:
+        for problem in problems[:SHOWN]:
+            print_text(problem, hanging=2)
+        if len(problems) > SHOWN:
+            print_text(f"and {len(problems) - SHOWN} more; --json prints all")
+    else:
+        typer.echo(f"{study.name}: results.json agrees with the raw metrics of {len(list(study.runs()))} runs")
+    if problems:
+        raise Failed(f"{study.name}: {len(problems)} differences from the raw metrics")
+
+
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="CLAIMS", help="A YAML file with a study's folder and claims about it.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check claims about a study. Exits with 3 unless all hold.
+
+    The file contains `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
+
+    Example: taetpu check claims.yaml
+    """
+    from taetpu.core.errors import Failed
+    from taetpu.study.claims import check_claims
+
+    try:
+        found = check_claims(file)
+    except Failed as failed:
+        raise Failed("\n".join(map(wrap, str(failed).splitlines()))) from None
+    if as_json:
+        print_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
+    else:
+        for one in found:
+            print_text(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}", hanging=7)
+            print_text(one.evidence, first=7, hanging=7)
+    if failed := sum(not one.holds for one in found):
+        raise Failed(f"{failed} of {len(found)} claims do not hold")
+
+
+def plot(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", help="Studies' folders, or roots of many.")],
+    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
+    x: Annotated[
+        str,
+        typer.Option(
+            metavar="AXIS",
+            help="steps, samples, tokens, flops or time. A setting such as model.dim: last values over it. varied: a "
+            "panel for each setting in which runs differ.",
+        ),
+    ] = "steps",
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="One line per arm, study, run, or value of a setting.")
+    ] = "arm",
+    arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Only this arm. May be repeated.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="A file ending in .svg, .pdf, .png, .html or .json.")
+    ] = Path("plot.svg"),
+) -> None:
+    """Draw a metric of all runs of one or more studies.
+
+    Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
+    """
+    from taetpu.report.chart_files import save_chart
+    from taetpu.study.plots import plot as draw
+
+    save_chart(draw(folders, metric, x, by, arms=arm or ()), out)
+    typer.echo(f"wrote {out}")

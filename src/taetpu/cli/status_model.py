@@ -1,4 +1,4 @@
-"""What `taetpu status --watch` knows of a study: how far it has come and what came of it, read as it is stored."""
+"""The data of `taetpu status --watch`: progress, losses and effects of studies, read incrementally from the store."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from taetpu.cli.status import departures_of
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.index import find_studies
@@ -18,12 +19,12 @@ from taetpu.ui.feed import Feed, RunState
 
 @dataclass(frozen=True)
 class ArmView:
-    """One arm: means over its runs, its effect so far.
+    """An arm: means over its runs and its effect.
 
     Attributes:
-        step: that all its runs have reached.
-        said: its verdict; before there is one the interval of its effect.
-        curve: the mean over its runs of what shows the primary metric, over training.
+        step: the least step of its runs.
+        verdict: the verdict; in an interim analysis the interval of the effect.
+        curve: the primary metric during training, averaged over the runs.
     """
 
     name: str
@@ -32,14 +33,18 @@ class ArmView:
     step: int
     values: dict[str, float]
     effect: str = ""
-    said: str = ""
+    verdict: str = ""
     curve: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class PackView:
-    """A pack that has begun and is not done. `steps` is None where it is told in epochs, `rate` before it is known.
-    `use` is how its device is used, in words.
+    """A pack in training.
+
+    Attributes:
+        steps: length of training; None if it is set in epochs.
+        rate: steps per second; None until it is known.
+        use: device utilisation as text.
     """
 
     number: int
@@ -52,14 +57,18 @@ class PackView:
 
     @property
     def left(self) -> float | None:
-        """Seconds."""
+        """Seconds until the end of training; None if unknown."""
         return (self.steps - self.step) / self.rate if self.steps and self.rate else None
 
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study at one moment. `metrics` are the series in its arms' `values`, shown with `places` decimals; `tried` is
-    the number of runs beside its own, which tuning made.
+    """A snapshot of a study.
+
+    Attributes:
+        metrics: names of the series in the arms' `values`.
+        places: decimals of their values.
+        tried: number of additional runs by tuning.
     """
 
     name: str
@@ -76,41 +85,43 @@ class StudyView:
 
     @cached_property
     def done(self) -> int:
+        """The number of finished runs."""
         return sum(arm.done for arm in self.arms)
 
     @cached_property
     def total(self) -> int:
+        """The number of runs."""
         return sum(arm.seeds for arm in self.arms)
 
 
 @dataclass
-class Watched:
-    """The studies at a place, each with its feed: what was read once is not read again."""
+class StudyMonitor:
+    """The studies at a place, with a feed for each that reads only new data."""
 
     place: str
     feeds: dict[str, Feed] = field(default_factory=dict)
     views: dict[str, StudyView] = field(default_factory=dict)
 
-    def look(self) -> bool:
-        """Read what is new; was there anything?"""
+    def update(self) -> bool:
+        """Read new data; return whether anything has changed."""
         folders = {folder.name: folder for folder in find_studies(self.place)}
-        news = list(folders) != list(self.views)
+        changed = list(folders) != list(self.views)
         self.feeds = {name: self.feeds.get(name) or Feed(folder) for name, folder in folders.items()}
         views: dict[str, StudyView] = {}
         for name, feed in self.feeds.items():
-            view = _look(feed, self.views.get(name))
-            news, views[name] = news or view is not self.views.get(name), view
+            view = _refresh(feed, self.views.get(name))
+            changed, views[name] = changed or view is not self.views.get(name), view
         self.views = views
-        return news
+        return changed
 
     @property
     def ended(self) -> bool:
-        """Is everything done?"""
+        """Whether all studies are done."""
         return all(view.ended for view in self.views.values())
 
 
-def _look(feed: Feed, before: StudyView | None) -> StudyView:
-    """The study now; `before` where nothing is new."""
+def _refresh(feed: Feed, before: StudyView | None) -> StudyView:
+    """Return a snapshot of a study; `before` if nothing has changed."""
     try:
         new = feed.poll()
         if before is not None and not new:
@@ -119,14 +130,14 @@ def _look(feed: Feed, before: StudyView | None) -> StudyView:
     except UserError as error:
         problem = str(error)
     except (KeyError, TypeError):
-        problem = f"{feed.folder.where}/study.yaml is not that of a study"
+        problem = f"{feed.folder.where}/study.yaml does not describe a study"
     return before if before is not None and before.problem == problem else StudyView(feed.folder.name, problem=problem)
 
 
 def _view(feed: Feed) -> StudyView:
-    told = [message.data["text"] for message in feed.messages if message.kind == "problem"]
-    if not feed.study or (told and told[-1]):
-        return StudyView(feed.folder.name, problem=told[-1] if told else "")
+    problems = [message.data["text"] for message in feed.messages if message.kind == "problem"]
+    if not feed.study or (problems and problems[-1]):
+        return StudyView(feed.folder.name, problem=problems[-1] if problems else "")
     rows = {row["arm"]: row for row in feed.effects.get("rows", ())}
     own = [run for run in feed.runs.values() if run.arm in feed.study["arms"] and run.seed in feed.study["seeds"]]
     recorded = [run.series for run in own]
@@ -144,23 +155,14 @@ def _view(feed: Feed) -> StudyView:
         places=feed.effects.get("places", StudyView.places),
         interim=any(row["verdict"] == "interim" for row in rows.values()),
         tried=len(feed.runs) - len(own),
-        departures=_departures(feed.folder),
-        ended=all_done and _nothing_comes(feed.folder),
+        departures=departures_of(feed.folder),
+        ended=all_done and _is_tuned(feed.folder),
     )
 
 
-def _nothing_comes(folder: StudyFolder) -> bool:
-    """Of a study whose runs are done: no arms are added any more, as tuning does."""
+def _is_tuned(folder: StudyFolder) -> bool:
+    """Return whether tuning, which adds arms at its end, is over or was never planned."""
     return not folder.read_study().get("design", {}).get("tune") or folder.read_results() is not None
-
-
-def _departures(folder: StudyFolder) -> list[str]:
-    from taetpu.stats.deviations import find_departures
-    from taetpu.stats.load import read_study
-    from taetpu.stats.plan import read_plan
-
-    frozen = read_study(folder)
-    return find_departures(frozen, read_plan(frozen, folder.where))
 
 
 # --- an arm ----------------------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def _arm(
         step=min(map(_step, own), default=0),
         values=values,
         effect=row["effect"] if known else "",
-        said=(row["interval"] if row["verdict"] == "interim" else row["verdict"]) if known else "",
+        verdict=(row["interval"] if row["verdict"] == "interim" else row["verdict"]) if known else "",
         curve=_curve(own, curve),
     )
 
@@ -190,7 +192,7 @@ def _step(run: RunState) -> int:
 
 
 def _last(own: Sequence[RunState], name: str) -> float | None:
-    """The mean of the runs' last values; NaN where one has none that is finite."""
+    """Return the mean of the runs' last values; NaN if one of them is not finite."""
     values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 
@@ -231,10 +233,10 @@ def _steps(run: RunFolder) -> int | None:
 
 
 def _rate(run: RunFolder) -> float | None:
-    """Steps a second between the last two times that were noted, evaluating and storing among them."""
+    """Return steps per second between the last two timestamps, including evaluation and storing."""
     keys = sorted(run.store.list(f"{run.key}/times"), key=metrics.segment_bounds)[-2:]
-    noted = metrics.join_segments(metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in keys)
-    if "seconds" not in noted or len(noted["seconds"].step) < 2:
+    times = metrics.join_segments(metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in keys)
+    if "seconds" not in times or len(times["seconds"].step) < 2:
         return None
-    (before, now), (began, ended) = noted["seconds"].step[-2:].tolist(), noted["seconds"].value[-2:].tolist()
-    return (now - before) / (ended - began) if ended > began else None
+    (step, last_step), (start, end) = times["seconds"].step[-2:].tolist(), times["seconds"].value[-2:].tolist()
+    return (last_step - step) / (end - start) if end > start else None

@@ -1,26 +1,14 @@
-"""`taetpu tpu`: machines made, listed and deleted. What happens on them is in `remote`."""
+"""`taetpu tpu`: create, list and delete machines; commands on their hosts are in `jobs`."""
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taetpu.cli import jobs as job_commands
 from taetpu.cli.cloud import (
-    ApiOption,
-    DryRun,
-    IdleMinutes,
-    MaxHours,
-    MaxUsd,
-    Name,
-    Reservation,
-    Runtime,
-    Spot,
-    Type,
-    Yes,
-    Zones,
     build_spec,
     candidate_zones,
     confirm,
@@ -30,11 +18,11 @@ from taetpu.cli.cloud import (
     open_zones,
     read_settings,
     show_creation,
-    tell,
-    telling_what_runs,
-)  # fmt: skip
-from taetpu.cli.options import AsJson
-from taetpu.cli.output import say, show_json, show_table
+    warn_of_costs,
+    with_idle_minutes,
+)
+from taetpu.cli.options import AsJson, DryRun, MachineOptions, Name, Spot, Yes, takes_options
+from taetpu.cli.output import log, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.cloud.machines import Machine
@@ -48,7 +36,7 @@ def zones(
     spot: Spot = False,
     as_json: AsJson = False,
 ) -> None:
-    """List zones that offer a slice, with rates. Only `up` tells whether a zone has one free.
+    """List zones that offer a slice, with rates. Only `up` finds out whether one is available.
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
@@ -64,65 +52,57 @@ def zones(
         row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
         rows.append(row | {"other_region": rate.elsewhere})
     if as_json:
-        show_json({"type": tpu.name, "spot": spot, "dated": table_date(), "zones": rows})
+        print_json({"type": tpu.name, "spot": spot, "dated": table_date(), "zones": rows})
         return
-    show_table([_zone_cells(row) for row in rows])
-    say(f"Rates of {table_date()}; ~: unknown, the dearest known one. Listed zones may have no machine free.")
+    print_table([_zone_cells(row) for row in rows])
+    print_text(f"Rates of {table_date()}; ~: unknown, the highest known rate instead. Zones may lack capacity.")
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
+    """Return a zone's table row."""
+
     def usd(value: float | None) -> str:
         return "unknown" if value is None else f"{'~' if row['other_region'] else ''}{value:.2f}"
 
     return {"zone": row["zone"], "USD/chip-hour": usd(row["usd_per_chip_hour"]), "USD/hour": usd(row["usd_per_hour"])}
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpOptions(MachineOptions):
+    """Options of `taetpu tpu up`."""
+
+    name: Name = None
+    as_json: AsJson = False
+
+
 @app.command()
-def up(
-    name: Name = None,
-    kind: Type = None,
-    zone: Zones = None,
-    api: ApiOption = "",
-    spot: Spot = False,
-    reservation: Reservation = "",
-    max_hours: MaxHours = None,
-    max_usd: MaxUsd = None,
-    idle_minutes: IdleMinutes = None,
-    runtime: Runtime = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a machine, or wait for the one that exists. Repeating the command changes nothing.
+@takes_options
+def up(options: UpOptions) -> None:
+    """Create a machine, or wait for it if it exists. Can be repeated safely.
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
     from taetpu.cloud import provision, startup
 
-    settings = read_settings()
-    if idle_minutes is not None:
-        settings = settings.model_copy(update={"idle_minutes": idle_minutes})
-    spec = build_spec(
-        settings, machine_name(settings, name), kind, api=api, spot=spot, reservation=reservation,
-        max_hours=max_hours, runtime=runtime,
-    )  # fmt: skip
-    zones = candidate_zones(spec, zone or [], settings, max_usd)
-    if dry_run:
+    settings = with_idle_minutes(read_settings(), options)
+    spec = build_spec(settings, machine_name(settings, options.name), options)
+    zones = candidate_zones(spec, settings, options)
+    if options.dry_run:
         show_creation(spec, zones, settings)
         return
-    if there := provision.find_existing(spec):
-        tell(f"{spec.name} exists in {there.zone}: {there.detail}; --max-hours does not change when it ends")
+    if existing := provision.find_existing(spec):
+        log(f"{spec.name} exists in {existing.zone}: {existing.detail}; --max-hours does not change its deletion time")
     else:
         zones = open_zones(settings, zones)
-        confirm(describe_plan(spec, zones), "Create it?", yes=yes)
-    with telling_what_runs(provision.describe_possible(spec.name), spec.name):
-        machine = provision.make(spec, zones, settings, tell, lambda one: startup.prepare(one, settings, tell))
-    show_json(asdict(machine)) if as_json else show_machines([machine])
+        confirm(describe_plan(spec, zones), "Create it?", yes=options.yes)
+    with warn_of_costs(provision.describe_possible(spec.name), spec.name):
+        machine = provision.make(spec, zones, settings, log, lambda one: startup.prepare(one, settings, log))
+    print_json(asdict(machine)) if options.as_json else print_machines([machine])
 
 
 @app.command()
 def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete a machine with its queued resource, in all zones. Buckets are kept.
+    """Delete a machine and its queued resource in all zones. Buckets are kept.
 
     Example: taetpu tpu down my-tpu --yes
     """
@@ -131,28 +111,28 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     from taetpu.cloud.machines import check_reached, delete_command, find
 
     settings = read_settings()
-    wanted = machine_name(settings, name)
+    name = machine_name(settings, name)
     unreachable: list[str] = []
     if not dry_run:
-        provision.await_changes(wanted, tell)
-    there = find(wanted, unreachable=unreachable)
+        provision.await_changes(name, log)
+    found = find(name, unreachable=unreachable)
     removed: list[Machine] = []
-    mine = provision.select_owned(there, label_value(settings.owner))
-    if not there:
-        tell(f"no machine {wanted!r}")
+    mine = provision.select_owned(found, label_value(settings.owner))
+    if not found:
+        log(f"no machine {name!r}")
     lines = [delete_command(one) for one in mine]
-    doomed = mine and confirm(_doomed(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
-    if doomed or not (there or dry_run):  # an `up` that is making one ends, too
-        with telling_what_runs(f"{wanted} may still exist and cost money: repeat the command"):
-            removed = provision.down(wanted, label_value(settings.owner), settings, tell)
+    doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
+    if doomed or not (found or dry_run):  # also ends an `up` that is still creating one
+        with warn_of_costs(f"{name} may still exist and cost money: repeat the command"):
+            removed = provision.down(name, label_value(settings.owner), settings, log)
     if as_json:
-        show_json({"found": [asdict(one) for one in there], "deleted": [asdict(one) for one in removed]})
+        print_json({"found": [asdict(one) for one in found], "deleted": [asdict(one) for one in removed]})
     check_reached(unreachable)
 
 
 @app.command()
 def status(name: Name = None, as_json: AsJson = False) -> None:
-    """Show a machine, its hosts and their jobs.
+    """Show a machine and the jobs on its hosts.
 
     Example: taetpu tpu status
     """
@@ -161,26 +141,26 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
 
     settings = read_settings()
     machine = find_machine(settings, name)
-    told: dict[int, Any] = {}
+    hosts: dict[int, Any] = {}
     if machine.state == "ready":
-        told = jobs.state(Hosts.configure(machine, settings.user, settings.project))
+        hosts = jobs.state(Hosts.configure(machine, settings.user, settings.project))
     if as_json:
-        show_json(asdict(machine) | {"hosts": told})
+        print_json(asdict(machine) | {"hosts": hosts})
         return
-    show_machines([machine])
-    jobs_there = [(worker, job) for worker, host in told.items() for job in host["jobs"]]
+    print_machines([machine])
+    jobs_there = [(worker, job) for worker, host in hosts.items() for job in host["jobs"]]
     rows = [
         {"worker": worker, "job": job["name"], "state": job_commands.describe(job), "command": shlex.join(first)}
         for worker, job in jobs_there
         for first in (job["commands"] or [[""]])[:1]
     ]
     typer.echo("")
-    show_table(rows) if rows else typer.echo("no jobs")
+    print_table(rows) if rows else typer.echo("no jobs")
 
 
 @app.command("list")
 def list_machines(as_json: AsJson = False) -> None:
-    """List all TPU machines of the project, of all owners.
+    """List the project's TPU machines of all owners.
 
     Example: taetpu tpu list
     """
@@ -190,12 +170,12 @@ def list_machines(as_json: AsJson = False) -> None:
     unreachable: list[str] = []
     machines = list_machines(unreachable=unreachable)
     if as_json:
-        show_json([asdict(one) for one in machines])
+        print_json([asdict(one) for one in machines])
     elif machines:
-        show_machines(machines)
+        print_machines(machines)
         for machine in machines:
             if machine.state not in ("ready", "deleting"):
-                say(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
+                print_text(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
     else:
         typer.echo("no TPU machines")
     check_reached(unreachable)
@@ -203,7 +183,7 @@ def list_machines(as_json: AsJson = False) -> None:
 
 @app.command()
 def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete your machines whose time is over. Machines of others are never touched.
+    """Delete your expired machines, and never machines of others.
 
     Example: taetpu tpu gc --dry-run
     """
@@ -215,19 +195,19 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     unreachable: list[str] = []
     doomed = provision.list_expired(label_value(settings.owner), unreachable)
     if not doomed:
-        tell("none of your machines has expired")
+        log("none of your machines has expired")
     lines = [delete_command(one) for one in doomed]
-    if doomed and confirm(_doomed(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
-        with telling_what_runs("machines may still exist and cost money: repeat the command"):
-            provision.delete_all(doomed, settings, tell)
+    if doomed and confirm(_describe_deletion(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
+        with warn_of_costs("machines may still exist and cost money: repeat the command"):
+            provision.delete_all(doomed, settings, log)
     if as_json:
-        show_json([asdict(one) for one in doomed])
+        print_json([asdict(one) for one in doomed])
     check_reached(unreachable)
 
 
 @app.command()
 def cost(as_json: AsJson = False) -> None:
-    """Show what your machines cost, per hour and at most.
+    """Show the cost of your machines, per hour and at most.
 
     Example: taetpu tpu cost
     """
@@ -244,12 +224,14 @@ def cost(as_json: AsJson = False) -> None:
         row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
         rows.append(row | {"usd_at_most": most})
     if as_json:
-        show_json(rows)
+        print_json(rows)
     elif rows:
-        show_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
-        say(f"Rates of {table_date()}, without disks, traffic and storage. hours_left counts to the latest end.")
+        print_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
+        print_text(
+            f"Rates of {table_date()}, without disks, traffic and storage. hours_left: until the latest deletion time."
+        )
         if any((row["hours_left"] or 0) < 0 for row in rows):
-            say("A machine runs beyond its end: `taetpu tpu gc` deletes it.")
+            print_text("A machine has expired: `taetpu tpu gc` deletes it.")
     else:
         typer.echo("you have no machines")
 
@@ -258,14 +240,14 @@ def _rounded(value: Any) -> Any:
     return "unknown" if value is None else f"{value:.2f}" if isinstance(value, float) else value
 
 
-def _doomed(machines: "Sequence[Machine]") -> str:
+def _describe_deletion(machines: "Sequence[Machine]") -> str:
     def line(one: "Machine") -> str:
         return f"delete {one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}"
 
     return "\n".join(map(line, machines))
 
 
-def show_machines(machines: "Sequence[Machine]") -> None:
+def print_machines(machines: "Sequence[Machine]") -> None:
     """Print a table of machines."""
     from taetpu.cloud.labels import hours_left
 
@@ -273,7 +255,7 @@ def show_machines(machines: "Sequence[Machine]") -> None:
         left = hours_left(machine.labels)
         return "unknown" if left is None else f"in {max(0.0, left):.1f} h"
 
-    show_table(
+    print_table(
         [
             {
                 "name": one.name, "type": one.type, "zone": one.zone, "state": one.state,
@@ -284,4 +266,4 @@ def show_machines(machines: "Sequence[Machine]") -> None:
     )  # fmt: skip
 
 
-job_commands.add_to(app)
+job_commands.register(app)

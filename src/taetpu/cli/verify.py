@@ -1,11 +1,11 @@
-"""`taetpu verify`: is this machine's accelerator sane?"""
+"""`taetpu verify`: check this machine's accelerator."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import say, show_json, show_table
+from taetpu.cli.output import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.tpu.verifying.runner import Outcome
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def verify(
     checks: Annotated[
-        list[str] | None, typer.Argument(metavar="CHECK", help="Only these checks; all unless any is named.")
+        list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is this machine sane: devices, numbers, rates, a short training.
+    """Check this machine: devices, numerics, speed, a short training.
 
-    Also versions, locks, collectives and who has the device; in under a minute. Exit code 3 when a check fails; one
-    that is slow does not.
+    Also checks versions, locks, collectives and other users of the device. Takes less than a minute. Exits with 3 if
+    a check fails; a slow result is not a failure.
 
     Example: taetpu verify
     """
@@ -37,14 +37,14 @@ def verify(
         found = runner.verify(
             checks or [], lambda name, done, total: bars.update(bar, description=name, completed=done, total=total)
         )
-    show_json(runner.as_data(found)) if as_json else _show(found)
+    print_json(runner.as_data(found)) if as_json else _print_outcomes(found)
     if failed := [one for one in found if one.finding.status == "FAILED"]:
         names = ", ".join(one.check.name for one in failed)
         raise Failed(f"{len(failed)} of {len(found)} checks failed: {names}")
 
 
-def _show(found: "list[Outcome]") -> None:
-    show_table(
+def _print_outcomes(found: "list[Outcome]") -> None:
+    print_table(
         [
             {
                 "check": one.check.name,
@@ -58,5 +58,5 @@ def _show(found: "list[Outcome]") -> None:
     for one in found:
         if one.remedy:
             typer.echo("")
-            say(f"{one.check.name}: {one.remedy}", hanging=2)
+            print_text(f"{one.check.name}: {one.remedy}", hanging=2)
             typer.echo(f"  see {one.page}")
