@@ -1,7 +1,7 @@
 """Transformer ablation studies, from a laptop to a TPU pod.
 
-The names below are imported when they are first used, so that importing the package stays cheap. Where this machine has
-no accelerator, importing it sets `JAX_PLATFORMS=cpu` before jax is imported, unless the user has chosen a platform.
+Public names are imported on first use, so that `import taetpu` stays cheap. On a machine without an accelerator,
+importing the package sets `JAX_PLATFORMS=cpu` before jax is imported, unless the user has chosen a platform.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a plug-in is written with; see docs/plugins.md. A plug-in imports from here and from the slots it builds on."""
+"""The names that a plug-in imports; see docs/plugins.md. Kinds to extend come from their slot's own module."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from taetpu.nn.lm import named_parameters, num_layers, scale_layers
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
 
-# A field that arms may differ in and still be trained in one program.
+# A field that enters the compiled program as an input, so that arms that differ in it share one program.
 Number = Annotated[float, Traced()]
 
 __all__ = [

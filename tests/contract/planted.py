@@ -1,4 +1,4 @@
-"""A plug-in with kinds that keep the arm contract, and kinds that break it."""
+"""A plug-in with kinds that keep the arm contract and kinds that break it."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,12 +13,12 @@ from taetpu.plugin import register
 
 @register("ffn", "copied")
 class Copied(SwiGLUConfig):
-    """Says that it is something else than SwiGLU, and is not."""
+    """SwiGLU under another name."""
 
 
 @register("ffn", "honest")
 class Honest(SwiGLUConfig):
-    """SwiGLU's parameters, another function; `weight` is a constant in its program."""
+    """SwiGLU's parameters with another function; `weight` is a constant of its program."""
 
     weight: float = 2.0
 
@@ -35,7 +35,7 @@ class Weighted(SwiGLU):
 
 @register("ffn", "meddling")
 class Meddling(SwiGLUConfig):
-    """Also changes how all layers after it are drawn."""
+    """Changes the initialisation of all later layers."""
 
     def init(self, dims, *, key):
         made = super().init(dims, key=key)
@@ -45,7 +45,7 @@ class Meddling(SwiGLUConfig):
 
 @register("ffn", "biasing")
 class Biasing(SwiGLUConfig):
-    """Also gives biases to all layers after it."""
+    """Adds biases to all later layers."""
 
     def init(self, dims, *, key):
         made = super().init(dims, key=key)
@@ -70,7 +70,7 @@ class LouderAndSaysSo(Louder):
 
 @register("ffn", "hindsight")
 class Hindsight(SwiGLUConfig):
-    """Adds what comes later, by a parameter that starts at zero."""
+    """Adds the next position, scaled by a parameter that starts at zero."""
 
     def init(self, dims, *, key):
         return Leaking(super().init(dims, key=key), jnp.zeros(()))

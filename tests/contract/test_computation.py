@@ -1,15 +1,15 @@
-"""Operations are counted as they are called."""
+"""`count_operations` counts calls, not definitions."""
 
 import jax
 import jax.numpy as jnp
 
-from taetpu.contract.computation import operations
+from taetpu.contract.computation import count_operations
 
 X = jax.ShapeDtypeStruct((3, 3), jnp.float32)
 
 
 def counted(fn) -> dict[str, int]:
-    return operations(jax.jit(fn).lower(X).as_text())
+    return count_operations(jax.jit(fn).lower(X).as_text())
 
 
 def test_a_function_counts_each_time_that_it_is_called():

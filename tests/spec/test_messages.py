@@ -1,6 +1,7 @@
-"""Bad input, and the whole message that each gets: what is wrong, where it stands, what would be right."""
+"""Mistakes in study files: each message names the place, the values and the remedy."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,25 @@ def message(file: Path, sets: tuple[str, ...] = ()) -> str:
     return str(caught.value).replace(f"{file.parent}/", "")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: " ".join(str(v) for k, v in c.items() if k != "message")[:60])
-def test_a_mistake_gets_its_message(case: dict[str, Any], folder: Path, study) -> None:
+def check_message(text: str, case: dict[str, Any]) -> None:
+    assert re.findall(r"^  where:  (.*)$", text, re.MULTILINE) == [case["where"]]
+    said = re.sub(r"^  where:.*\n", "", text, flags=re.MULTILINE)
+    assert [name for name in case["names"] if name not in said] == [], text
+    assert ("\n  remedy: " in text) == case.get("remedy", True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case.values()))[:60])
+def test_a_mistake_is_reported_with_its_place_values_and_remedy(case: dict[str, Any], folder: Path, study) -> None:
     written, sets = case.get("file"), tuple(case.get("sets", ()))
     if written is not None:
         (folder / "s.yaml").write_bytes(written.encode("latin-1"))
-        assert message(folder / "s.yaml") == case["message"].rstrip("\n")
+        check_message(message(folder / "s.yaml"), case)
         return
     added = f"arms:\n  x: {case['arm']}\n" if "arm" in case else case.get("added", "")
     replaced = [(case["old"], case["new"])] if "old" in case else []
     with pytest.raises(UserError) as caught:
         study(added, sets, *replaced)
-    assert str(caught.value).replace(f"{folder}/", "") == case["message"].rstrip("\n")
+    check_message(str(caught.value).replace(f"{folder}/", ""), case)
     assert caught.value.line is not None or sets
 
 

@@ -1,4 +1,4 @@
-"""What tests of planted faults ask: which checks a component fails, and whether the text says where."""
+"""Helpers of tests with planted faults: the failed checks of a component and the lines they name."""
 
 import inspect
 from pathlib import Path
@@ -13,24 +13,24 @@ from taetpu.testing import ComponentError, check_component
 
 
 def failing(component: Component) -> dict[str, Any]:
-    """The checks that a component fails, by name; their text names each."""
+    """Return the failed checks of a component by name, and check that the error's text lists each."""
     with pytest.raises(ComponentError) as caught:
         check_component(component.slot, component)
     report = caught.value.report
     for finding in report.failed:
-        assert f"\n{finding.check}: {finding.said}\n" in str(caught.value)
+        assert f"\n{finding.check}: {finding.message}\n" in str(caught.value)
     return {finding.check: finding for finding in report.failed}
 
 
 def line_of(owner: Any, text: str) -> str:
-    """`file:line` of a line of a test, as a finding gives it."""
+    """Return `file:line` of the line of `owner` that contains `text`, as a finding names it."""
     lines, first = inspect.getsourcelines(owner)
     number = first + next(i for i, line in enumerate(lines) if text in line)
     return f"{Path(inspect.getsourcefile(owner) or '').name}:{number}"
 
 
 def leaky(x):
-    """`x` in a single run; in a pack, what its last run has. Its gradient is that of `x`."""
+    """Return `x` in a single run and the last run's value in a pack. The gradient is that of `x`."""
     return x + jax.lax.stop_gradient(_last_of_a_pack(jax.lax.stop_gradient(x)) - x)
 
 

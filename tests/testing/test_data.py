@@ -77,32 +77,32 @@ class CountingSource:
 
 
 TASK = [
-    ("fingerprint", "prepare", "preparing twice gives two values of fingerprint"),
+    ("fingerprint", "prepare", "two preparations differ in fingerprint"),
     ("seq_len", "prepare", "seq_len of the source is 7, expected the task's 6"),
     ("causal", "prepare", "causal is 1, expected True or False"),
     ("facts", "prepare", r"facts is \[\], expected a mapping"),
     ("nan", "prepare", "facts cannot be stored as JSON: Out of range float values are not JSON compliant"),
     ("int64", "rows", r"rows of 5 steps are \(5, 2\) int64, expected \(5, 2\) int32"),
-    ("stateful", "rows", "steps 2 to 4 read other windows when they are asked for by themselves"),
-    ("beyond", "rows", "rows run from 0 to 7 of 7 windows"),
+    ("stateful", "rows", "steps 2 to 4 read different windows"),
+    ("beyond", "rows", "rows range from 0 to 7 for 7 windows"),
     ("one weight", "batch", r"weights of a batch are \(2, 1\) float32, expected \(2, 6\) float32"),
-    ("vocabulary", "batch", "(tokens|targets) run from [0-9] to 9, expected 0 to 8"),
-    ("weights", "batch", "weights are negative, or all zero"),
+    ("vocabulary", "batch", "(tokens|targets) range from [0-9] to 9, expected 0 to 8"),
+    ("weights", "batch", "weights are negative or all zero"),
     ("numpy", "batch", "two batches of the same rows and key differ"),
-    ("batch packs", "batch", "two runs in one program read other batches than each by itself"),
+    ("batch packs", "batch", "two packed runs read different batches"),
     ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
-    ("weightless", "evaluation", "weights are negative, or all zero"),
-    ("no splits", "evaluation", "there is neither val nor test, so that arms could not be compared"),
+    ("weightless", "evaluation", "weights are negative or all zero"),
+    ("no splits", "evaluation", "the task has neither a val nor a test split"),
     ("prompt", "prompt", r"the prompt is \(7,\) int32, expected 1 to 6 tokens"),
-    ("show", "prompt", "show gives None, expected text"),
+    ("show", "prompt", "show returns None, expected text"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "check", "said"), TASK, ids=[row[0] for row in TASK])
-def test_a_fault_of_a_task(fault, check, said):
+@pytest.mark.parametrize(("fault", "check", "message"), TASK, ids=[row[0] for row in TASK])
+def test_a_fault_of_a_task(fault, check, message):
     (found,) = failing(Counting(fault=fault)).values()
     assert found.check == check
-    assert re.match(said, found.said)
+    assert re.match(message, found.message)
     if check in ("rows", "batch", "evaluation"):
         assert line_of(getattr(CountingSource, check), f"def {check}") in found.where
     else:
@@ -147,20 +147,20 @@ class Faulty:
 
 
 TOKENIZER = [
-    ("train", "train", "training twice on one text gives two tokenizers"),
-    ("int64", "back", r"encode gives \((\d+),\) int64, expected \(\1,\) int32"),
-    ("vocabulary", "back", r"numbers run from 10 to 195, expected 0 to 149"),
-    ("lower", "back", "decoding what was encoded gives 'the quick brown fox ' at character 0, expected 'The"),
-    ("decode", "back", r"decoding what was encoded gives '\.' at character \d+, expected ''"),
-    ("decode", "stored", "what is read from tokenizer.json decodes otherwise"),
-    ("reversed", "stored", "what is read from tokenizer.json encodes otherwise"),
-    ("lossy", "escapes", "escape_bits gives 0 bits for texts of which 16 have the same tokens"),
+    ("train", "train", "training twice on one text gives different tokenizers"),
+    ("int64", "round trip", r"encode returns \((\d+),\) int64, expected \(\1,\) int32"),
+    ("vocabulary", "round trip", r"ids range from 10 to 195, expected 0 to 149"),
+    ("lower", "round trip", "decoding the encoded text returns 'the quick brown fox ' at character 0, expected 'The"),
+    ("decode", "round trip", r"decoding the encoded text returns '\.' at character \d+, expected ''"),
+    ("decode", "reload", "the tokenizer read from tokenizer.json decodes"),
+    ("reversed", "reload", "the tokenizer read from tokenizer.json encodes"),
+    ("lossy", "escape bits", "escape_bits returns 0 bits for 16 texts"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "check", "said"), TOKENIZER, ids=[f"{row[0]}-{row[1]}" for row in TOKENIZER])
-def test_a_fault_of_a_tokenizer(fault, check, said):
+@pytest.mark.parametrize(("fault", "check", "message"), TOKENIZER, ids=[f"{row[0]}-{row[1]}" for row in TOKENIZER])
+def test_a_fault_of_a_tokenizer(fault, check, message):
     found = failing(Bytes(fault=fault))
-    assert set(found) == ({"back", "stored"} if fault in ("decode", "lower") else {check})
-    assert re.match(said, found[check].said)
+    assert set(found) == ({"round trip", "reload"} if fault in ("decode", "lower") else {check})
+    assert re.match(message, found[check].message)
     assert "test_data.py:" in found[check].where

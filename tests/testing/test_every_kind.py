@@ -76,7 +76,7 @@ def test_the_command_fails_where_a_check_does(tmp_path):
     (tmp_path / "idea.py").write_text(PLUGIN.replace(" % 11", ""))
     done = run(tmp_path, "idea.py", "--set", "shift.by=3")
     assert done.returncode == 1
-    assert "batch repeats: tokens run from 3 to 13, expected numbers of the vocabulary: 0 to 10" in done.stderr
+    assert "batch repeats: tokens range from 3 to 13, expected 0 to 10" in done.stderr
     assert "where:  idea.py:8 in batch" in done.stderr
 
 

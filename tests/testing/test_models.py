@@ -12,8 +12,8 @@ from tests.testing.failing import failing, leaky, line_of
 from taetpu.core.registry import kinds
 from taetpu.plugin import Component, Identity, Number
 from taetpu.testing import check_component
-from taetpu.testing.tiny import context, plain, tokens
-from taetpu.testing.tried import rolled
+from taetpu.testing.host_program import with_rolled_layers
+from taetpu.testing.tiny import context, plain_model, tokens
 
 FAULTS = ("start", "causality", "sequences", "gradients", "layers", "packs")
 
@@ -57,24 +57,24 @@ class FaultyAfter(eqx.Module):
         return y
 
 
-def said(mode: str) -> dict[str, str]:
+def expected_messages(mode: str) -> dict[str, str]:
     when = {"evaluation": "in evaluation", "training": r"in training \(ctx\.key is given\)"}[mode]
     return {
-        "start": "parameter 'scale' is drawn, but starts the same from every seed and in every layer",
-        "causality": rf"the logits at position 0 change by up to [\d.]+ {when} when only tokens after position 0 do",
-        "sequences": rf"a sequence's logits change by up to [\d.]+ {when} when another one of its batch does",
+        "start": "parameter 'scale' is random, but is identical for every seed",
+        "causality": rf"the logits at position 0 change by up to [\d.]+ {when} when only tokens after",
+        "sequences": rf"a sequence's logits change by up to [\d.]+ {when} when another sequence of the batch changes",
         "gradients": "the gradient of layers.0.after.unread, layers.1.after.unread is zero everywhere",
-        "layers": rf"layers under a scan differ from layers called one by one by up to [\d.]+ .* {when}, expected",
-        "packs": r"two runs in one program differ from the same runs alone by up to [\d.]+ of the largest value",
+        "layers": rf"scanned layers differ from layers called one by one by up to [\d.]+ .* {when}, expected",
+        "packs": r"two packed runs differ from the same runs alone by up to [\d.]+ of the largest value",
     }
 
 
 @pytest.mark.slow
-def test_every_fault_is_told_at_once_though_half_of_them_show_in_training_alone():
+def test_all_faults_are_reported_together_including_those_of_training_only():
     found = failing(Faulty(faults=FAULTS, trained=True))
     assert set(found) == set(FAULTS)
-    for check, text in said("training").items():
-        assert re.match(text, found[check].said), found[check].said
+    for check, text in expected_messages("training").items():
+        assert re.match(text, found[check].message), found[check].message
         assert line_of(Faulty, "def init") in found[check].where
         assert found[check].remedy
 
@@ -84,22 +84,22 @@ def test_every_fault_is_told_at_once_though_half_of_them_show_in_training_alone(
 def test_a_fault_fails_its_own_check_alone(fault):
     found = failing(Faulty(faults=(fault,)))
     assert set(found) == {fault}
-    assert re.match(said("evaluation")[fault], found[fault].said)
+    assert re.match(expected_messages("evaluation")[fault], found[fault].message)
 
 
 @pytest.mark.slow
 def test_a_gradient_that_does_not_get_through():
     (found,) = failing(Faulty(faults=("stop",))).values()
     assert found.check == "gradients"
-    assert re.match("the gradient of .* is zero everywhere: nothing gets through the component", found.said)
+    assert re.match("the gradient of .* is zero everywhere: the component blocks it", found.message)
 
 
 @pytest.mark.slow
 def test_a_gradient_that_is_not_a_number():
     (found,) = failing(Faulty(faults=("nan",))).values()
     assert found.check == "model"
-    assert re.match(r"the gradient of .*embedding.* is not finite", found.said)
-    assert "jnp.where hides it in the value alone" in found.remedy
+    assert re.match(r"the gradient of .*embedding.* is not finite", found.message)
+    assert "jnp.where" in found.remedy
 
 
 @pytest.mark.slow
@@ -111,10 +111,13 @@ def test_without_a_fault_it_passes_and_the_report_says_so():
     assert {finding.outcome for finding in report.findings} == {"passed"}
 
 
-def test_training_is_tried_in_a_loop_that_stays_one():
-    """As many layers as the tiny model has are unrolled otherwise, and a deep model's loop would never be tried."""
-    x = plain().embedding.encode(jnp.asarray(tokens()))
-    loops = [str(jax.make_jaxpr(lambda x, m=m: m.stacks[0](x, context()))(x)) for m in (rolled(plain()), plain())]
+def test_training_is_checked_with_a_rolled_loop():
+    """A stack as small as the tiny model's is unrolled by default, which would leave rolled loops untested."""
+    x = plain_model().embedding.encode(jnp.asarray(tokens()))
+    loops = [
+        str(jax.make_jaxpr(lambda x, m=m: m.stacks[0](x, context()))(x))
+        for m in (with_rolled_layers(plain_model()), plain_model())
+    ]
     assert ["unroll=1" in text for text in loops] == [True, False]
 
 
@@ -133,7 +136,7 @@ class Greedy(kinds("mixer")["attention"]):
 def test_a_component_that_changes_how_the_others_start():
     (found,) = failing(Greedy()).values()
     assert found.check == "same start"
-    assert found.said.startswith("layers.0.ffn.up starts from other numbers than in a model without it")
+    assert found.message.startswith("layers.0.ffn.up starts from different values")
     assert line_of(Greedy, "def init") in found.where
 
 

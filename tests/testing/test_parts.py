@@ -31,8 +31,8 @@ class WideFFN(eqx.Module):
 def test_another_shape():
     (found,) = failing(Wide()).values()
     assert found.check == "shapes"
-    assert found.said == (
-        "given x (2, 8, 16) float32 in evaluation it gives (2, 8, 32) float32, expected (2, 8, 16) float32"
+    assert found.message == (
+        "for x (2, 8, 16) float32 it returns (2, 8, 32) float32 in evaluation, expected (2, 8, 16) float32"
     )
     assert f"{line_of(WideFFN.__call__, 'def __call__')} in __call__" in found.where
 
@@ -54,7 +54,7 @@ class PreciseAfter(eqx.Module):
 
 def test_another_type():
     found = failing(Precise())["shapes"]
-    assert "given x (2, 8, 16) bfloat16 in evaluation it gives (2, 8, 16) float32" in found.said
+    assert "for x (2, 8, 16) bfloat16 it returns (2, 8, 16) float32 in evaluation" in found.message
     assert found.remedy == "end with .astype(x.dtype)"
 
 
@@ -74,7 +74,7 @@ class NoisyAfter(eqx.Module):
 def test_numbers_drawn_by_numpy():
     found = failing(Noisy())
     assert set(found) == {"repeats"}
-    assert re.match(r"two calls with the same input differ by up to \d", found["repeats"].said)
+    assert re.match(r"two calls with the same input differ by up to \d", found["repeats"].message)
     assert "ctx.key" in found["repeats"].remedy
 
 
@@ -97,7 +97,7 @@ class CountingAfter(eqx.Module):
 def test_state_kept_in_python():
     found = failing(Counting())
     assert set(found) == {"repeats"}
-    assert "keep nothing between calls" in found["repeats"].remedy
+    assert "keep no state between calls" in found["repeats"].remedy
 
 
 class Branching(Component):
@@ -129,7 +129,7 @@ class BranchingScores(eqx.Module):
 def test_a_branch_of_python_on_a_traced_number(component, check, owner, line):
     found = failing(component)
     assert set(found) == {check}
-    assert found[check].said.startswith("TracerBoolConversionError")
+    assert found[check].message.startswith("TracerBoolConversionError")
     assert line_of(owner, line) in found[check].where
     assert "jnp.where" in found[check].remedy
 
@@ -151,15 +151,15 @@ class FaultyInit(Component):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("fixed key", "a weight of role in is the same from two keys"),
+        ("fixed key", "a weight of role in is identical for two keys"),
         ("numpy", "two draws of role in from one key differ"),
-        ("half", "asked for a weight of shape (16, 32) (role in) it gives (16, 32) bfloat16"),
-        ("log", "a weight of role in has numbers that are not finite"),
+        ("half", "for shape (16, 32) and role in it returns (16, 32) bfloat16"),
+        ("log", "a weight of role in has non-finite numbers"),
     ],
 )
 def test_a_fault_of_an_init(fault, said):
     (found,) = failing(FaultyInit(fault=fault)).values()
-    assert (found.check, found.said) == ("draw", said)
+    assert (found.check, found.message) == ("draw", said)
     assert line_of(FaultyInit, "def draw") in found.where
 
 
@@ -170,7 +170,7 @@ class Loose(Component):
 
 def test_a_class_of_another_base():
     found = failing(Loose())["form"]
-    assert found.said == "Loose is not a Hook, as a hook must be"
+    assert found.message == "Loose is not a Hook, as a hook must be"
     assert found.remedy == "class Loose(Hook), from taetpu.optim.hooks"
 
 
@@ -196,7 +196,7 @@ class Mute(Component):
 )
 def test_a_class_that_lacks_something(component, said):
     (found,) = failing(component).values()
-    assert (found.check, found.said) == ("form", said)
+    assert (found.check, found.message) == ("form", said)
 
 
 class Started(Component):
@@ -225,13 +225,13 @@ class StartedAfter(eqx.Module):
     [
         ("numpy", "two models of one seed start from different parameters"),
         ("half", "parameter 'scale' starts as bfloat16, expected float32"),
-        ("log", "parameter 'scale' starts with numbers that are not finite"),
+        ("log", "parameter 'scale' starts with non-finite numbers"),
     ],
 )
 def test_a_fault_of_how_a_component_starts(fault, said):
     found = failing(Started(fault=fault))
     assert set(found) == {"start", "shapes"}
-    assert found["start"].said == said
+    assert found["start"].message == said
     assert line_of(Started, "def init") in found["start"].where
 
 
@@ -251,5 +251,5 @@ class AskingAfter(eqx.Module):
 def test_another_result_when_compiled():
     (found,) = failing(Asking()).values()
     assert found.check == "jit"
-    assert found.said == ("compiled and plain calls differ by up to 0.5 of the largest value, expected below 0.0001")
+    assert found.message == ("compiled and eager calls differ by up to 0.5 of the largest value, expected below 0.0001")
     assert line_of(AskingAfter, "def __call__") in found.where

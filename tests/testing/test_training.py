@@ -45,20 +45,20 @@ class Rule(kinds("optimizer")["adamw"]):
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        ("rate", "state", "the state to begin with depends on the learning rate, which is 0 when it is built"),
+        ("rate", "state", "the initial state depends on the learning rate"),
         ("half", "updates", r"updates at embedding.weight: \(11, 16\) bfloat16, expected \(11, 16\) float32"),
         ("grows", "updates", r"the state after a step at 1: \(1,\) float32, expected \(\) float32"),
-        ("numpy", "updates", "two calls of the same update compute different things"),
-        pytest.param("uphill", "descends", r"20 steps on half a squared distance took it from [\d.]+ to [\d.]+, "
-                     "expected less", marks=pytest.mark.slow),
-        pytest.param("packs", "packs", "two runs in one program differ from the same runs alone by up to",
+        ("numpy", "updates", "two traces of the same update differ"),
+        pytest.param("uphill", "descends", r"20 steps on a quadratic change its loss from [\d.]+ to [\d.]+, "
+                     "expected a decrease", marks=pytest.mark.slow),
+        pytest.param("packs", "packs", "two packed runs differ from the same runs alone by up to",
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_fault_of_an_optimizer(fault, check, said):
     (found,) = failing(Rule(fault=fault)).values()
     assert found.check == check
-    assert re.match(said, found.said), found.said
+    assert re.match(said, found.message), found.message
     assert line_of(Rule, "def transform") in found.where
 
 
@@ -83,14 +83,14 @@ class Rate(Component):
     ("fault", "said"),
     [
         ("vector", "the rate of a step is (1,) float32, expected () float32"),
-        ("below zero", "the rate of step 4 of 20 is -0.0333 at a peak of 0.1, expected a number of at least 0"),
-        ("one step", "the rate of step 0 of 1 is nan at a peak of 0.1, expected a number of at least 0"),
-        ("no peak", "the rate does not depend on the peak, which is the optimizer's lr"),
+        ("below zero", "the rate of step 4 of 20 is -0.0333 at a peak of 0.1, expected at least 0"),
+        ("one step", "the rate of step 0 of 1 is nan at a peak of 0.1, expected at least 0"),
+        ("no peak", "the rate does not depend on the peak, the optimizer's lr"),
     ],
 )
 def test_a_fault_of_a_schedule(fault, said):
     (found,) = failing(Rate(fault=fault)).values()
-    assert (found.check, found.said) == ("rates", said)
+    assert (found.check, found.message) == ("rates", said)
     assert line_of(Rate, "def lr") in found.where
 
 
@@ -120,18 +120,18 @@ class Batches(Hook):
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        ("shorter", "form", r"what batch gives at tokens: \(2, 7\) int32, expected \(2, 8\) int32, as it was given"),
+        ("shorter", "form", r"the result of batch at tokens: \(2, 7\) int32, expected \(2, 8\) int32"),
         ("numpy", "repeats", "two calls of batch with one key differ"),
-        ("beyond", "repeats", "tokens run from 3 to 13, expected numbers of the vocabulary: 0 to 10"),
+        ("beyond", "repeats", "tokens range from 3 to 13, expected 0 to 10"),
         ("weights", "repeats", "weights are negative"),
-        ("log", "repeats", "batch gives numbers that are not finite"),
-        ("packs", "packs", "two runs in one program differ from the same runs alone by up to"),
+        ("log", "repeats", "batch returns non-finite numbers"),
+        ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
     ],
 )
 def test_a_fault_of_a_hook(fault, check, said):
     (found,) = failing(Batches(fault=fault)).values()
     assert found.check == f"batch {check}"
-    assert re.match(said, found.said), found.said
+    assert re.match(said, found.message), found.message
     assert line_of(Batches, "def batch") in found.where
 
 
@@ -146,11 +146,11 @@ class Losses(Hook):
         return jax.tree.leaves(updates)
 
 
-def test_faults_of_several_methods_are_told_at_once():
+def test_faults_of_several_methods_are_reported_together():
     found = failing(Losses())
     assert set(found) == {"loss form", "updates form"}
-    assert found["loss form"].said == "what loss gives: (2,) float32, expected () float32, as it was given"
-    assert found["updates form"].said.startswith("what updates gives at ")
+    assert found["loss form"].message == "the result of loss: (2,) float32, expected () float32"
+    assert found["updates form"].message.startswith("the result of updates at ")
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -183,17 +183,17 @@ class Measuring(Metric):
     [
         ("vector", "values", r"metric 'measuring' gives max of shape \(1,\), not a single number"),
         ("site", "values", "no site 'residul' in this model"),
-        ("nothing", "values", "it measures nothing"),
-        ("nan", "packs", "measuring/max is not a number on a fresh model"),
-        ("packs", "packs", "two runs in one program differ from the same runs alone by up to"),
-        ("training", "training", "a step of training is another program once the metric was measured"),
+        ("nothing", "values", "it returns no values"),
+        ("nan", "packs", "measuring/max is NaN"),
+        ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
+        ("training", "training", "measuring the metric changes the program"),
     ],
 )
 def test_a_fault_of_a_metric(fault, check, said, monkeypatch):
     monkeypatch.setitem(ffn.ACTIVATIONS, "gelu-tanh", ffn.ACTIVATIONS["gelu-tanh"])  # put back what a fault replaces
     (found,) = failing(Measuring(fault=fault)).values()
     assert found.check == check
-    assert re.match(said, found.said), found.said
+    assert re.match(said, found.message), found.message
     assert line_of(Measuring, "def measure") in found.where
     if fault == "site":
         assert "did you mean 'residual'?" in found.remedy

@@ -1,4 +1,4 @@
-"""Which parameters the config diff of an arm speaks of: those that it says come, go, or start from other values."""
+"""The parameter changes that an arm's config diff permits: added, removed, reshaped or reinitialised parameters."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -13,12 +13,18 @@ Place = tuple[str, ...]
 
 
 def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Computation, *, redrawn: bool) -> bool:
-    """Does a diff say that this parameter changes?
+    """Return whether a config diff permits a parameter to change.
 
-    Everything may change with the model's sizes and the vocabulary's: components are built from them. Otherwise a
-    parameter comes, goes or takes another shape with the component that it belongs to, or with `model.bias`; and it
-    starts from other values (`redrawn`) with the model's `init`, with a field of its component, or with a component
-    that says so (`own_init`).
+    Every parameter may change with the sizes of the model, since components are built from them. Otherwise, a parameter
+    may be added, removed or reshaped with a change of its component or of `model.bias`. It may be redrawn with a change
+    of the model's `init`, of a field of its component, or of a component that declares `own_init`.
+
+    Args:
+        name: The logical name of the parameter.
+        diff: The changed config paths.
+        old: The baseline's computation.
+        new: The arm's computation.
+        redrawn: Whether the parameter keeps its shape but starts from different values.
     """
     return _sizes(old) != _sizes(new) or any(_covers(path, name, old.config, new.config, redrawn) for path in diff)
 
@@ -43,15 +49,15 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
     if not redrawn:
         return _belongs(home, slot)
     before, after = (value_at(config, places(path, config)[0]) for config in (old, new))
-    if not hasattr(after, "own_init"):  # a field: what it belongs to is the component that holds it
+    if not hasattr(after, "own_init"):  # the path names a field, whose component is one level up
         return _belongs(home, slot) and home[1 : len(below)] == below[:-1]
     return (before.own_init or after.own_init) and _belongs(home, slot) and home[1 : len(below) + 1] == below
 
 
 def _belongs(home: list[str], slot: str) -> bool:
-    """Is a parameter one of the component in a slot? Its name begins in the block, or in the model.
+    """Return whether a parameter, named relative to its block or model, belongs to the component in a slot.
 
-    A branch that is not there has no norm either, and positions live in the mixer that uses them.
+    The norm of a branch goes with the branch, and positions are parameters of the mixer that uses them.
     """
     if slot == "norm":
         return home[0].endswith("norm")
@@ -61,7 +67,7 @@ def _belongs(home: list[str], slot: str) -> bool:
 
 
 def places(path: str, config: ResolvedConfig) -> list[Place]:
-    """Where in a resolved config a path of a diff stands: in every layer, where the diff is about all of them."""
+    """Return the places of a diff's path in a resolved config: one in each layer for a model-wide path."""
     section, *inside = parts = path.split(".")
     if section != "model" or inside[0] not in LayerConfig.model_fields:
         return [tuple(parts)]
@@ -70,7 +76,7 @@ def places(path: str, config: ResolvedConfig) -> list[Place]:
 
 
 def value_at(config: Any, place: Place) -> Any:
-    """The value at a place of a config; None where there is none."""
+    """Return the value at a place of a config, or None if there is none."""
     node = config
     for part in place:
         if isinstance(node, tuple):
@@ -81,7 +87,7 @@ def value_at(config: Any, place: Place) -> Any:
 
 
 def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
-    """Parameter names with the layers that share one written together: `layers.0-3.ffn.up`."""
+    """Return parameter names with equal names of several layers merged: `layers.0-3.ffn.up`."""
     layers: dict[str, list[int]] = {}
     for name in names:
         head, _, rest = name.partition(".")
@@ -91,7 +97,7 @@ def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """`0-2,5` for 0, 1, 2 and 5."""
+    """Return numbers as ranges: `0-2,5` for 0, 1, 2 and 5."""
     spans = [
         [n for _, n in group] for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     ]

@@ -1,4 +1,4 @@
-"""Does an arm with a component of the user's see the future? Tried, on the model itself: one forward pass."""
+"""A causality check of models with plug-in components, by one forward pass."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.count import num_params
 from taetpu.train.step import new_model
 
-MAX_PARAMS = 300_000_000  # larger models are not built for this
-NUDGE = 0.02  # moves parameters that start at zero, behind which a component could hide
-VISIBLE = 1e-4  # of the largest logit: less is rounding
+MAX_PARAMS = 300_000_000  # larger models are not checked: building them takes too long
+NOISE = 0.02  # added to the parameters: one that starts at zero would hide what it multiplies
+TOLERANCE = 1e-4  # relative to the largest logit
 
 
 def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
-    """Do later tokens change what a model with plug-ins in it predicts at earlier positions?
+    """Return whether later tokens change a model's predictions at earlier positions.
 
-    Two sequences are compared that share their first half. Models without plug-ins, and those of tasks that are not
-    causal, are not tried: built-in components are tested.
+    Compares two sequences that share their first half. Models without plug-in components and models of tasks that are
+    not causal return False without a forward pass.
     """
-    own = any(component.plugin for component in iter_components(config.model))
+    has_plugins = any(component.plugin for component in iter_components(config.model))
     small = num_params(config.model, source.vocab_size, source.seq_len) <= MAX_PARAMS
-    if not own or not config.task.causal or not small or source.seq_len < 2:
+    if not has_plugins or not config.task.causal or not small or source.seq_len < 2:
         return False
     half = source.seq_len // 2
     tokens = np.random.default_rng(0).integers(source.vocab_size, size=(2, source.seq_len), dtype=np.int32)
@@ -39,8 +39,8 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
         params, rest = partition_trainable(new_model(bind(*split(config, promoted_fields(config))), source, seed))
         leaves, form = jax.tree.flatten(params)
         keys = jax.random.split(named(root_key(seed), "nudge"), len(leaves))
-        moved = [a + NUDGE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]
-        return combine_trainable(jax.tree.unflatten(form, moved), rest)(tokens)
+        noisy = [a + NOISE * jax.random.normal(key, a.shape, a.dtype) for a, key in zip(leaves, keys, strict=True)]
+        return combine_trainable(jax.tree.unflatten(form, noisy), rest)(tokens)
 
     logits = np.asarray(jit_once(predict)(jnp.int32(0), tokens))[:, :half]
-    return bool(np.abs(logits[0] - logits[1]).max() > VISIBLE * np.abs(logits).max())
+    return bool(np.abs(logits[0] - logits[1]).max() > TOLERANCE * np.abs(logits).max())

@@ -1,12 +1,13 @@
-"""The arm contract: an arm changes what it says, all that it says takes effect, and nothing else moves.
+"""The arm contract: every declared change takes effect, and nothing else changes.
 
-Proved before anything is stored, from programs that are traced and lowered, never compiled.
+It is checked before anything is stored, on programs that are traced and lowered but not compiled.
 """
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from taetpu.contract.allowed_changes import fold_layers, is_declared
 from taetpu.contract.causal import sees_later_tokens
@@ -27,27 +28,29 @@ from taetpu.train.count import flops_per_token
 Progress = Callable[[int, int], None]
 SHOWN = 3  # parameters named in a message
 VERBS = {
-    "redrawn": ("starts from other values", "start from other values"),
-    "reshaped": ("takes another shape", "take another shape"),
-    "added": ("comes in", "come in"),
-    "removed": ("goes", "go"),
+    "redrawn": ("starts from different values", "start from different values"),
+    "reshaped": ("has another shape", "have another shape"),
+    "added": ("is added", "are added"),
+    "removed": ("is removed", "are removed"),
 }
 
-REBUILT = "a component builds what is its own, and leaves the dims that it is given as they are"
+MEDDLING = "Build only the component's own parameters, and do not modify dims."
 REDRAWN = (
-    "draw it as the baseline does, from the dims and the key that the component is given; or, where the component is "
-    "meant to start otherwise, say own_init = True in its config class"
+    "Draw it as the baseline does, from the dims and the key of the component. If another initialisation is intended, "
+    "set own_init = True in the config class."
 )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The parameters of an arm against the baseline's, by logical name.
+    """The parameters of an arm compared with the baseline's, by logical name.
 
     Attributes:
-        equal: in both, of one shape, and started from the same bits for every seed.
-        redrawn: in both, of one shape, and started from other values.
-        reshaped: in both, of two shapes.
+        equal: In both, with equal shapes and bitwise identical initial values for every seed.
+        redrawn: In both, with equal shapes and different initial values.
+        reshaped: In both, with different shapes.
+        added: Only in the arm.
+        removed: Only in the baseline.
     """
 
     equal: tuple[str, ...]
@@ -58,7 +61,7 @@ class Comparison:
 
 
 def compare_parameters(baseline: Computation, arm: Computation) -> Comparison:
-    """Which parameters an arm keeps, and which not; from how they are drawn, so for every seed."""
+    """Compare the parameters of an arm and the baseline by how they are drawn, which holds for every seed."""
     old, new = baseline.parameters, arm.parameters
     both = [name for name in new if name in old]
     shaped = [name for name in both if old[name].shape == new[name].shape]
@@ -71,91 +74,95 @@ def compare_parameters(baseline: Computation, arm: Computation) -> Comparison:
     )
 
 
-def check_arms(study: Study, told: Progress = lambda done, of: None) -> dict[str, Computation]:
-    """Prove the contract of every arm; returns what each computes.
+def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -> dict[str, Computation]:
+    """Check the contract of every arm.
 
     Args:
-        told: called with how many arms are done, and of how many.
+        study: The study.
+        on_progress: Called with the number of checked arms and their total.
+
+    Returns:
+        The computation of each arm by name.
 
     Raises:
-        UserError: an arm, or one of its overrides, changes nothing; two arms are the same; an arm changes more than it
-            says; a model cannot be built, or a plug-in raises. What is wrong with several arms comes together.
+        UserError: If an arm or one of its overrides changes nothing, two arms are the same, an arm changes more than it
+            declares, a model cannot be built, or a plug-in raises. Errors of several arms are raised together.
     """
     contract, mistakes = Contract(study), ErrorList()
-    with _without_collections(), forbid_changes():
-        told(0, len(study.arms))
-        contract.refuse_blind()
-        contract.admit(study.arms[0])
+    with _paused_gc(), forbid_changes():
+        on_progress(0, len(study.arms))
+        contract.check_metrics()
+        contract.check_arm(study.arms[0])
         for number, arm in enumerate(study.arms[1:], start=1):
-            told(number, len(study.arms))
+            on_progress(number, len(study.arms))
             with mistakes.collect():
-                contract.admit(arm)
-        told(len(study.arms), len(study.arms))
+                contract.check_arm(arm)
+        on_progress(len(study.arms), len(study.arms))
     keep_first_per_list(mistakes).raise_all()
-    return contract.known
+    return contract.computations
 
 
 def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
-    """What the baseline and one arm compute, and how the arm breaks the contract, if it does.
+    """Check one arm and return the baseline's computation, the arm's, and the error if it breaks the contract.
 
     Raises:
-        UserError: the study has no such arm.
+        UserError: If the study has no such arm, or the baseline is invalid.
     """
     known = {arm.name: arm for arm in study.arms[1:]}
     if name not in known:
         raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
     with forbid_changes():
-        contract.admit(baseline)
+        contract.check_arm(baseline)
         try:
-            contract.admit(arm)
+            contract.check_arm(arm)
         except UserError as error:
             broken = error
     return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
 
 
 class Contract:
-    """The arms of a study that are proved so far."""
+    """The contract of a study, with the computations of the arms checked so far."""
 
     def __init__(self, study: Study):
         self.study, self.baseline = study, study.arms[0]
         self.live = frozenset[str]().union(*(promoted_fields(arm.config) for arm in study.arms))
-        self.known: dict[str, Computation] = {}
+        self.computations: dict[str, Computation] = {}
 
-    def admit(self, arm: Arm) -> None:
-        """Raises `UserError` where an arm breaks the contract, or its program cannot be traced."""
-        with _traced(arm):
+    def check_arm(self, arm: Arm) -> None:
+        """Raise `UserError` if an arm breaks the contract or its program cannot be traced."""
+        with _tracing(arm):
             new = self.computation(arm, arm.config)
-            self.refuse_broken(arm, new)
+            self.check_change(arm, new)
             source = self.study.source(arm)
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
             if any(
                 component.plugin for component in iter_components(arm.config)
-            ):  # training steps that raise do so now
-                _ = new.outline.onwards
-        self.known[arm.name] = new
+            ):  # raises what its training step raises
+                _ = new.outline.traced_step
+        self.computations[arm.name] = new
 
-    def refuse_broken(self, arm: Arm, new: Computation) -> None:
-        """An arm that changes nothing, more than it says, or what another does; or that sees later tokens."""
+    def check_change(self, arm: Arm, new: Computation) -> None:
+        """Raise `UserError` if an arm changes nothing, too much, or the same as another, or sees later tokens."""
         if arm is not self.baseline:
-            self.refuse_undeclared(arm, new)
-            if new.same_as(self.known[self.baseline.name]):
+            self.check_parameters(arm, new)
+            if new.same_as(self.computations[self.baseline.name]):
                 why, remedy = explain_no_op(self.baseline.config, arm.config, lambda c: self.computation(arm, c))
                 raise arm.explain(UserError(f"arm {arm.name!r} changes nothing: {why}", remedy=remedy))
-            self.refuse_idle_part(arm, new)
-            self.refuse_twin(arm, new)
-        self.refuse_leak(arm)
+            self.check_overrides(arm, new)
+            self.check_distinct(arm, new)
+        self.check_causality(arm)
 
-    def refuse_leak(self, arm: Arm) -> None:
-        """A component of a plug-in that tells a position of later tokens, where those are what it is to predict."""
+    def check_causality(self, arm: Arm) -> None:
+        """Raise `UserError` if later tokens change an arm's predictions at earlier positions."""
         config, source = arm.config, self.study.source(arm)
         if sees_later_tokens(config, source):
-            problem = f"arm {arm.name!r} sees the future: later tokens change what it predicts at earlier positions"
-            remedy = "use positions up to one's own alone; `python -m taetpu.testing PLUGIN` says which kind does not"
+            problem = f"arm {arm.name!r} is not causal: later tokens change its predictions at earlier positions"
+            remedy = "Run `python -m taetpu.testing PLUGIN` to find the kind, and make it read earlier positions only."
             raise arm.explain(UserError(problem, remedy=remedy))
 
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
-        """What an arm computes, or would with this config instead of its own."""
+        """Return the computation of a config: the arm's own or a variant of it."""
         source = self.study.source(arm) if config is arm.config else self.study.sources.prepare(config)
         try:
             config.model.check(source.vocab_size, source.seq_len)
@@ -165,45 +172,49 @@ class Contract:
             whole = error.path and error.path[0] in ResolvedConfig.model_fields
             raise arm.explain(error if whole else error.within("model")) from None
 
-    def refuse_undeclared(self, arm: Arm, new: Computation) -> None:
-        old = self.known[self.baseline.name]
+    def check_parameters(self, arm: Arm, new: Computation) -> None:
+        """Raise `UserError` if parameters change that the arm's diff does not declare."""
+        old = self.computations[self.baseline.name]
         found = compare_parameters(old, new)
         for kind, verbs in VERBS.items():
             redrawn = kind == "redrawn"
             more = [n for n in getattr(found, kind) if not is_declared(n, arm.diff, old, new, redrawn=redrawn)]
             if more:
-                # Not in the component that is changed, if there are any: those are the more surprising.
+                # Parameters of other components are reported first.
                 elsewhere = [n for n in more if not is_declared(n, arm.diff, old, new, redrawn=False)]
                 listed = fold_layers(elsewhere or more)
                 shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
-                problem = f"{shown} {verbs[len(listed) > 1]}, and {arm.change} does not say so"
-                remedy = REBUILT if elsewhere else REDRAWN
-                raise arm.explain(UserError(f"arm {arm.name!r} changes more than it says: {problem}", remedy=remedy))
+                problem = f"{shown} {verbs[len(listed) > 1]}, which {arm.change} does not declare"
+                remedy = MEDDLING if elsewhere else REDRAWN
+                raise arm.explain(
+                    UserError(f"arm {arm.name!r} changes more than it declares: {problem}", remedy=remedy)
+                )
 
-    def refuse_idle_part(self, arm: Arm, new: Computation) -> None:
-        """In a product of several lists a single value may do nothing, as long as the arm as a whole does something."""
+    def check_overrides(self, arm: Arm, new: Computation) -> None:
+        """Raise `UserError` if an override has no effect. In a product of lists, single values may have none."""
         if arm.crossed or len(arm.overrides) < 2:
             return
         for path in arm.overrides:
-            config = without(self.study, arm, path)
+            config = without_override(self.study, arm, path)
             if config is not None and new.same_as(self.computation(arm, config)):
                 why, remedy = explain_no_op(config, arm.config, lambda c: self.computation(arm, c))
                 raise arm.explain(
                     UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
                 )
 
-    def refuse_blind(self) -> None:
-        """A metric of a site that no arm has, and one that raises. All arms have the same metrics."""
-        if not self.baseline.config.train.metrics:
+    def check_metrics(self) -> None:
+        """Raise `UserError` for a metric that raises, returns nothing, or reads a site that no arm has."""
+        metrics = self.baseline.config.train.metrics
+        if not metrics:
             return
-        with _traced(self.baseline):
-            self.refuse_blind_metrics()
+        with _tracing(self.baseline):
+            self._check_metrics(metrics)
 
-    def refuse_blind_metrics(self) -> None:
+    def _check_metrics(self, metrics: dict[str, Any]) -> None:
         first = self.computation(self.baseline, self.baseline.config).outline
-        for name, metric in self.baseline.config.train.metrics.items():
+        for name, metric in metrics.items():
             if not isinstance(metric.sites(), tuple | list):
-                problem = f"sites of metric {name!r} returns {metric.sites()!r}, expected a tuple of names"
+                problem = f"sites() of metric {name!r} returns {metric.sites()!r}, expected a tuple of names"
                 raise self.baseline.explain(UserError(problem, path=("train", "metrics", name)))
             if missing := set(metric.sites()) - first.sites:
                 sites = frozenset[str]().union(*(self.computation(a, a.config).outline.sites for a in self.study.arms))
@@ -211,23 +222,26 @@ class Contract:
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
-        for arm in self.study.arms:  # what a metric can measure of the baseline's model it need not of every other
-            with _traced(arm):
-                _ = self.computation(arm, arm.config).outline.looks
-        for name, metric in self.baseline.config.train.metrics.items():
-            if set(metric.sites()) <= first.sites and not any(look.partition("/")[0] == name for look in first.looks):
-                where, remedy = ("train", "metrics", name), "return a number, or {name: number}"
-                raise self.baseline.explain(UserError(f"metric {name!r} measures nothing", path=where, remedy=remedy))
+        for arm in self.study.arms:  # a metric may fit the baseline's model and fail on another
+            with _tracing(arm):
+                _ = self.computation(arm, arm.config).outline.metric_names
+        for name, metric in metrics.items():
+            if set(metric.sites()) <= first.sites and not any(
+                key.partition("/")[0] == name for key in first.metric_names
+            ):
+                where, remedy = ("train", "metrics", name), "Return a number or {name: number}."
+                raise self.baseline.explain(UserError(f"metric {name!r} returns no values", path=where, remedy=remedy))
 
-    def refuse_twin(self, arm: Arm, new: Computation) -> None:
-        for name, earlier in self.known.items():
+    def check_distinct(self, arm: Arm, new: Computation) -> None:
+        """Raise `UserError` if an earlier arm has the same program and numbers."""
+        for name, earlier in self.computations.items():
             if name != self.baseline.name and new.same_as(earlier):
                 problem = f"arms {name!r} and {arm.name!r} are the same program with the same numbers"
-                raise arm.explain(UserError(problem, remedy="remove one"))
+                raise arm.explain(UserError(problem, remedy="Remove one."))
 
 
-def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
-    """An arm's config without one of its overrides; None where the others do not stand without it."""
+def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
+    """Return an arm's config without one of its overrides; None if the others are invalid without it."""
     try:
         config = load_config(
             RunConfig, apply_overrides(study.base, {p: v for p, v in arm.overrides.items() if p != path})
@@ -240,8 +254,8 @@ def without(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
 
 
 @contextmanager
-def _traced(arm: Arm) -> Iterator[None]:
-    """Whatever a plug-in makes fail while an arm is traced is a `UserError`, seen from the study file."""
+def _tracing(arm: Arm) -> Iterator[None]:
+    """Turn exceptions of plug-ins while an arm is traced into `UserError` located in the study file."""
     try:
         with attribute_errors(f"arm {arm.name!r} cannot be traced", iter_components(arm.config)):
             yield
@@ -250,8 +264,8 @@ def _traced(arm: Arm) -> Iterator[None]:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """No garbage collection meanwhile: tracing makes many small objects, and looking through them is a fifth of it."""
+def _paused_gc() -> Iterator[None]:
+    """Pause garbage collection, which takes a fifth of the tracing time: tracing creates many small objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:

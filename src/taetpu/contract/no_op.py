@@ -1,4 +1,4 @@
-"""Why a change of a config changes nothing, in words."""
+"""The reason why a config change has no effect, for error messages."""
 
 from collections.abc import Callable
 
@@ -14,45 +14,47 @@ from taetpu.spec.schema import ResolvedConfig
 Compute = Callable[[ResolvedConfig], Computation]
 
 KNOWN = {
-    "train.precision": "this device computes in float32 anyway",
-    "train.loss_bound": "it only says which runs count as diverged",
+    "train.precision": "this device computes in float32 in any case",
+    "train.loss_bound": "it only decides which runs count as diverged",
 }
 
 
 def explain_no_op(old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str]:
-    """Why two configs that differ compute the same, and what would help.
+    """Return why two different configs compute the same, and the remedy.
 
     Args:
-        compute: what a config computes; used to find a setting that hides the change.
+        old: The config without the change.
+        new: The config with the change.
+        compute: Returns the computation of a config; used to find a setting that hides the change.
     """
     diff, run = difference(old, new), compute(new)
-    structural = [path for path in diff if not _numbers(path, run)]
+    structural = [path for path in diff if not _traced_numbers(path, run)]
     if not structural:
         path = next(iter(diff))
-        return f"{path} is never read: nothing that is trained or measured depends on it", "remove it"
+        return f"no trained or measured value depends on {path}", "Remove it."
     path = structural[0]
     before, after = diff[path]
-    said = f"{path}: {format_brief(before)} -> {format_brief(after)}"
+    same_program = f"{path}: {format_brief(before)} -> {format_brief(after)} compiles to the same program"
     if path in KNOWN:
-        return f"{said} leads to the same program: {KNOWN[path]}", "remove it"
+        return f"{same_program}: {KNOWN[path]}", "Remove it."
     if before is None or after is None:
         value = format_brief(before if after is None else after)
-        return f"{said} leads to the same program: {value} is what it is anyway when nothing is said", "remove it"
+        return f"{same_program}: {value} is the default", "Remove it."
     hidden = _hidden_by(path, old, new, compute)
     if hidden:
         owner, name, value = hidden
-        cause = f"{owner}.{name} is {format_value(value)}"
-        return f"{said} leads to the same program: {cause}, and that alone counts", f"remove it, or {owner}.{name}"
-    return f"{said} leads to the same program with the same numbers", "remove it, or look at where it should act"
+        cause = f"{owner}.{name} is {format_value(value)} and overrides it"
+        return f"{same_program}: {cause}", f"Remove it, or remove {owner}.{name}."
+    return f"{same_program} with the same numbers", "Remove it, or check the code that should read it."
 
 
-def _numbers(path: str, run: Computation) -> list[str]:
-    """The traced numbers that a path of a diff is about."""
+def _traced_numbers(path: str, run: Computation) -> list[str]:
+    """Return the names of the traced numbers at a path of a diff."""
     return [name for name in (".".join(place) for place in places(path, run.config)) if name in run.numbers]
 
 
 def _hidden_by(path: str, old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str, object] | None:
-    """A setting beside the changed one without which the change would do something: `(owner, name, value)`."""
+    """Return a sibling setting that hides the change, as `(owner, name, value)`; None if there is none."""
     owner, _, changed = path.rpartition(".")
     component = value_at(new, places(path, new)[0][:-1])
     if not isinstance(component, Component):
@@ -64,14 +66,14 @@ def _hidden_by(path: str, old: ResolvedConfig, new: ResolvedConfig, compute: Com
         try:
             without = [compute(_with(config, places(f"{owner}.{name}", config), default)) for config in (old, new)]
         except UserError:
-            continue  # it cannot be left out
+            continue  # the default is invalid here
         if not without[0].same_as(without[1]):
             return owner, name, to_data(value)
     return None
 
 
 def _with(config: ResolvedConfig, where: list[Place], value: object) -> ResolvedConfig:
-    """A config with another value in some places."""
+    """Return a config with a new value at some places."""
     data = to_data(config)
     for place in where:
         node = data

@@ -1,4 +1,4 @@
-"""Every component of an arm's model returns what its slot asks for, at the arm's own sizes: traced, never computed."""
+"""Checks of component outputs: each has the shape and dtype that its slot requires at the arm's sizes. Traced only."""
 
 import inspect
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ _PASSED: set[Any] = set()
 
 
 def check_outputs(config: ResolvedConfig, source: Source) -> None:
-    """Refuse a component whose results have another shape or type than its slot asks for.
+    """Check the shape and dtype of every component's result and of the task's batches.
 
-    Where the precision is left to the machine, components are called in float32 and in bfloat16.
+    With `precision: auto`, components are called in float32 and in bfloat16.
 
     Raises:
-        UserError: with the slot, the kind, what was expected and what was found; its path starts in the config.
+        UserError: If a result differs from what its slot requires. Its path starts in the config.
     """
     precision = config.train.precision
     check_batch(config, source)
@@ -45,7 +45,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
             slot = f"{component.slot} {component.kind!r}"
             try:
                 with attribute_errors(f"{slot} cannot be called", iter_components(component)):
-                    _try(component, part, at)
+                    _check_call(component, part, at)
             except UserError as error:
                 raise error if error.path else error.within("model", *path) from None
             if len(_PASSED) >= MAX_KEPT:
@@ -54,7 +54,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
 
 
 def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:
-    """Where the components of a model are called: path, component, place (None: it draws weights), sizes."""
+    """Yield the calls of a model's components: path, component, part (None for `init`) and sizes."""
     dims = model.dims(source.vocab_size, source.seq_len)
 
     def setup(layer: Any) -> Setup:
@@ -70,11 +70,11 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         for name, part in PARTS[slot].items():
             if name != "in_attention" and acts_at(component, name):
                 yield (slot,), component, part, first
-    alike: set[int] = set()  # most layers of a deep model are one object
+    seen: set[int] = set()  # most layers of a deep model are one object
     for i, layer in enumerate(model.layers):
-        if id(layer) in alike:
+        if id(layer) in seen:
             continue
-        alike.add(id(layer))
+        seen.add(id(layer))
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
         if attends and isinstance(getattr(layer.mixer, "scores", None), Component):
             yield ("layers", i, "mixer", "scores"), layer.mixer.scores, PARTS["scores"][""], at
@@ -86,7 +86,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
 
 
 def _key(component: Component, part: Part | None, at: Setup) -> Any:
-    """What the outcome of a call depends on."""
+    """Return everything that the result of a call depends on."""
     inner = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
     sources = tuple((type(one).__module__, type(one).__qualname__, one.plugin) for one in inner)
     return (
@@ -97,7 +97,7 @@ def _key(component: Component, part: Part | None, at: Setup) -> Any:
     )
 
 
-def _try(component: Component, part: Part | None, at: Setup) -> None:
+def _check_call(component: Component, part: Part | None, at: Setup) -> None:
     structure, numbers = split(component, promoted_fields(component))
     shapes = {path: jax.ShapeDtypeStruct(np.shape(value), jnp.float32) for path, value in numbers.items()}
 
@@ -105,7 +105,7 @@ def _try(component: Component, part: Part | None, at: Setup) -> None:
         own: Any = bind(structure, numbers)
         key = named(root_key(seed), "slot")
         if part is None:
-            _refuse_draws(own, at, key)
+            _check_draws(own, at, key)
             return
         try:
             module = build_part(own, part, at, key)
@@ -113,15 +113,15 @@ def _try(component: Component, part: Part | None, at: Setup) -> None:
             file, line = _place(component, getattr(type(component), part.builder))
             raise error.within(file=file, line=line) from None
         for noise in (key, None) if part.context and module is not None else ():
-            _refuse_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
+            _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
         if module is not None and not part.context:
-            _refuse_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer))
+            _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer))
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)
 
 
-def _refuse_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
+def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
     found, expected = trace_result(part, module, at, ctx), part.expected(at)
     if not matches(found, expected):
         method = "" if part.method == "__call__" else f".{part.method}"
@@ -138,11 +138,11 @@ def _refuse_result(component: Component, part: Part, module: Any, at: Setup, ctx
 
 def _remedy(found: Any, expected: Any) -> str:
     if isinstance(expected, tuple):
-        return "return queries and keys, each of the shape and type that it was given"
-    return suggest_cast(found, expected) or "return an array of the expected shape and type"
+        return "Return queries and keys, each with the shape and dtype of its input."
+    return suggest_cast(found, expected) or "Return an array of the expected shape and dtype."
 
 
-def _refuse_draws(component: Any, at: Setup, key: Any) -> None:
+def _check_draws(component: Any, at: Setup, key: Any) -> None:
     dims = at.dims
     shapes = ((dims.dim, 2 * dims.dim), (2 * dims.dim, dims.dim), (dims.vocab_size, dims.dim), (at.seq, dims.dim))
     for role, shape in zip(ROLES, shapes, strict=True):
@@ -154,7 +154,7 @@ def _refuse_draws(component: Any, at: Setup, key: Any) -> None:
 
 
 def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
-    """File and line of a method or class of a plug-in's component; nothing for what comes with the package."""
+    """Return the file and line of a method or class of a plug-in's component; None for built-in components."""
     try:
         target = inspect.unwrap(target)
         file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
@@ -164,7 +164,7 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
 
 
 def check_batch(config: ResolvedConfig, source: Source) -> None:
-    """Refuse a task whose batches have another form than `data.batches.Batch` says."""
+    """Raise `UserError` if a task's batches do not have the shapes and dtypes of `data.batches.Batch`."""
     key = type(source), source.fingerprint, source.seq_len, config.train.batch_size
     if key in _PASSED:
         return

@@ -1,4 +1,4 @@
-"""What a plug-in's author checks with: `check_component`, or `python -m taetpu.testing FILE` for every kind in it."""
+"""Checks for plug-in authors: `check_component`, or `python -m taetpu.testing FILE` for every kind in a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,24 @@ __all__ = ["ComponentError", "Report", "check_component"]
 
 
 def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | None = None, **settings: Any) -> Report:
-    """Try a component in tiny models and prove what its slot asks for; `print` shows what was checked.
+    """Check a component in tiny models against the requirements of its slot.
 
-    What is checked depends on the slot: shapes and types (bfloat16 too), that nothing is random but by the key, that
-    jit agrees with eager execution, causality, gradients, that layers under a scan agree with layers one by one and
-    packed runs with single ones, and that what is marked as traced really is. See docs/plugins.md.
+    The checks depend on the slot: shapes and dtypes (float32 and bfloat16), randomness from the key alone, jit against
+    eager execution, causality, gradients, scanned layers against unrolled ones, packed runs against single ones, and
+    that traced fields are inputs of the program. See docs/plugins.md.
 
     Args:
-        kind: a kind of the slot by name, or a component.
-        plugin: the file that registers the kind; left out for kinds that are registered already.
-        settings: fields of the kind.
+        slot: The slot, e.g. "ffn".
+        kind: A kind of the slot by name, or a component.
+        plugin: The file that registers the kind; None for a kind that is already registered.
+        settings: Fields of the kind.
+
+    Returns:
+        The report of every check. `print` it for a table.
 
     Raises:
-        ComponentError: a check failed; the text names each that did, what was expected, what was seen, and where.
-        UserError: no such slot or kind, or settings that it refuses.
+        ComponentError: If a check fails. The text lists every failure with expected and actual values and the place.
+        UserError: If the slot or the kind does not exist, or the settings are invalid.
     """
     from taetpu.core.runtime import prepare_jax
 

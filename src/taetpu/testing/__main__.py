@@ -1,4 +1,4 @@
-"""`python -m taetpu.testing my_idea.py`: every kind that a plug-in registers, checked."""
+"""The command `python -m taetpu.testing FILE`, which checks every kind that a plug-in registers."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,14 @@ import typer
 
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KIND.FIELD=VALUE", help="A setting of a kind, e.g. mine.token=3. May be repeated."),
+    typer.Option("--set", metavar="KIND.FIELD=VALUE", help="Set a field of a kind, e.g. mine.token=3. Repeatable."),
 ]
 
 
-def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug-in.")], sets: Sets = None) -> None:
-    """Check every kind that a plug-in registers. Exits with 1 when a check fails, with 2 when one cannot be made.
+def check_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug-in file.")], sets: Sets = None
+) -> None:
+    """Check every kind that a plug-in registers. Exits with 1 if a check fails, with 2 if the input is invalid.
 
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
@@ -24,7 +26,7 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
 
     prepare_jax()
     (plugin,) = load_plugins([file])
-    settings = _settings(sets or [], {name.partition("/")[2] for name in plugin.kinds})
+    settings = _parse_sets(sets or [], {name.partition("/")[2] for name in plugin.kinds})
     code = 0
     for name in plugin.kinds:
         slot, _, kind = name.partition("/")
@@ -36,14 +38,14 @@ def check_file(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug
             code = max(code, 1)
             typer.echo(f"{error.report}\n")
             sys.stderr.write(f"{error}\n\n")
-        except UserError as error:  # so that one kind's mistake does not hide another's
-            code = _told(f"{name}: {error}\n")
+        except UserError as error:  # the remaining kinds are still checked
+            code = _print_error(f"{name}: {error}\n")
     if code:
         raise typer.Exit(code)
 
 
-def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
-    """`{kind: {field: value}}` from `KIND.FIELD=VALUE`."""
+def _parse_sets(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
+    """Return `{kind: {field: value}}` from a list of `KIND.FIELD=VALUE`."""
     from taetpu.core.errors import UserError, suggest
     from taetpu.spec.document import parse_value
 
@@ -52,7 +54,7 @@ def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
         path, equals, value = text.partition("=")
         kind, dot, name = path.partition(".")
         if not equals or not dot:
-            raise UserError(f"{text!r} is not of the form kind.field=value", remedy="e.g. mine.factor=3")
+            raise UserError(f"{text!r} is not of the form kind.field=value", remedy="Write e.g. mine.factor=3.")
         if kind not in kinds:
             problem, place = f"the plug-in registers no kind {kind!r}", (f"--set {text}",)
             raise UserError(problem, path=place, remedy=suggest(kind, kinds))
@@ -61,7 +63,7 @@ def _settings(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Run the command; a mistake in the input is one message and exit code 2."""
+    """Run the command. Invalid input prints one message and exits with code 2."""
     from taetpu.core.errors import UserError
     from taetpu.core.signals import raise_interrupts
 
@@ -69,13 +71,13 @@ def main() -> None:
         with raise_interrupts():
             code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
     except typer.TyperException as error:
-        sys.exit(_told(error.format_message()))
+        sys.exit(_print_error(error.format_message()))
     except UserError as error:
-        sys.exit(_told(str(error)))
+        sys.exit(_print_error(str(error)))
     sys.exit(code)
 
 
-def _told(problem: str) -> int:
+def _print_error(problem: str) -> int:
     sys.stderr.write(f"error: {problem}\n")
     return 2
 

@@ -15,8 +15,8 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.batches import Batch
 from taetpu.data.tokenizers import load_tokenizer
-from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, same, told
+from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.tiny import BATCH, describe_array, identical, stack_trees
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n\nZwölf Boxkämpfer jagen Viktor, 1234567890 times.\n" * 3
 UNSEEN = [chr(code) for code in range(0x4E00, 0x4E10)]
@@ -26,92 +26,92 @@ UNSEEN = [chr(code) for code in range(0x4E00, 0x4E10)]
 
 
 def check_task(checks: Checks) -> None:
-    """A task's data is a function of its settings, seeds and keys."""
+    """Run every check of a task."""
     component: Any = checks.component
     prepared: list[Any] = []
-    if not checks.make("prepare", prepare, component, prepared):
-        checks.leave("rows", "batch", "evaluation", "prompt")
+    if not checks.run("prepare", check_prepare, component, prepared):
+        checks.skip("rows", "batch", "evaluation", "prompt")
         return
     source = prepared[0]
-    if checks.make("rows", rows, component, source):
-        checks.make("batch", batch, component, source)
+    if checks.run("rows", check_rows, component, source):
+        checks.run("batch", check_batch, component, source)
     else:
-        checks.leave("batch")
-    checks.make("evaluation", evaluation, component, source)
-    checks.make("prompt", prompt, component, source)
+        checks.skip("batch")
+    checks.run("evaluation", check_evaluation, component, source)
+    checks.run("prompt", check_prompt, component, source)
 
 
-def prepare(component: Any, prepared: list[Any]) -> str:
-    """Preparing twice gives the same data under the same fingerprint; what is told of it can be stored."""
+def check_prepare(component: Any, prepared: list[Any]) -> str:
+    """Check that two preparations agree and that `facts` is JSON; `prepared` receives both sources."""
     at = (component, "prepare")
     prepared += [component.prepare(Path.cwd()) for _ in range(2)]
     one, two = prepared
     for name in ("fingerprint", "evaluated", "unit", "vocab_size", "seq_len"):
         if getattr(one, name) != getattr(two, name):
-            raise Unmet(f"preparing twice gives two values of {name}", at=at, remedy="draw data from fixed keys")
+            raise CheckFailed(f"two preparations differ in {name}", at=at, remedy="Draw data from fixed keys.")
     if one.seq_len != component.seq_len:
-        raise Unmet(f"seq_len of the source is {one.seq_len}, expected the task's {component.seq_len}", at=at)
+        raise CheckFailed(f"seq_len of the source is {one.seq_len}, expected the task's {component.seq_len}", at=at)
     if not isinstance(component.causal, bool):
-        raise Unmet(f"causal is {component.causal!r}, expected True or False", at=(component, ""))
+        raise CheckFailed(f"causal is {component.causal!r}, expected True or False", at=(component, ""))
     if not isinstance(one.facts, Mapping):
-        raise Unmet(f"facts is {one.facts!r}, expected a mapping", at=at)
+        raise CheckFailed(f"facts is {one.facts!r}, expected a mapping", at=at)
     try:
         json.dumps(one.facts, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise Unmet(f"facts cannot be stored as JSON: {error}", at=at) from None
-    return f"{one.vocab_size} tokens, fingerprint {one.fingerprint[:8]} twice"
+        raise CheckFailed(f"facts cannot be stored as JSON: {error}", at=at) from None
+    return f"{one.vocab_size} tokens, fingerprint {one.fingerprint[:8]} in both preparations"
 
 
-def rows(component: Any, source: Any) -> str:
-    """Which windows a step reads depends on seed and step alone, however steps are asked for."""
+def check_rows(component: Any, source: Any) -> str:
+    """Check that the windows of a step depend on seed and step alone, not on the range of steps requested."""
     at = (source, "rows")
     whole = source.rows(3, 0, 5, BATCH)
-    if told(whole) != f"(5, {BATCH}) int32":
-        raise Unmet(f"rows of 5 steps are {told(whole)}, expected (5, {BATCH}) int32", at=at)
+    if describe_array(whole) != f"(5, {BATCH}) int32":
+        raise CheckFailed(f"rows of 5 steps are {describe_array(whole)}, expected (5, {BATCH}) int32", at=at)
     parts = np.concatenate([source.rows(3, 0, 2, BATCH), source.rows(3, 2, 3, BATCH)])
     if not np.array_equal(whole, parts):
-        remedy = "make them a function of seed and step number: a resumed run asks from where it was stopped"
-        raise Unmet("steps 2 to 4 read other windows when they are asked for by themselves", at=at, remedy=remedy)
+        remedy = "Compute rows from seed and step number: a resumed run requests the remaining steps only."
+        raise CheckFailed("steps 2 to 4 read different windows when requested alone", at=at, remedy=remedy)
     if source.num_windows is not None and (whole.min() < 0 or whole.max() >= source.num_windows):
-        raise Unmet(f"rows run from {whole.min()} to {whole.max()} of {source.num_windows} windows", at=at)
-    return "a function of seed and step"
+        raise CheckFailed(f"rows range from {whole.min()} to {whole.max()} for {source.num_windows} windows", at=at)
+    return "rows depend on seed and step alone"
 
 
-def batch(component: Any, source: Any) -> str:
-    """A batch has its shapes and types, tokens of the vocabulary, and is the same packed or not."""
+def check_batch(component: Any, source: Any) -> str:
+    """Check a batch's shapes, dtypes and token ids, and that packed and single runs read identical batches."""
     at = (source, "batch")
     windows, keys = jnp.asarray(source.rows(3, 0, 2, BATCH)), jnp.stack([root_key(0), root_key(1)])
     arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
     draw = jit_once(lambda w, k: source.batch(arrays, w, k))
-    found = [draw(w, k) for w, k in zip(windows, keys, strict=True)]
+    batches = [draw(w, k) for w, k in zip(windows, keys, strict=True)]
     expected = [f"({BATCH}, {source.seq_len}) {kind}" for kind in ("int32", "int32", "float32")]
-    for name, seen, asked in zip(Batch._fields, map(told, found[0]), expected, strict=True):
-        if seen != asked:
-            raise Unmet(f"{name} of a batch are {seen}, expected {asked}", at=at)
-    for one in found:
-        _in_vocabulary(one, source, at)
+    for name, actual, spec in zip(Batch._fields, map(describe_array, batches[0]), expected, strict=True):
+        if actual != spec:
+            raise CheckFailed(f"{name} of a batch are {actual}, expected {spec}", at=at)
+    for one in batches:
+        _check_values(one, source, at)
     again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
-    if not same(found[0], again):
-        raise Unmet("two batches of the same rows and key differ", at=at, remedy="draw from `key` alone")
+    if not identical(batches[0], again):
+        raise CheckFailed("two batches of the same rows and key differ", at=at, remedy="Draw from `key` alone.")
     packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
-    if not same(packed, jax.tree.map(lambda *a: jnp.stack(a), *found)):
-        raise Unmet("two runs in one program read other batches than each by itself", at=at)
-    return "shapes, and a function of rows and key"
+    if not identical(packed, stack_trees(*batches)):
+        raise CheckFailed("two packed runs read different batches than the same runs alone", at=at)
+    return "shapes, dtypes; batches depend on rows and key alone"
 
 
-def _in_vocabulary(one: Any, source: Any, at: Any) -> None:
+def _check_values(one: Any, source: Any, at: Any) -> None:
     for name in ("tokens", "targets"):
         ids = np.asarray(getattr(one, name))
         if ids.min() < 0 or ids.max() >= source.vocab_size:
-            problem = f"{name} run from {ids.min()} to {ids.max()}, expected 0 to {source.vocab_size - 1}"
-            raise Unmet(problem, at=at)
+            problem = f"{name} range from {ids.min()} to {ids.max()}, expected 0 to {source.vocab_size - 1}"
+            raise CheckFailed(problem, at=at)
     weights = np.asarray(one.weights)
     if weights.min() < 0 or not weights.any():
-        raise Unmet("weights are negative, or all zero", at=at)
+        raise CheckFailed("weights are negative or all zero", at=at)
 
 
-def evaluation(component: Any, source: Any) -> str:
-    """Evaluation sets hold windows like those of training."""
+def check_evaluation(component: Any, source: Any) -> str:
+    """Check that evaluation splits have the shapes and dtypes of training windows, and that there is one."""
     at, sizes = (source, "evaluation"), {}
     for split in ("val", "test"):
         data = source.evaluation(split)
@@ -119,22 +119,26 @@ def evaluation(component: Any, source: Any) -> str:
             continue
         shape = (len(data.tokens), source.seq_len)
         for name, kind in (("tokens", "int32"), ("targets", "int32"), ("weights", "float32")):
-            if told(getattr(data, name)) != f"{shape} {kind}":
-                raise Unmet(f"{name} of {split} are {told(getattr(data, name))}, expected {shape} {kind}", at=at)
-        _in_vocabulary(data, source, at)
+            if describe_array(getattr(data, name)) != f"{shape} {kind}":
+                raise CheckFailed(
+                    f"{name} of {split} are {describe_array(getattr(data, name))}, expected {shape} {kind}", at=at
+                )
+        _check_values(data, source, at)
         sizes[split] = len(data.tokens)
     if not sizes:
-        raise Unmet("there is neither val nor test, so that arms could not be compared", at=at)
+        raise CheckFailed("the task has neither a val nor a test split, so arms cannot be compared", at=at)
     return ", ".join(f"{count} windows of {split}" for split, count in sizes.items())
 
 
-def prompt(component: Any, source: Any) -> str:
-    """A sample can be begun and shown."""
+def check_prompt(component: Any, source: Any) -> str:
+    """Check the prompt that samples start with, and that tokens can be shown as text."""
     found = np.asarray(source.prompt())
     if found.ndim != 1 or not 1 <= len(found) <= source.seq_len:
-        raise Unmet(f"the prompt is {told(found)}, expected 1 to {source.seq_len} tokens", at=(source, "prompt"))
+        raise CheckFailed(
+            f"the prompt is {describe_array(found)}, expected 1 to {source.seq_len} tokens", at=(source, "prompt")
+        )
     if not isinstance(source.show(found), str):
-        raise Unmet(f"show gives {source.show(found)!r}, expected text", at=(source, "show"))
+        raise CheckFailed(f"show returns {source.show(found)!r}, expected text", at=(source, "show"))
     return f"{len(found)} tokens"
 
 
@@ -142,55 +146,57 @@ def prompt(component: Any, source: Any) -> str:
 
 
 def check_tokenizer(checks: Checks) -> None:
-    """A tokenizer gives back what it was given, also when it is stored and read."""
+    """Run every check of a tokenizer."""
     component: Any = checks.component
     trained: list[Any] = []
-    if not checks.make("train", train, component, trained):
-        checks.leave("back", "stored", "escapes")
+    if not checks.run("train", check_train, component, trained):
+        checks.skip("round trip", "reload", "escape bits")
         return
-    checks.make("back", back, trained[0])
-    checks.make("stored", stored, trained[0])
-    checks.make("escapes", escapes, trained[0])
+    checks.run("round trip", check_round_trip, trained[0])
+    checks.run("reload", check_reload, trained[0])
+    checks.run("escape bits", check_escape_bits, trained[0])
 
 
-def train(component: Any, trained: list[Any]) -> str:
-    """Training twice gives the same vocabulary."""
+def check_train(component: Any, trained: list[Any]) -> str:
+    """Check that training twice gives the same tokenizer; `trained` receives both."""
     trained += [component.train(TEXT) for _ in range(2)]
     if trained[0].to_json() != trained[1].to_json():
-        raise Unmet("training twice on one text gives two tokenizers", at=(component, "train"))
+        raise CheckFailed("training twice on one text gives different tokenizers", at=(component, "train"))
     return f"{trained[0].vocab_size} tokens from {len(TEXT)} characters"
 
 
-def back(tokenizer: Any) -> str:
-    """Encoding gives int32 numbers of the vocabulary, and decoding them gives the text."""
+def check_round_trip(tokenizer: Any) -> str:
+    """Check that encoding returns int32 ids of the vocabulary, and that decoding them restores the text."""
     ids = tokenizer.encode(TEXT)
-    if told(ids) != f"({len(ids)},) int32":
-        raise Unmet(f"encode gives {told(ids)}, expected ({len(ids)},) int32", at=(tokenizer, "encode"))
+    if describe_array(ids) != f"({len(ids)},) int32":
+        raise CheckFailed(
+            f"encode returns {describe_array(ids)}, expected ({len(ids)},) int32", at=(tokenizer, "encode")
+        )
     if ids.min() < 0 or ids.max() >= tokenizer.vocab_size:
-        problem = f"numbers run from {ids.min()} to {ids.max()}, expected 0 to {tokenizer.vocab_size - 1}"
-        raise Unmet(problem, at=(tokenizer, "encode"))
+        problem = f"ids range from {ids.min()} to {ids.max()}, expected 0 to {tokenizer.vocab_size - 1}"
+        raise CheckFailed(problem, at=(tokenizer, "encode"))
     if (text := tokenizer.decode(ids)) != TEXT:
         at = next((i for i, (a, b) in enumerate(zip(text, TEXT, strict=False)) if a != b), min(len(text), len(TEXT)))
-        problem = f"decoding what was encoded gives {text[at : at + 20]!r} at character {at}"
-        raise Unmet(f"{problem}, expected {TEXT[at : at + 20]!r}", at=(tokenizer, "decode"))
-    return f"{len(ids)} tokens, and the text again"
+        problem = f"decoding the encoded text returns {text[at : at + 20]!r} at character {at}"
+        raise CheckFailed(f"{problem}, expected {TEXT[at : at + 20]!r}", at=(tokenizer, "decode"))
+    return f"{len(ids)} tokens decode to the text"
 
 
-def stored(tokenizer: Any) -> str:
-    """A tokenizer that was stored reads as the one it was: trained models are opened with it."""
+def check_reload(tokenizer: Any) -> str:
+    """Check that a tokenizer read from tokenizer.json, as when a model is opened, equals the trained one."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "tokenizer.json")
         file.write_text(tokenizer.to_json())
         opened = load_tokenizer(file.read_text())
     if not np.array_equal(opened.encode(TEXT), tokenizer.encode(TEXT)):
-        raise Unmet("what is read from tokenizer.json encodes otherwise", at=(tokenizer, "to_json"))
+        raise CheckFailed("the tokenizer read from tokenizer.json encodes differently", at=(tokenizer, "to_json"))
     if opened.decode(tokenizer.encode(TEXT)) != tokenizer.decode(tokenizer.encode(TEXT)):
-        raise Unmet("what is read from tokenizer.json decodes otherwise", at=(tokenizer, "to_json"))
-    return "the same after it was stored"
+        raise CheckFailed("the tokenizer read from tokenizer.json decodes differently", at=(tokenizer, "to_json"))
+    return "tokenizer.json restores it"
 
 
-def escapes(tokenizer: Any) -> str:
-    """Text that tokens do not express is charged in bits per byte, which are else not measured."""
+def check_escape_bits(tokenizer: Any) -> str:
+    """Check that `escape_bits` charges enough bits to tell apart texts that encode to the same tokens."""
     charged = dict[tuple[int, ...], list[float]]()
     for text in (TEXT + character for character in UNSEEN):
         try:
@@ -201,7 +207,7 @@ def escapes(tokenizer: Any) -> str:
             charged.setdefault(tuple(ids), []).append(bits)
     for found in charged.values():
         if min(found) < 0 or sum(2.0**-bits for bits in found) > 1:
-            problem = f"escape_bits gives {min(found):g} bits for texts of which {len(found)} have the same tokens"
-            remedy = f"it takes {np.log2(len(found)):g} bits to tell them apart; None says that there is no code"
-            raise Unmet(problem, at=(tokenizer, "escape_bits"), remedy=remedy)
+            problem = f"escape_bits returns {min(found):g} bits for {len(found)} texts that encode to the same tokens"
+            remedy = f"Return at least {np.log2(len(found)):g} bits, or None if there is no code."
+            raise CheckFailed(problem, at=(tokenizer, "escape_bits"), remedy=remedy)
     return f"{sum(map(len, charged.values()))} of {len(UNSEEN)} unseen characters are charged"

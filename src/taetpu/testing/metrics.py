@@ -12,15 +12,15 @@ from taetpu.core.jit import jit_once
 from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.testing.models import agreed
-from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, HOST, SEQ, stacked, tokens
+from taetpu.testing.models import check_agreement
+from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.tiny import BATCH, HOST, SEQ, stack_trees, tokens
 from taetpu.testing.training import STEPS
 from taetpu.train.step import TrainState, init_state, observe, train_step
 
 
 class TinyRun:
-    """A run to look into, its program told before any metric was measured."""
+    """A tiny run, whose training program is recorded before any metric is measured."""
 
     def __init__(self):
         task = {"kind": "copy", "seq_len": SEQ, "symbols": 5, "min_length": 2, "max_length": 3, "eval_size": 2}
@@ -28,12 +28,12 @@ class TinyRun:
         self.config: ResolvedConfig = load_config(RunConfig, data).resolve()
         self.source = self.config.task.prepare(None)
         self.rows = jnp.asarray(self.source.rows(0, 0, 1, BATCH)[0])
-        self.begin = jit_once(partial(init_state, self.config, self.source))
-        self.shapes = jax.eval_shape(self.begin, jnp.int32(0))
+        self.init = jit_once(partial(init_state, self.config, self.source))
+        self.shapes = jax.eval_shape(self.init, jnp.int32(0))
         self.text = self.program()
 
     def program(self) -> str:
-        """A run's start and its first step, traced anew: equal programs compute equal bits."""
+        """Return the text of the program that initialises a run and takes one step. Equal text means equal bits."""
 
         def step(seed: jax.Array) -> TrainState:
             state = init_state(self.config, self.source, seed)
@@ -43,8 +43,8 @@ class TinyRun:
 
         return jit_once(step).lower(jnp.int32(0)).as_text()
 
-    def look(self, component: Any, state: TrainState, seed: Any) -> dict[str, jax.Array]:
-        """What a metric measures of a run's next step; a `UserError` where the model lacks one of its sites."""
+    def observe(self, component: Any, state: TrainState, seed: Any) -> dict[str, jax.Array]:
+        """Return the values of a metric for the next step. Raise `UserError` if the model lacks one of its sites."""
         capture(lambda: state.model(jnp.asarray(tokens())), component.sites())()
         return observe(
             state, self.config, self.source, self.source.arrays, self.rows, seed,
@@ -56,44 +56,46 @@ tiny_run = cache(TinyRun)
 
 
 def check_metric(checks: Checks) -> None:
-    """A metric gives single numbers, by names that are always the same, packed or not, and moves nothing."""
+    """Run every check of a metric."""
     run = tiny_run()
-    look = partial(run.look, checks.component)
-    if not checks.make("values", values, checks.component, run, look):
-        checks.leave("packs", "training")
+    observe_run = partial(run.observe, checks.component)
+    if not checks.run("values", check_values, checks.component, run, observe_run):
+        checks.skip("packs", "training")
         return
-    checks.make("packs", packs, checks.component, run, look)
-    checks.make("training", training, checks.component, run)
+    checks.run("packs", check_packs, checks.component, run, observe_run)
+    checks.run("training", check_training, checks.component, run)
 
 
-def values(component: Any, run: TinyRun, look: Any) -> str:
-    """Single numbers by name."""
+def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
+    """Check that a metric returns at least one scalar by name."""
     try:
-        found = jax.eval_shape(look, run.shapes, jnp.int32(0))
-    except UserError as error:  # a site that is not there, a value that is no single number
-        raise Unmet(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
+        found = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
+    except UserError as error:  # an unknown site, or a value that is not a scalar
+        raise CheckFailed(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
     if not found:
-        raise Unmet("it measures nothing", at=(component, "measure"))
+        raise CheckFailed("it returns no values", at=(component, "measure"))
     names = sorted(found)
     return f"{len(names)} values: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 
 
-def packs(component: Any, run: TinyRun, look: Any) -> str:
-    """Runs in one program are measured as each is by itself."""
+def check_packs(component: Any, run: TinyRun, observe_run: Any) -> str:
+    """Check that two packed runs are measured as each is alone."""
     seeds = jnp.arange(2)
-    states, compiled = [run.begin(seed) for seed in seeds], jit_once(look)
+    states, compiled = [run.init(seed) for seed in seeds], jit_once(observe_run)
     alone = [compiled(*one) for one in zip(states, seeds, strict=True)]
     if wrong := [name for name, value in alone[0].items() if np.isnan(np.asarray(value))]:
-        raise Unmet(f"{wrong[0]} is not a number on a fresh model", at=(component, "measure"))
-    return agreed(component, jit_once(jax.vmap(look))(stacked(*states), seeds), stacked(*alone), "measure")
+        raise CheckFailed(f"{wrong[0]} is NaN for a newly initialised model", at=(component, "measure"))
+    return check_agreement(
+        component, jit_once(jax.vmap(observe_run))(stack_trees(*states), seeds), stack_trees(*alone), "measure"
+    )
 
 
-def training(component: Any, run: TinyRun) -> str:
-    """Training computes the same bits with the metric as without."""
+def check_training(component: Any, run: TinyRun) -> str:
+    """Check that measuring does not change the program of a training step."""
     if run.program() != run.text:
-        raise Unmet(
-            "a step of training is another program once the metric was measured",
+        raise CheckFailed(
+            "measuring the metric changes the program of a training step",
             at=(component, "measure"),
-            remedy="measure reads what it is given: it sets no global and replaces no function",
+            remedy="Do not set globals or replace functions in measure.",
         )
-    return "the program of a step of training is the same with it and without"
+    return "the program of a training step is the same with and without it"

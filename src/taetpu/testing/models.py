@@ -11,10 +11,23 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.nn.lm import LM, named_parameters
-from taetpu.testing.report import Checks, Unmet
-from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, Host, distance, finite, plain, same, stacked, tokens
-from taetpu.testing.tried import MODES, Tried, computed
+from taetpu.testing.host_program import MODES, HostProgram, compute_outputs
+from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.tiny import (
+    BATCH,
+    SEQ,
+    TOLERANCE,
+    VOCAB,
+    Host,
+    all_finite,
+    distance,
+    identical,
+    plain_model,
+    stack_trees,
+    tokens,
+)
 
+# Substrings of the names of a component's own parameters, by slot.
 OWN = {
     "mixer": (".mixer.",),
     "scores": (".mixer.scores.",),
@@ -26,197 +39,196 @@ OWN = {
     "embedding": ("embedding.",),
     "init": ("",),
 }
-LATER = ("same start", "causality", "sequences", "gradients", "layers", "packs")
+PACKED = ("logits", "gradients")
+AFTER_MODEL = ("same start", "causality", "sequences", "gradients", "layers", "packs")
 
 
 def check_model(checks: Checks) -> None:
-    """Check a component in a tiny model."""
+    """Run every check of a component in a tiny model."""
     component, built = checks.component, {}
 
     def build() -> str:
         built["host"] = Host(component)
-        return told_numbers(built["host"], checks)
+        return check_numbers(built["host"], checks)
 
     def run() -> str:
-        built["tried"] = Tried(built["host"])
-        return all_finite(component, built["tried"])
+        built["program"] = HostProgram(built["host"])
+        return check_finite(component, built["program"])
 
-    if not checks.make("numbers", build):
-        checks.leave("model", *LATER)
+    if not checks.run("numbers", build):
+        checks.skip("model", *AFTER_MODEL)
         return
-    if not checks.make("model", run):
-        checks.leave(*LATER)
+    if not checks.run("model", run):
+        checks.skip(*AFTER_MODEL)
         return
-    tried = built["tried"]
+    program = built["program"]
     if component.slot != "init":
-        checks.make("same start", same_start, component, tried)
+        checks.run("same start", check_same_start, component, program)
     if getattr(component, "causal", True):
-        checks.make("causality", causality, component, tried)
+        checks.run("causality", check_causality, component, program)
     else:
-        checks.note("causality", "causal is false: a position sees later ones, as it says")
-    checks.make("sequences", sequences, component, tried)
-    checks.make("gradients", gradients, component, tried)
-    checks.make("layers", layers, component, tried)
-    checks.make("packs", packs, component, tried)
+        checks.note("causality", "causal is false: positions may depend on later tokens")
+    checks.run("sequences", check_sequences, component, program)
+    checks.run("gradients", check_gradients, component, program)
+    checks.run("layers", check_layers, component, program)
+    checks.run("packs", check_packs, component, program)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def told_numbers(host: Host, checks: Checks) -> str:
-    """The component's traced numbers enter the program as inputs; says which of them it reads."""
+def check_numbers(host: Host, checks: Checks) -> str:
+    """Check that the component's traced fields are inputs of the program, and list those that it reads."""
     component = checks.component
     own = split(component, promoted_fields(component))[1]
-    traced = jax.make_jaxpr(lambda numbers: host.drawn(numbers, 0)(jnp.asarray(tokens())))(host.numbers)
-    # What the model starts with counts too: initial values are drawn with numbers.
+    # Initialisation is included because initial values may depend on traced fields.
+    read = find_read_numbers(lambda numbers: host.init(numbers, 0)(jnp.asarray(tokens())), host.numbers)
+    own_read = {name for name in own if any(path.endswith(f"{component.slot}.{name}") for path in read)}
+    return describe_numbers(own, own_read, checks)
+
+
+def find_read_numbers(fn: Any, numbers: dict[str, Any], *args: Any) -> set[str]:
+    """Return the numbers that any result of `fn(numbers, *args)` depends on."""
+    traced = jax.make_jaxpr(fn)(numbers, *args)
     used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]
-    read = {path for path, is_used in zip(sorted(host.numbers), used, strict=True) if is_used}
-    mine = {name for name in own if any(path.endswith(f"{component.slot}.{name}") for path in read)}
-    return numbers_read(own, mine, checks)
+    return {path for path, is_used in zip(sorted(numbers), used, strict=False) if is_used}
 
 
-def numbers_read(own: Any, read: set[str], checks: Checks) -> str:
-    """Says which numbers are inputs of the program; notes those that nothing reads."""
-    if idle := sorted(set(own) - read):
-        checks.note(
-            "idle numbers",
-            f"nothing reads {', '.join(idle)} with these settings: arms that differ in it alone would be the same",
-        )
-    return f"traced: {', '.join(sorted(read))}" if read else "none is traced"
+def describe_numbers(own: Any, read: set[str], checks: Checks) -> str:
+    """Return the traced fields that are read as text, and add a note for those that are not."""
+    if unread := sorted(set(own) - read):
+        message = f"nothing reads {', '.join(unread)} with these settings: arms that differ only there are identical"
+        checks.note("idle numbers", message)
+    return f"traced: {', '.join(sorted(read))}" if read else "no traced fields"
 
 
 # --- in the model ----------------------------------------------------------------------------------------------------
 
 
-def all_finite(component: Any, tried: Tried) -> str:
-    """A tiny model with it can be trained."""
+def check_finite(component: Any, program: HostProgram) -> str:
+    """Check that outputs and gradients of the tiny model are finite."""
     for mode, when in MODES.items():
-        if not finite([tried.first[name][mode] for name in ("logits", "scanned", "single")]):
-            raise Unmet(f"a tiny model with it gives numbers that are not finite {when}", at=(component, "init"))
-    wrong = [name for name, array in named_parameters(tried.first["gradients"]).items() if not finite(array)]
+        if not all_finite([program.first[name][mode] for name in ("logits", "scanned", "single")]):
+            raise CheckFailed(f"a tiny model with it returns non-finite numbers {when}", at=(component, "init"))
+    wrong = [name for name, array in named_parameters(program.first["gradients"]).items() if not all_finite(array)]
     if wrong:
-        raise Unmet(
+        raise CheckFailed(
             f"the gradient of {', '.join(wrong[:3])} is not finite",
             at=(component, "init"),
-            remedy="look for sqrt, log, a norm or a division at 0; jnp.where hides it in the value alone: "
-            "put the where round what is given to them",
+            remedy="Look for sqrt, log, a norm or a division at 0. Apply jnp.where to their input: applied to their "
+            "result, it leaves the gradient NaN.",
         )
-    return "it trains and evaluates, and every number is finite"
+    return "outputs and gradients are finite"
 
 
-def same_start(component: Any, tried: Tried) -> str:
-    """Parameters that are not the component's start as they do without it."""
-    without, with_it = named_parameters(plain(0)), named_parameters(tried.start)
+def check_same_start(component: Any, program: HostProgram) -> str:
+    """Check that the parameters of other components start as they do without this one."""
+    without, with_it = named_parameters(plain_model(0)), named_parameters(program.start)
     shared = [name for name in with_it if name in without and not any(part in name for part in OWN[component.slot])]
     for name in shared:
-        if not same(with_it[name], without[name]):
-            raise Unmet(
-                f"{name} starts from other numbers than in a model without it, so that arms would differ in more "
-                "than they declare",
+        if not identical(with_it[name], without[name]):
+            raise CheckFailed(
+                f"{name} starts from different values than in a model without this component, so arms would differ in "
+                "more than they declare",
                 at=(component, "init"),
-                remedy="look for what init sets outside of the module that it returns: dims, a global, a class",
+                remedy="Do not modify dims, globals or classes in init.",
             )
-    return f"{len(shared)} parameters of the rest start as without it, bit for bit"
+    return f"{len(shared)} parameters of other components start from the same bits"
 
 
-def causality(component: Any, tried: Tried) -> str:
-    """No logit changes when later tokens do, with a key and without."""
+def check_causality(component: Any, program: HostProgram) -> str:
+    """Check that no logit depends on later tokens, in evaluation and in training."""
     batch = tokens()
     for t in range(SEQ - 1):
         later = batch.copy()
         later[:, t + 1 :] = (later[:, t + 1 :] + 1 + t) % VOCAB
-        for mode, every in tried.changes(later).items():
+        for mode, every in program.changes(later).items():
             change = every[:, : t + 1]
             if change.max() > 0:
                 at = int(change.max((0, 2)).argmax())
-                raise Unmet(
+                raise CheckFailed(
                     f"the logits at position {at} change by up to {change.max():.2g} {MODES[mode]} when only tokens "
-                    f"after position {t} do: a position sees tokens that it is to predict",
+                    f"after position {t} change",
                     at=(component, "init"),
-                    remedy="look for sums, means, maxima or shifts over the seq axis; jnp.cumsum looks back alone",
+                    remedy="Look for sums, means, maxima or shifts over the seq axis. Use e.g. jnp.cumsum.",
                 )
-    return "no logit changes when later tokens do"
+    return "no logit depends on later tokens"
 
 
-def sequences(component: Any, tried: Tried) -> str:
-    """No logit changes when other sequences of the batch do, with a key and without."""
+def check_sequences(component: Any, program: HostProgram) -> str:
+    """Check that no logit depends on other sequences of the batch, in evaluation and in training."""
     batch = tokens()
     batch[1:] = (batch[1:] + 4) % VOCAB
-    for mode, change in tried.changes(batch).items():
+    for mode, change in program.changes(batch).items():
         if change[0].max() > 0:
-            raise Unmet(
-                f"a sequence's logits change by up to {change[0].max():.2g} {MODES[mode]} when another one of its "
-                "batch does",
+            raise CheckFailed(
+                f"a sequence's logits change by up to {change[0].max():.2g} {MODES[mode]} when another sequence of "
+                "the batch changes",
                 at=(component, "init"),
-                remedy="look for sums, means or maxima over the batch axis",
+                remedy="Look for sums, means or maxima over the batch axis.",
             )
-    return f"each of the {BATCH} sequences is computed by itself"
+    return f"the {BATCH} sequences of a batch are independent"
 
 
-def gradients(component: Any, tried: Tried) -> str:
-    """Every parameter of the component gets a gradient, and so does everything before and after it."""
-    found = {name: np.asarray(array) for name, array in named_parameters(tried.first["gradients"]).items()}
+def check_gradients(component: Any, program: HostProgram) -> str:
+    """Check that every parameter of the model has a gradient."""
+    found = {name: np.asarray(array) for name, array in named_parameters(program.first["gradients"]).items()}
     own = [name for name in found if any(part in name for part in OWN[component.slot])]
     dead = [name for name, gradient in found.items() if not gradient.any()]
-    # First, because what does not get through a later layer does not reach the component's own in an earlier one.
+    # Others come first: a gradient blocked in a later layer also zeroes the component's own in an earlier one.
     if others := [name for name in dead if name not in own]:
-        raise Unmet(
-            f"the gradient of {', '.join(others[:3])} is zero everywhere: nothing gets through the component",
+        raise CheckFailed(
+            f"the gradient of {', '.join(others[:3])} is zero everywhere: the component blocks it",
             at=(component, "init"),
-            remedy="look for stop_gradient, round, argmax, comparisons, or an input that is not read",
+            remedy="Look for stop_gradient, round, argmax, comparisons, or an unused input.",
         )
     if dead:
-        raise Unmet(
-            f"the gradient of {', '.join(dead)} is zero everywhere: nothing that is trained depends on it",
+        raise CheckFailed(
+            f"the gradient of {', '.join(dead)} is zero everywhere: the loss does not depend on it",
             at=(component, "init"),
-            remedy="read it in __call__, or leave it out; what is not to be trained is Fixed",
+            remedy="Use it in __call__, remove it, or wrap it in Fixed if it is not trained.",
         )
-    return f"all {len(own)} parameters of its own get one" if own else "they pass through it"
+    return f"all {len(own)} of its parameters have one" if own else "they pass through it"
 
 
-def layers(component: Any, tried: Tried) -> str:
-    """Layers under a scan give what layers one by one do: unrolled in evaluation, rolled in training."""
-    found = {mode: distance(tried.first["scanned"][mode], tried.first["single"][mode]) for mode in MODES}
+def check_layers(component: Any, program: HostProgram) -> str:
+    """Check that scanned layers agree with single ones: unrolled in evaluation, rolled in training."""
+    found = {mode: distance(program.first["scanned"][mode], program.first["single"][mode]) for mode in MODES}
     for mode, apart in found.items():
         if not apart < TOLERANCE:
-            raise Unmet(
-                f"layers under a scan differ from layers called one by one by up to {apart:.2g} of the largest value "
+            raise CheckFailed(
+                f"scanned layers differ from layers called one by one by up to {apart:.2g} of the largest value "
                 f"{MODES[mode]}, expected below {TOLERANCE:g}",
                 at=(component, "init"),
-                remedy="a scan traces a layer once for all: take the layer's number from ctx.layer, keep nothing in "
-                "Python",
+                remedy="A scan traces a layer once. Read the layer number from ctx.layer and keep no state in Python.",
             )
     return f"unrolled, rolled and single layers agree to {max(found.values()):.0e}"
 
 
-def packs(component: Any, tried: Tried) -> str:
-    """Two runs in one program compute what each does by itself."""
-    batches = jnp.stack([tried.batch, (tried.batch + 4) % VOCAB])
-    keys = jnp.stack([tried.key, root_key(6)])
-    packed = jit_once(jax.vmap(together))(stacked(*tried.models), batches, keys)
-    alone = stacked(*(_alone(tried, *args) for args in zip(tried.models, batches, keys, strict=True)))
-    return agreed(component, packed, alone)
+def check_packs(component: Any, program: HostProgram) -> str:
+    """Check that two runs packed in one program agree with the same runs alone."""
+    batches = jnp.stack([program.batch, (program.batch + 4) % VOCAB])
+    keys = jnp.stack([program.key, root_key(6)])
+    packed = jit_once(jax.vmap(packed_outputs))(stack_trees(*program.models), batches, keys)
+    outputs = [program.run(*args) for args in zip(program.models, batches, keys, strict=True)]
+    alone = stack_trees(*({name: found[name] for name in PACKED} for found in outputs))
+    return check_agreement(component, packed, alone)
 
 
-def together(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
-    """What `computed` gives, less the layers one by one."""
-    found = computed(model, batch, key)
-    return {name: found[name] for name in ("logits", "gradients")}
+def packed_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
+    """Return the logits and gradients of `compute_outputs`."""
+    found = compute_outputs(model, batch, key)
+    return {name: found[name] for name in PACKED}
 
 
-def _alone(tried: Tried, *args: Any) -> dict[str, Any]:
-    found = tried.run(*args)
-    return {name: found[name] for name in ("logits", "gradients")}
-
-
-def agreed(component: Any, packed: Any, alone: Any, method: str = "init") -> str:
-    """Says how well packed runs agree with single ones."""
+def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init") -> str:
+    """Check that packed runs agree with single ones to `TOLERANCE`, and return how well."""
     apart = distance(packed, alone)
     if not apart < TOLERANCE:
-        raise Unmet(
-            f"two runs in one program differ from the same runs alone by up to {apart:.2g} of the largest value, "
+        raise CheckFailed(
+            f"two packed runs differ from the same runs alone by up to {apart:.2g} of the largest value, "
             f"expected below {TOLERANCE:g}",
             at=(component, method),
-            remedy="look for what depends on more than the run itself: numpy, globals, shapes read before vmap",
+            remedy="Look for values shared between runs: numpy, globals, shapes read before vmap.",
         )
     return f"packed and single runs agree to {apart:.0e}"

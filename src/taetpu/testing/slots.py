@@ -1,4 +1,4 @@
-"""Which checks a slot's components get."""
+"""The checks of each slot."""
 
 from collections.abc import Callable
 
@@ -12,46 +12,47 @@ from taetpu.testing.data import check_task, check_tokenizer
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.metrics import check_metric
 from taetpu.testing.models import check_model
-from taetpu.testing.parts import check_init, check_parts
-from taetpu.testing.report import Checks, Report, Unmet
+from taetpu.testing.parts import check_draws, check_parts
+from taetpu.testing.report import CheckFailed, Checks, Report
 from taetpu.testing.training import check_optimizer, check_schedule
 
 
-def in_model(checks: Checks) -> None:
-    """Check what stands in the model, by itself and then in a model."""
-    by_itself = check_init if checks.component.slot == "init" else check_parts
-    if by_itself(checks):
+def check_in_model(checks: Checks) -> None:
+    """Check a component of the model, first by itself and then in a tiny model."""
+    component = checks.component
+    passed = checks.run("draw", check_draws, component) if component.slot == "init" else check_parts(checks)
+    if passed:
         check_model(checks)
     else:
-        checks.leave("a model with it")
+        checks.skip("a model with it")
 
 
 CHECKS: dict[str, Callable[[Checks], None]] = {
-    **dict.fromkeys([*PARTS, "init"], in_model),
+    **dict.fromkeys([*PARTS, "init"], check_in_model),
     "optimizer": check_optimizer,
     "schedule": check_schedule,
     "hook": check_hook,
     "metric": check_metric,
     "task": check_task,
     "tokenizer": check_tokenizer,
-    "tracker": lambda checks: checks.note("runs", "not tried: a tracker may write to a server"),
+    "tracker": lambda checks: checks.note("runs", "not run: a tracker may write to a server"),
 }
 
 
 def check(component: Component) -> Report:
-    """All checks of a component's slot, made."""
+    """Run every check of a component's slot."""
     checks = Checks(component)
-    if not checks.make("form", form, component):
+    if not checks.run("form", check_form, component):
         return checks.report
-    with jax.default_matmul_precision("highest"):  # accelerators compute in less, and would differ by it
+    with jax.default_matmul_precision("highest"):  # accelerators' default precision would exceed the tolerance
         CHECKS[component.slot](checks)
     return checks.report
 
 
-def form(component: Component) -> str:
-    """The config class has what its slot asks for."""
+def check_form(component: Component) -> str:
+    """Check that the config class has the members that its slot requires."""
     try:
         check_declaration(type(component))
     except UserError as error:
-        raise Unmet(error.problem, at=(component, ""), remedy=error.remedy or "") from None
-    return f"what slot {component.slot!r} asks of a config class"
+        raise CheckFailed(error.problem, at=(component, ""), remedy=error.remedy or "") from None
+    return f"the config class has the members that slot {component.slot!r} requires"

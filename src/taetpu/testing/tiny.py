@@ -1,4 +1,4 @@
-"""What components are tried in: tiny sizes, inputs that cover them, models, and when two results are the same."""
+"""The tiny sizes, inputs and models that components are checked with, and comparisons of results."""
 
 from functools import cache, partial
 from typing import Any
@@ -17,9 +17,9 @@ from taetpu.nn.common import Context, Dims
 from taetpu.nn.lm import LM, ModelConfig
 
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
-TOLERANCE = 1e-4  # of the largest value: rounding, which optimisation moves about, stays a hundred times below
+TOLERANCE = 1e-4  # relative to the largest value; rounding differences between programs are about 1e-6
 
-# Every slot filled by something that passes gradients everywhere.
+# Every slot is filled by a kind that passes gradients everywhere.
 HOST = {
     "dim": DIM,
     "num_layers": LAYERS,
@@ -33,22 +33,22 @@ HOST = {
 
 
 def dims() -> Dims:
-    """The sizes as components see them."""
+    """Return the sizes that components are built with."""
     return Dims(DIM, LAYERS, SEQ, VOCAB, bias=True, init=build_component("init", "fan-in"))  # pyright: ignore
 
 
 def tokens(batch: int = BATCH, seq: int = SEQ) -> np.ndarray:
-    """Token numbers that cover the vocabulary as far as they go."""
+    """Return token ids `(batch, seq)` that count upwards through the vocabulary."""
     return np.arange(batch * seq, dtype=np.int32).reshape(batch, seq) % VOCAB
 
 
 def context(batch: int = BATCH, seq: int = SEQ, key: Key | None = None) -> Context:
-    """A call's context in the first layer."""
+    """Return the context of a call in the first layer."""
     return Context(jnp.asarray(tokens(batch, seq)), jnp.arange(seq), layer=jnp.zeros((), jnp.int32), key=key)
 
 
-def like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:
-    """Random numbers of a shape; token numbers where it is of integers."""
+def random_like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:
+    """Return a random array of a shape and dtype; token ids for an integer dtype."""
     if jnp.issubdtype(shape.dtype, jnp.integer):
         return jnp.asarray(tokens(*shape.shape), shape.dtype)
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape.shape), shape.dtype)
@@ -58,37 +58,38 @@ class Host:
     """A tiny model with a component in its slot.
 
     Attributes:
-        structure, numbers: its config, split (see `core.static_dynamic.split`).
+        structure: The config without its traced numbers (see `core.static_dynamic.split`).
+        numbers: The traced numbers by path.
         build: `(numbers, seed) -> LM`, compiled.
 
     Raises:
-        UserError: the component cannot be built at these sizes.
+        UserError: If the component cannot be built at these sizes.
     """
 
-    def __init__(self, filling: Component | None = None):
+    def __init__(self, component: Component | None = None):
         settings: dict[str, Any] = dict(HOST)
-        if filling is not None and filling.slot == "scores":
-            settings["mixer"] = {**HOST["mixer"], "scores": filling}
-        elif filling is not None:
-            settings[filling.slot] = filling
+        if component is not None and component.slot == "scores":
+            settings["mixer"] = {**HOST["mixer"], "scores": component}
+        elif component is not None:
+            settings[component.slot] = component
         config = load_config(ModelConfig, settings).resolve()
         config.check(VOCAB, SEQ)
         self.structure, numbers = split(config, promoted_fields(config))
         self.numbers = {path: np.asarray(value, np.float32) for path, value in numbers.items()}
-        self.build = jit_once(self.drawn)
+        self.build = jit_once(self.init)
 
-    def drawn(self, numbers: dict[str, Any], seed: Any) -> LM:
-        """The model of a seed."""
+    def init(self, numbers: dict[str, Any], seed: Any) -> LM:
+        """Return the model of a seed, to be traced."""
         return bind(self.structure, numbers).build(VOCAB, SEQ, key=root_key(seed))
 
     def model(self, seed: int) -> LM:
-        """The model of a seed, as arrays."""
+        """Return the model of a seed, as arrays."""
         return self.build(self.numbers, seed)
 
 
 @cache
-def plain(seed: int = 0) -> LM:
-    """The model with nothing of anybody's in it."""
+def plain_model(seed: int = 0) -> LM:
+    """Return the tiny model without a component to check."""
     return _plain_host().model(seed)
 
 
@@ -98,40 +99,40 @@ def _plain_host() -> Host:
 
 
 def distance(a: Any, b: Any) -> float:
-    """The largest difference of two trees of arrays, as a share of the largest value of each array."""
-    found = [0.0]
+    """Return the largest difference between two trees of arrays, relative to the largest value of each array."""
+    differences = [0.0]
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         scale = max(np.abs(y).max(initial=0.0), 1e-6)
-        found.append(float(np.abs(x - y).max(initial=0.0) / scale))
-    return float(np.max(found))  # nan where any is
+        differences.append(float(np.abs(x - y).max(initial=0.0) / scale))
+    return float(np.max(differences))  # NaN if any difference is NaN
 
 
-def same(a: Any, b: Any) -> bool:
-    """Are two trees of arrays the same, bit for bit?"""
+def identical(a: Any, b: Any) -> bool:
+    """Return whether two trees of arrays are bitwise identical."""
     return jax.tree.structure(a) == jax.tree.structure(b) and all(
         np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True)
         for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     )
 
 
-def form(tree: Any) -> dict[str, str]:
-    """Shapes and types of a tree's arrays, by path."""
-    return {name: told(leaf) for name, leaf in leaves_by_path(tree).items()}
+def array_specs(tree: Any) -> dict[str, str]:
+    """Return the shape and dtype of each array of a tree, by path."""
+    return {name: describe_array(leaf) for name, leaf in leaves_by_path(tree).items()}
 
 
-def told(array: Any) -> str:
-    """`(2, 8, 16) float32`"""
+def describe_array(array: Any) -> str:
+    """Return the shape and dtype of an array as text, e.g. `(2, 8, 16) float32`."""
     if array is None:
         return "nothing"
-    # Not jnp.result_type of an array: it takes numpy's int64 for int32.
+    # jnp.result_type would report numpy's int64 as int32.
     return f"{tuple(np.shape(array))} {array.dtype if hasattr(array, 'dtype') else jnp.result_type(array)}"
 
 
-def finite(tree: Any) -> bool:
-    """Is every number of a tree finite?"""
+def all_finite(tree: Any) -> bool:
+    """Return whether every number of a tree is finite."""
     return all(bool(np.isfinite(np.asarray(leaf, np.float32)).all()) for leaf in jax.tree.leaves(tree))
 
 
-stacked = partial(jax.tree.map, lambda *a: jnp.stack(a))
-"""Trees of equal form as one, as a pack holds the models of its runs."""
+stack_trees = partial(jax.tree.map, lambda *a: jnp.stack(a))
+"""Stack trees of equal structure along a new first axis, as a pack does with its runs."""

@@ -1,4 +1,4 @@
-"""A tiny model with a component in it, and what its program computes: scanned layers, single ones, and gradients."""
+"""The outputs of a tiny model that holds the component: rolled and unrolled scans, single layers, and gradients."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,12 +21,13 @@ MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is giv
 
 
 class OneLayer(eqx.Module):
-    """A layer outside of any scan, its number a plain one."""
+    """A layer outside any scan, whose layer number is a Python int."""
 
     block: Any
     number: int = eqx.field(static=True)
 
     def __call__(self, x: jax.Array, ctx: Context) -> jax.Array:
+        """Apply the layer."""
         key = None if ctx.key is None else named(ctx.key, "layers", self.number)
         layers = range(self.number, self.number + 1)
         x, reads = with_layer_tapes(lambda: self.block(x, replace(ctx, layer=self.number, key=key)), layers)(
@@ -37,70 +38,78 @@ class OneLayer(eqx.Module):
 
 
 class Rolled(Stack):
-    """A stack that goes through its loop layer by layer, as deep ones do, however few its layers are."""
+    """A stack that is never unrolled. Stacks this small are by default, which would leave rolled loops untested."""
 
     @property
     def layers_a_pass(self) -> int:
+        """One layer."""
         return 1
 
 
-def one_by_one(model: LM) -> LM:
-    """The model with its layers called one after another."""
+def with_single_layers(model: LM) -> LM:
+    """Return the model with its layers called one after another, outside any scan."""
     layers = (OneLayer(stack.layer(i), stack.start + i) for stack in model.stacks for i in range(stack.size))
     return eqx.tree_at(lambda m: m.stacks, model, tuple(layers))
 
 
-def rolled(model: LM) -> LM:
-    """The model with its layers in a loop that stays one in the program."""
+def with_rolled_layers(model: LM) -> LM:
+    """Return the model with its layers in a scan that is not unrolled."""
     stacks = (Rolled(stack.block, stack.start, stack.size) for stack in model.stacks)
     return eqx.tree_at(lambda m: m.stacks, model, tuple(stacks))
 
 
-def computed(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
-    """Logits and the last layer's output, and the gradients of a step of training.
+def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
+    """Return the logits, the last layer's output and the gradients of one training step.
 
-    Layers are unrolled in evaluation and rolled in training; `single` has them one by one. The output is compared
-    because the final norm would hide a wrong scale.
+    Args:
+        model: The host model.
+        batch: Token ids `(batch, seq)`.
+        key: The key of the training step.
+
+    Returns:
+        `logits`, `scanned` and `single` (the last layer's output, with layers in a scan and one by one) for each mode,
+        and `gradients`. The scan is unrolled in evaluation and rolled in training. The last layer's output is compared
+        because the final norm would hide a wrong scale.
     """
-    params, rest = partition_trainable(rolled(model))
+    params, rest = partition_trainable(with_rolled_layers(model))
 
-    def seen(model: LM, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    def forward(model: LM, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         logits, reads = capture(lambda: model(batch, key=key), ["residual"])()
         return logits, reads["residual"]
 
     def loss(params: LM) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        logits, outputs = seen(combine_trainable(params, rest), key)
+        logits, outputs = forward(combine_trainable(params, rest), key)
         return sum_losses(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"], (logits, outputs[-1])
 
     gradients, trained = jax.grad(loss, has_aux=True)(params)
-    logits, outputs = seen(model, None)
-    single = one_by_one(model)
+    logits, outputs = forward(model, None)
+    single = with_single_layers(model)
     return {
         "logits": {"evaluation": logits, "training": trained[0]},
         "scanned": {"evaluation": outputs[-1], "training": trained[1]},
-        "single": {"evaluation": seen(single, None)[1][-1], "training": seen(single, key)[1][-1]},
+        "single": {"evaluation": forward(single, None)[1][-1], "training": forward(single, key)[1][-1]},
         "gradients": gradients,
     }
 
 
-class Tried:
-    """The model with the component in it, built, and what its program computes."""
+class HostProgram:
+    """The host model, built for two seeds, and the outputs of its compiled program."""
 
     def __init__(self, host: Host):
         self.host, self.start = host, host.model(0)
-        self.models = [shaken(self.start, 0), shaken(host.model(1), 1)]
-        self.run = jit_once(computed)
+        self.models = [perturb(self.start, 0), perturb(host.model(1), 1)]
+        self.run = jit_once(compute_outputs)
         self.batch, self.key = jnp.asarray(tokens()), root_key(5)
         self.first = self.run(self.models[0], self.batch, self.key)
 
     def changes(self, batch: np.ndarray) -> dict[str, np.ndarray]:
-        """By how much the first model's logits differ when it reads another batch, in evaluation and in training."""
+        """Return the absolute change of the first model's logits when it reads another batch, for each mode."""
         found = self.run(self.models[0], jnp.asarray(batch), self.key)["logits"]
         return {mode: np.abs(np.asarray(found[mode]) - np.asarray(self.first["logits"][mode])) for mode in MODES}
 
 
-def shaken(model: LM, seed: int) -> LM:
-    """The model with every parameter moved a little: what starts at zero would hide what is behind it."""
+def perturb(model: LM, seed: int) -> LM:
+    """Return the model with noise added to every parameter: one that starts at zero would hide what it multiplies."""
     rng = np.random.default_rng(seed)
 
     def moved(array: Any) -> np.ndarray:
