@@ -1,1 +1,1 @@
-"""What taetpu costs, measured against PyTorch and against itself. See README.md; run from the repository's root."""
+"""Benchmarks of taetpu against PyTorch and itself; see README.md. Run them from the repository's root."""

@@ -1,4 +1,4 @@
-"""What the TPU's compiler makes of one layer of attention, without a TPU: its own estimate, never a measurement.
+"""Estimate one layer of attention with the TPU compiler, without a TPU. Nothing is measured.
 
 `python -m benchmarks.attention_cycles LENGTH HEADS HEAD_DIM plain|xla|splash [BLOCK]`, with libtpu installed: cycles of
 the forward and backward pass over 8192 tokens on a v5e core, and the temporary memory. Operations of XLA are counted by
@@ -41,7 +41,7 @@ def main(seq: int, heads: int, head_dim: int, path: str, block: int = 512) -> No
 
 
 def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
-    """The gradients of a layer of attention, for a v5e core."""
+    """Return the lowered gradients of a layer of attention for a v5e core."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -51,7 +51,7 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
     from taetpu.nn.kernels import PLAIN, Kernel, Splash
 
     class Fused(Kernel):
-        """jax's own, without a kernel."""
+        """Compute attention with jax, without a kernel."""
 
         def attend(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
             q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))

@@ -1,4 +1,4 @@
-"""The statistics on trial: how often they err on made-up studies, beside the tests that papers use.
+"""Error rates of the statistics on simulated studies, compared with the tests that papers use.
 
 Every study is drawn anew: a baseline and arms on a few seeds, with a known truth. `ours` is what `taetpu.stats`
 computes for a study in which every run finished, written here for many studies at once; `tests/benchmarks` checks that
@@ -28,14 +28,14 @@ Array = NDArray[np.float64]
 ALPHA = 0.05
 ACTIVE_EFFECT = 3.0  # standard deviations of a run
 RESAMPLES = 999
-MOST_RESAMPLED = 400  # studies; the bootstrap misses by so much that more would show nothing
+MOST_RESAMPLED = 400  # studies; the bootstrap's errors are large enough to show in these
 LOOKS = ((5, 8), (3, 5, 8), (2, 4))
 METHODS = ("ours", "paired t", "Welch", "Wilcoxon", "bootstrap")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """How made-up studies are drawn.
+    """How studies are simulated.
 
     Attributes:
         noise: of a run: `normal`, or `heavy` (Student's t with 3 degrees of freedom, scaled to a variance of 1).
@@ -59,23 +59,23 @@ class Scenario:
 
     @property
     def fewest(self) -> int:
-        """Arms that it takes, the baseline among them."""
+        """Minimum number of arms, with the baseline."""
         return 4 if self.half != 1.0 or self.copied else 2 + abs(self.active)
 
     @property
     def equal(self) -> bool:
-        """Are all runs equally noisy, and normal?"""
+        """Whether all runs have the same normal noise."""
         how = (self.noise, self.baseline, self.arm, self.half, self.copied, self.accuracy)
         return how == ("normal", 1.0, 1.0, 1.0, 0.0, None)
 
     def share(self, y: Array) -> Array:
-        """Accuracies from log-odds."""
+        """Return accuracies from log-odds."""
         if self.accuracy == "all or nothing":
             return np.where(y > 0, 0.99, 0.2) + 0.005 * np.tanh(y)
         return 1 / (1 + np.exp(-float(self.accuracy or 0) - y))
 
     def draw(self, rng: np.random.Generator, studies: int, arms: int, seeds: int) -> tuple[Array, NDArray[np.bool_]]:
-        """`(studies, arms, seeds)`, the baseline first, and which of the others have an effect."""
+        """Return values `(studies, arms, seeds)`, the baseline first, and which other arms have an effect."""
         size = (studies, arms, seeds)
         y = rng.standard_t(3, size) / np.sqrt(3) if self.noise == "heavy" else rng.standard_normal(size)
         if self.copied:
@@ -121,7 +121,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Judged:
-    """What a test says: p by study and arm, corrected, and the interval of each effect (at 95 %, not corrected)."""
+    """Results of a test: corrected p by study and arm, and each effect's uncorrected 95 % interval."""
 
     p: Array
     low: Array
@@ -129,7 +129,7 @@ class Judged:
 
 
 def holm(p: Array) -> Array:
-    """Holm's correction over the last axis."""
+    """Return p values with Holm's correction over the last axis."""
     order = np.argsort(p, axis=-1)
     ranked = np.take_along_axis(p, order, -1) * np.arange(p.shape[-1], 0, -1)
     found = np.empty_like(p)
@@ -138,7 +138,7 @@ def holm(p: Array) -> Array:
 
 
 def ours(y: Array) -> Judged:
-    """The seed-blocked model with its guard, as `taetpu.stats.model.fit` for a full table."""
+    """Apply the seed-blocked model with its guard, as `taetpu.stats.model.fit` does for a full table."""
     _, arms, seeds = y.shape
     difference = y[:, 1:] - y[:, :1]
     residual = y - y.mean(2, keepdims=True) - y.mean(1, keepdims=True) + y.mean((1, 2), keepdims=True)
@@ -162,7 +162,7 @@ def ours(y: Array) -> Judged:
 
 
 def copies(residual: Array, noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """By study: do arms copy each other's noise? As `taetpu.stats.blocked_anova.Blocked.copies`."""
+    """Return by study whether arms share their noise, as `taetpu.stats.blocked_anova.Blocked.copies` does."""
     _, arms, seeds = residual.shape
     quiet = np.where(noisy[:, :, None], np.nan, residual)
     with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -177,7 +177,7 @@ def copies(residual: Array, noisy: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _most_cautious(one: Judged, other: Judged, where: NDArray[np.bool_]) -> Judged:
-    """The larger p and the wider interval of two tests where it is said so, else the first test's."""
+    """Return the larger p and wider interval of two tests where the mask is true, else the first test's."""
     return Judged(
         np.where(where, np.maximum(one.p, other.p), one.p),
         np.where(where, np.minimum(one.low, other.low), one.low),
@@ -206,7 +206,7 @@ def welch(y: Array) -> Judged:
 
 
 def wilcoxon(y: Array) -> Judged:
-    """The exact signed-rank test; it has no interval here."""
+    """Apply the exact signed-rank test, without intervals."""
     difference = y[:, 1:] - y[:, :1]
     seeds = y.shape[2]
     ranks = np.abs(difference).argsort(2).argsort(2) + 1
@@ -219,7 +219,7 @@ def wilcoxon(y: Array) -> Judged:
 
 
 def bootstrap(y: Array) -> Judged:
-    """Percentiles of the mean difference over resampled seeds; p is twice the smaller tail."""
+    """Bootstrap the mean difference over seeds: percentile intervals, and twice the smaller tail as p."""
     difference, seeds = y[:, 1:] - y[:, :1], y.shape[2]
     weights = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES).T / seeds
     p, low, high = (np.empty(difference.shape[:2]) for _ in range(3))
@@ -237,8 +237,9 @@ TESTS = dict(zip(METHODS, (ours, paired_t, welch, wilcoxon, bootstrap), strict=T
 
 
 def tried(scenario: Scenario, arms: int, seeds: int, studies: int, methods: Sequence[str]) -> dict[str, Any]:
-    """Error rates over made-up studies: of any false verdict, of intervals that miss, and of effects that are found.
-    Nothing for a scenario that needs more arms.
+    """Return error rates over simulated studies: false verdicts, coverage of intervals, and power.
+
+    Empty for a scenario that needs more arms.
     """
     if arms < scenario.fewest:
         return {}
@@ -274,8 +275,9 @@ def trial(studies: int, arms: Sequence[int], seeds: Sequence[int], methods: Sequ
 
 
 def looked(studies: int, arms: int, looks: Sequence[int]) -> dict[str, Any]:
-    """How often planned looks give any false verdict: each is tried on the seeds that are there by then, until one
-    finds something. Beside it, the same looks without a plan.
+    """Return how often a series of interim analyses gives a false verdict, with and without the plan's correction.
+
+    Each analysis uses the seeds available by then; the series ends with the first finding.
     """
     rng = np.random.default_rng([arms, *looks])
     y, _ = Scenario("null").draw(rng, studies, arms, looks[-1])
@@ -290,14 +292,14 @@ def looked(studies: int, arms: int, looks: Sequence[int]) -> dict[str, Any]:
 
 
 def threshold(plan: Plan, seeds: int, alpha: float) -> float:
-    """The p of a look that the plan turns into `alpha`."""
+    """Return the p of an interim analysis that the plan turns into `alpha`."""
     return float(brentq(lambda p: plan.overall_p(p, seeds) - alpha, 1e-12, 1 - 1e-9, xtol=1e-12))
 
 
 def broken(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Where our method misses its bounds, beyond what so many studies let chance explain.
+    """Return where taetpu's method exceeds its bounds by more than sampling error.
 
-    Intervals among arms that copy each other have no bound: at 3 seeds too few studies show that they do.
+    Intervals of arms that share their noise have no bound: at 3 seeds the check detects it in too few studies.
     """
     problems = []
     for one in found:
@@ -316,18 +318,18 @@ def broken(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def broken_looks(found: Sequence[dict[str, Any]], studies: int) -> list[str]:
-    """Where planned looks err more often than one look may."""
+    """Return where planned interim analyses err more often than a single analysis may."""
     most = 0.06 + chance(0.06, studies)
     return [f"looks at {one['looks']}: {one['planned']:.3f}" for one in found if one["planned"] > most]
 
 
 def chance(rate: float, studies: int) -> float:
-    """How far a rate over few studies may lie from the true one; from 10,000 on the bounds hold as they are."""
+    """Return the allowance for a rate's sampling error; 0 from 10,000 studies on."""
     return 0.0 if studies >= 10_000 else 2 * float(np.sqrt(rate * (1 - rate) / studies))
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """For each scenario and number of seeds, the worst over numbers of arms."""
+    """Return the worst case over numbers of arms, by scenario and number of seeds."""
     lines = [f"{'':36}{'seeds':>5}" + "".join(f"{method:>10}" for method in METHODS if method in found[0]["methods"])]
     for what, pick, title in (
         ("false", max, "any false verdict (5 % is meant)"),
@@ -358,7 +360,7 @@ def looks_table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print the table; exit with 1 where a bound is missed."""
+    """Print the table; exit with 1 if a bound is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the studies, and fewer numbers of arms")
     parser.add_argument("--studies", type=int, help="made-up studies of each kind")

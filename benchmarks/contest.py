@@ -1,4 +1,4 @@
-"""The parent's side of a contest: starts contestants, gives them turns, compares what they did."""
+"""Start contestants in child processes, time them in turns, and compare them."""
 
 import platform
 import statistics
@@ -18,17 +18,17 @@ from taetpu.train.step_time import cpu_model
 COMMAND = (sys.executable, "-m", "benchmarks.contestants")
 
 Round = Mapping[str, Mapping[str, float]]
-"""What each contestant said of its window, by name."""
+"""Results of one window by contestant."""
 
 
 def request(name: str, shape: Shape, text: Path, **more: Any) -> dict[str, Any]:
-    """A contestant as its process is asked for it (see `contestants.contestant`)."""
+    """The request for a contestant; see `contestants.contestant`."""
     return {"name": name, "shape": shape.data, "text": str(text), **more}
 
 
 @contextmanager
 def contest(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Child]]:
-    """Contestants by name, ready one after another, each in a process of its own."""
+    """Start contestants one after another, each in a separate process."""
     with ExitStack() as stack:
         ready = {}
         for name, asked in requests.items():
@@ -38,23 +38,23 @@ def contest(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Chi
 
 
 def take_turns(ready: Mapping[str, Child], rounds: int, seconds: float) -> list[Round]:
-    """Windows of all, one after another, so many rounds."""
+    """Time windows of all contestants in turns, for a number of rounds."""
     return [{name: child.ask(seconds) for name, child in ready.items()} for _ in range(rounds)]
 
 
 def rate(window: Mapping[str, float], what: str = "tokens") -> float:
-    """How many a second."""
+    """Return the rate per second."""
     return window[what] / window["seconds"]
 
 
 def over_rounds(rounds: Sequence[Round], value: Callable[[Round], float]) -> dict[str, float]:
-    """The median over rounds of what is computed within a round, and its range."""
+    """Return the median and range over rounds of a value computed within each round."""
     found = [value(one) for one in rounds]
     return {"median": statistics.median(found), "least": min(found), "most": max(found)}
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return the machine and the versions that were measured."""
     packages = ("jax", "jaxlib", "torch", "transformers", "x-transformers")
     return {
         "cpu": cpu_model(),
@@ -65,5 +65,5 @@ def machine() -> dict[str, Any]:
 
 
 def shown_machine() -> str:
-    """The same as lines to print."""
+    """Return the machine and the versions as lines."""
     return textwrap.fill(", ".join(f"{name} {value}" for name, value in machine().items()), 80)

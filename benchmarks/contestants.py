@@ -1,4 +1,4 @@
-"""What is timed against each other: each in a process of its own, kept alive and asked to work a window at a time.
+"""Contestants, each in a separate process that trains one window per request.
 
 `python -m benchmarks.contestants` reads a request as a line of JSON and says when it is ready; after that each line is
 a number of seconds, and is answered by `{"steps", "seconds", "tokens", "loss"}`.
@@ -19,7 +19,7 @@ WARM = 0.3  # seconds before the first window
 
 
 class Contestant(Protocol):
-    """What can be timed. `about` says what it is."""
+    """A contestant; `about` describes it."""
 
     @property
     def about(self) -> dict[str, Any]: ...
@@ -28,7 +28,7 @@ class Contestant(Protocol):
 
 
 class Matmul:
-    """This machine's rate: float32 products of two square matrices in jax, on all cores."""
+    """The machine's matmul rate: float32 products of square matrices in jax on all cores."""
 
     def __init__(self) -> None:
         import jax
@@ -49,7 +49,7 @@ class Matmul:
 
 
 def contestant(name: str, shape: dict[str, int], text: str, **more: Any) -> Contestant:
-    """The contestant of this name, ready to be timed; `more` says how ours is laid out."""
+    """Return a contestant by name, ready to be timed; `more` is the layout of taetpu's."""
     if name == "matmul":
         return Matmul()
     if more:
@@ -68,9 +68,9 @@ def contestant(name: str, shape: dict[str, int], text: str, **more: Any) -> Cont
 
 
 def main() -> None:
-    """Answer the parent, line by line; its end is ours."""
+    """Answer the parent's requests, a line each, until it ends."""
     os.environ.update(JAX_PLATFORMS="cpu", HF_HUB_OFFLINE="1")
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print: keep that out of the answers
     ready = contestant(**json.loads(sys.stdin.readline()))
     ready.window(WARM)
     print(json.dumps(ready.about), file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""A study of 10,000 runs on fleets of machines that are taken away: makespan, lost work and cost beside the ideal.
+"""Simulate a study of 10,000 runs on preemptible machines: makespan, lost work and cost compared with the ideal.
 
 The packs are those of the real planner, for a v5e-8. A pack takes its FLOPs at an assumed share of the chips' peak.
 Machines, preemptions and the clock are simulated: no number here was measured on a TPU. Machines are taken away without
@@ -25,15 +25,15 @@ from taetpu.core.chips import parse_slice
 
 TPU = "v5e-8"
 FLEETS, LIVES = (1, 8, 64), (None, 6.0, 1.0)
-"""Machines, and their mean life in hours; None: none is taken away."""
+"""Numbers of machines, and their mean lifetimes in hours; None: no preemption."""
 ENGINES = ("shard", "takeover", "ray")
 PEAK_SHARE = 0.3
-"""Of the chips' published peak, reached while steps are taken. Assumed."""
+"""Assumed share of the chips' published peak during steps."""
 BOOT, START = 5 / 60, 2 / 60
-"""Hours until a new machine can work, and until a pack takes steps: Python, data, compiling. Assumed, and paid for."""
+"""Assumed hours until a new machine works, and until a pack steps (Python, data, compiling). Both cost money."""
 RUNS, SEEDS, WIDTH = 10_000, 20, 32
 REPEATS = 20
-"""Times that each fleet is simulated, with other preemptions; the table has the means."""
+"""Simulations of each fleet, with different preemptions; the table has the means."""
 STUDY = """
 study: fleet
 base:
@@ -47,12 +47,12 @@ grid:
   model.ffn.kind: [gelu-tanh, relu, swiglu]
   train.optimizer.lr: [{rates}]
 """
-"""18 structures, which cannot share a program, and rates and seeds, which can."""
+"""18 structures, which cannot share a program; learning rates and seeds, which can."""
 
 
 @dataclass(frozen=True)
 class Pack:
-    """What is simulated of a pack: hours of steps, and hours between checkpoints."""
+    """A simulated pack: hours of steps, and hours between checkpoints."""
 
     hours: float
     checkpoint: float
@@ -60,7 +60,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a study on a fleet.
+    """The result of a study on a fleet.
 
     Attributes:
         hours: from the start until all work is done.
@@ -80,15 +80,16 @@ class Outcome:
 
 
 def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pack]:
-    """The packs that the planner makes of a study of at least `runs` runs, on eight devices."""
+    """Return the planner's packs for a study of at least `runs` runs on eight devices."""
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     os.environ["JAX_PLATFORMS"] = "cpu"
     from taetpu.spec.loading import load_study
-    from taetpu.train import plan as planner
+    from taetpu.train import compute, layout
     from taetpu.train.count import flops_per_token
+    from taetpu.train.pack_plan import plan_packs
 
     tpu = parse_slice(TPU)
-    planner.memory_bytes = lambda: tpu.hbm_bytes  # the planner would ask this machine
+    compute.memory_bytes = layout.memory_bytes = lambda: tpu.hbm_bytes  # in place of this machine's
     rates = math.ceil(runs / SEEDS / 18)
     listed = ", ".join(f"{1e-4 * 1.03**i:.3e}" for i in range(rates))
     with TemporaryDirectory() as folder:
@@ -97,14 +98,14 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
         study = load_study(file)
         all_runs = study.runs()
         sources = [study.sources.prepare(run.config) for run in all_runs]
-        plans = planner.plan_packs(all_runs, sources, packing=planner.parse_packing(WIDTH))
+        plans = plan_packs(all_runs, sources, packing=layout.parse_packing(WIDTH))
     by_id = {run.id: (run, source) for run, source in zip(all_runs, sources, strict=True)}
     packs = []
     peak = tpu.chips * tpu.generation.bf16_flops * PEAK_SHARE
     for plan in plans:
         run, source = by_id[plan.runs[0][2]]
         tokens = run.config.train.batch_size * source.seq_len
-        flops = plan.width * tokens * flops_per_token(run.config.model, source.vocab_size, source.seq_len)
+        flops = plan.layout.width * tokens * flops_per_token(run.config.model, source.vocab_size, source.seq_len)
         packs.append(Pack(steps * flops / peak / 3600, checkpoint * flops / peak / 3600))
     return packs
 
@@ -113,7 +114,7 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
 
 
 class Queue:
-    """Which pack a machine trains next.
+    """An engine: selects the pack that a machine trains next.
 
     Args:
         engine: `shard`: the I-th of every N packs; `takeover`: then those of others that nobody trains, as when
@@ -126,24 +127,24 @@ class Queue:
         self.waiting = [list(range(start, packs, queues)) for start in range(queues)]
 
     def next(self, machine: int) -> int | None:
-        """Take a pack; None where the machine may go."""
+        """Return the next pack for a machine; None if it is no longer needed."""
         own = self.waiting[machine % len(self.waiting)]
         if not own and self.engine == "takeover":
             own = max(self.waiting, key=len)
         return own.pop(0) if own else None
 
     def back(self, machine: int, pack: int) -> None:
-        """Return a pack of a machine that was taken away, to be the next."""
+        """Put back the pack of a preempted machine, to be the next."""
         self.waiting[machine % len(self.waiting)].insert(0, pack)
 
 
 def simulate(packs: Sequence[Pack], machines: int, life: float | None, engine: str, seed: str = "") -> Outcome:
-    """Train all packs on machines that live `life` hours on average and are replaced at once."""
+    """Simulate training all packs on machines with a mean lifetime of `life` hours that are replaced at once."""
     queue, chance = Queue(len(packs), machines, engine), random.Random(f"{machines} {life} {engine} {seed}")
-    kept = [0.0] * len(packs)  # hours of each pack that a checkpoint holds
+    kept = [0.0] * len(packs)  # hours of each pack in its last checkpoint
     paid, lost, end, preemptions, number = 0.0, 0.0, 0.0, 0, count()
     events: list[tuple[float, int, int, float, int | None]] = []
-    """When a machine has no work, a tie's order, its number, when it is taken away, the pack that it then leaves."""
+    """Time at which a machine is free, tie breaker, its number, time of its preemption, pack that it then leaves."""
 
     def make(machine: int, now: float) -> None:
         nonlocal paid, preemptions
@@ -165,7 +166,7 @@ def simulate(packs: Sequence[Pack], machines: int, life: float | None, engine: s
             make(machine, now)
             continue
         if (chosen := queue.next(machine)) is None:
-            continue  # nothing is left for it: it is deleted
+            continue  # no packs are left: it is deleted
         pack = packs[chosen]
         done = now + START + pack.hours - kept[chosen]
         if done <= death:
@@ -186,9 +187,9 @@ def simulate(packs: Sequence[Pack], machines: int, life: float | None, engine: s
 
 
 def compare(packs: Sequence[Pack], fleets: Sequence[int], lives: Sequence[float | None], seed: int) -> list[dict]:
-    """A row for each fleet, mean life and engine, with ratios to the ideal: no boot, start, loss or idle machine.
+    """Return a row per fleet, mean lifetime and engine, with ratios to the ideal.
 
-    One machine trains all packs in turn, whatever the engine.
+    The ideal has no start-up, loss or idle machine. One machine trains all packs in turn with any engine.
     """
     rate, rows = parse_slice(TPU).usd_per_hour(spot=True) or math.nan, []
     cases = [
@@ -206,7 +207,7 @@ def compare(packs: Sequence[Pack], fleets: Sequence[int], lives: Sequence[float 
 
 
 def show(rows: Sequence[dict]) -> str:
-    """A Markdown table of at most 80 columns."""
+    """Return a Markdown table of at most 80 columns."""
     head = ("machines", "life", "engine", "hours", "x ideal", "taken", "lost", "USD", "x ideal")
     cells = [head, ("--:", "--:", "---", *["--:"] * 6)]
     for row in rows:
@@ -221,7 +222,7 @@ def show(rows: Sequence[dict]) -> str:
 
 
 def main() -> None:
-    """Plan, simulate, print the table."""
+    """Plan, simulate and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=RUNS, help="in the study, at least; up to 10,000")
     parser.add_argument("--seed", type=int, default=0, help="of the preemptions")

@@ -1,4 +1,4 @@
-"""Training on an NVIDIA GPU beside PyTorch: GPT-2 with 124 million parameters, and many small runs in a pack.
+"""Training on an NVIDIA GPU compared with PyTorch: GPT-2 with 124 million parameters, and packs of small runs.
 
 `python -m benchmarks.gpu`, on a machine with a GPU and a CUDA build of jax and PyTorch; elsewhere it says that nothing
 was measured. `--device cpu --small` goes through all of it at tiny sizes, to see that it works; its figures mean
@@ -35,7 +35,7 @@ CONTESTS = {
 
 
 class Ours:
-    """A pack of this package on jax's first device."""
+    """A pack of taetpu on jax's first device."""
 
     def __init__(self, sizes: Mapping[str, int], width: int):
         from taetpu.core.loading import load_config
@@ -63,7 +63,7 @@ class Ours:
         self.tokens = width * sizes["batch"] * sizes["seq"]
 
     def window(self, seconds: float) -> float:
-        """Tokens a second."""
+        """Train for a window and return the tokens per second."""
         return self.tokens / self.trial.window(seconds)
 
 
@@ -106,7 +106,7 @@ class PyTorch:
         self.optimizer.zero_grad(set_to_none=True)
 
     def window(self, seconds: float) -> float:
-        """Tokens a second."""
+        """Train for a window and return the tokens per second."""
         wait = self.torch.cuda.synchronize if self.device == "cuda" else lambda: None
         wait()
         steps, began = 0, time.perf_counter()
@@ -118,7 +118,7 @@ class PyTorch:
 
 
 def answer() -> None:
-    """A contestant in its process: ready first, then tokens a second for each window that it is asked for."""
+    """Run a contestant in this process: print a line when it is ready, then the tokens per second of each window."""
     answers, sys.stdout = sys.stdout, sys.stderr
     asked = json.loads(sys.stdin.readline())
     sizes, ours = asked["sizes"], "width" in asked
@@ -129,7 +129,7 @@ def answer() -> None:
 
 
 def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Tokens a second of each contestant at these sizes, ratios within rounds, and the share of the device's peak."""
+    """Return the tokens per second of each contestant, ratios within rounds, and the share of the device's peak."""
     from taetpu.core.chips import find_peak
 
     platform = {"cuda": "cuda", "cpu": "cpu"}[device]

@@ -1,4 +1,4 @@
-"""Every registered kind, compiled for TPUs by the real compiler: memory and the compiler's cycles of a tiny model.
+"""Compile a tiny model with every registered kind for TPUs: memory and the compiler's cycles.
 
 The kinds are read from the registry, so that new ones are among them. `python -m benchmarks.kinds v5e-8 v3-8 v6e-8`
 prints the table of docs/tpu.md. Import it after `prepare_jax`.
@@ -13,7 +13,7 @@ from typing import Any
 from taetpu.core.chips import Slice, parse_slice
 from taetpu.core.errors import UserError
 from taetpu.core.loading import build_component, load_config
-from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.core.registry import kinds
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
@@ -25,21 +25,21 @@ MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads"
 TRAIN = {"steps": 20, "batch_size": 8}
 TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
 TEXT = {"source": "python-docs", "tokenizer": "char"}
-INSIDE = {"scores": "mixer"}  # slots of a component rather than of the model
+INSIDE = {"scores": "mixer"}  # slots of a component, not of the model
 OF_TRAINING = {"optimizer", "schedule"}
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
-"""Slots whose kinds are not in a train step; a metric has a program of its own."""
+"""Slots whose kinds are not in the train step; metrics have separate programs."""
 
 
 def every_kind() -> Iterator[tuple[str, str]]:
-    """Slot and kind of all of taetpu's own that are in a train step."""
+    """Return slot and kind of all of taetpu's kinds that are in the train step."""
     for slot in BUILTIN_MODULES:
         own = [kind for kind, component in sorted(kinds(slot).items()) if component.__module__.startswith("taetpu.")]
         yield from ((slot, kind) for kind in own if slot not in NOT_IN_STEPS)
 
 
 def config(slot: str, kind: str) -> ResolvedConfig | None:
-    """A tiny run with this kind in it; None where the kind needs settings that nobody can guess."""
+    """Return the config of a tiny run with a kind; None if the kind has required fields."""
     model: dict[str, Any] = {**MODEL}
     train: dict[str, Any] = {**TRAIN}
     task: dict[str, Any] = {**TASK}
@@ -66,7 +66,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
 
 
 def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], CompileRequest]:
-    """For each kind a program of one run on each device."""
+    """Return a request per kind, for a program of one run on each device."""
     found = {}
     for slot, kind in slots:
         run = config(slot, kind)
@@ -80,7 +80,7 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
 
 
 def table(names: list[str]) -> str:
-    """Markdown: a row for each kind, two columns for each TPU."""
+    """Return a Markdown table with a row per kind and two columns per TPU."""
     slices = [parse_slice(name) for name in names]
     asked = [requests(list(every_kind()), tpu) for tpu in slices]
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
@@ -102,5 +102,5 @@ def _cells(facts: Any) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "cpu"  # libtpu is there, and a TPU is not: jax would look for it
+    os.environ["JAX_PLATFORMS"] = "cpu"  # with libtpu and without a TPU, jax would search for one
     print(table(sys.argv[1:] or ["v5e-8"]))

@@ -1,4 +1,4 @@
-"""This package as a contestant: its own programs, driven as a study drives them. Import it after `prepare_jax`."""
+"""taetpu as a contestant, with its programs driven as in a study. Import it after `prepare_jax`."""
 
 import time
 from dataclasses import asdict
@@ -22,7 +22,7 @@ PRECISION = "float32"
 
 
 class Training(Trial):
-    """A trial that draws new batches, reads the losses at each dispatch and sizes the next one as the trainer does."""
+    """A training loop that draws batches, reads losses and sizes dispatches as the trainer does."""
 
     taken = 0
 
@@ -47,7 +47,7 @@ class Training(Trial):
 
 
 def usual(config: ResolvedConfig, source: Source, runs: int) -> Layout:
-    """How the trainer lays out so many runs of which none was measured before."""
+    """Return the trainer's layout for a number of runs."""
     waiting = tuple(RunSpec("baseline", seed, config, str(seed)) for seed in range(runs))
     return rule_of_thumb(Work(Group(frozenset(), waiting), source, PRECISION), AUTO)
 
@@ -79,7 +79,7 @@ class Ours:
         }
 
     def window(self, seconds: float) -> dict[str, float]:
-        """Train for about so long; the loss is the mean over the pack at the last step."""
+        """Train for about `seconds`; the loss is the pack's mean at the last step."""
         before, began = self.training.taken, time.perf_counter()
         self.training.window(seconds)
         steps, passed = self.training.taken - before, time.perf_counter() - began

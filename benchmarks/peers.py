@@ -22,11 +22,11 @@ from benchmarks.shapes import BETAS, CLIP, HELD_OUT, LR, VOCAB, WEIGHT_DECAY, Sh
 
 Build = Callable[[Shape], torch.nn.Module]
 
-TRIALS, TRIAL = 3, 0.3  # windows and seconds by which settings are chosen
+TRIALS, TRIAL = 3, 0.3  # windows, and their seconds, for choosing settings
 
 
 def gpt2(shape: Shape, *, activation: str, attention: str) -> torch.nn.Module:
-    """Hugging Face's model. `gelu_new`, which GPT-2 was released with, is written out there in eight operations."""
+    """Return Hugging Face's model. Its `gelu_new`, GPT-2's original activation, is eight separate operations."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -38,7 +38,7 @@ def gpt2(shape: Shape, *, activation: str, attention: str) -> torch.nn.Module:
 
 
 def x_transformers(shape: Shape, *, flash: bool) -> torch.nn.Module:
-    """The nearest that it offers: its norms, queries, keys, values and attention outputs have no biases."""
+    """Return the closest model of x-transformers: its norms and attention projections have no biases."""
     from x_transformers import Decoder, TransformerWrapper
 
     layers = Decoder(
@@ -48,7 +48,7 @@ def x_transformers(shape: Shape, *, flash: bool) -> torch.nn.Module:
     return TransformerWrapper(num_tokens=VOCAB, max_seq_len=shape.seq, attn_layers=layers, tie_embedding=True)
 
 
-# By peer, the settings that its speed is measured with before the fastest is taken.
+# Candidate settings by peer; the fastest are used.
 PEERS: dict[str, dict[str, Build]] = {
     "gpt2": {name: partial(gpt2, activation="gelu_new", attention=name) for name in ("sdpa", "eager")},
     "gpt2-tuned": {name: partial(gpt2, activation="gelu_pytorch_tanh", attention=name) for name in ("sdpa", "eager")},
@@ -58,7 +58,7 @@ ADAMW: dict[str, dict[str, bool]] = {"default": {}, "foreach": {"foreach": True}
 
 
 class Data:
-    """The text as tokens."""
+    """Return the text as tokens."""
 
     def __init__(self, file: Path):
         text = file.read_text()
@@ -69,7 +69,7 @@ class Data:
 
 
 class Training:
-    """A model of a peer in training.
+    """A peer's model in training.
 
     Args:
         peer: a name of `PEERS`.
@@ -88,13 +88,13 @@ class Training:
         self.window_of = torch.arange(shape.seq + 1)
 
     def loss(self, windows: torch.Tensor) -> torch.Tensor:
-        """Nats per token; `windows` is `(batch, seq + 1)`."""
+        """Return the loss in nats per token of `windows`, `(batch, seq + 1)`."""
         logits = self.model(windows[:, :-1])
         logits = getattr(logits, "logits", logits)
         return F.cross_entropy(logits.reshape(-1, VOCAB), windows[:, 1:].reshape(-1))
 
     def step(self) -> torch.Tensor:
-        """Train on a random batch; gives its loss, which is not waited for."""
+        """Train on a random batch and return its loss without synchronising."""
         starts = torch.randint(len(self.data.train) - self.shape.seq, (self.shape.batch, 1))
         loss = self.loss(self.data.train[starts + self.window_of])
         loss.backward()
@@ -113,7 +113,7 @@ class Training:
         }
 
     def window(self, seconds: float) -> dict[str, float]:
-        """Train for about so long; the loss is the last step's."""
+        """Train for about `seconds`; the loss is that of the last step."""
         steps, began = 0, time.perf_counter()
         while True:
             loss, steps = self.step(), steps + 1
@@ -121,7 +121,7 @@ class Training:
                 return {"steps": steps, "seconds": passed, "tokens": steps * self.shape.tokens, "loss": loss.item()}
 
     def evaluate(self) -> float:
-        """The mean loss over the whole validation split, in windows side by side."""
+        """Return the mean loss over the validation split, in adjacent windows."""
         starts = torch.arange(0, len(self.data.val) - self.shape.seq, self.shape.seq)
         self.model.eval()
         with torch.inference_mode():
@@ -132,7 +132,7 @@ class Training:
 
 
 def fastest(peer: str, shape: Shape, data: Data) -> Training:
-    """A peer with the settings and the AdamW that are fastest here, by windows taken in turns."""
+    """Return a peer with the settings and the AdamW that are fastest here, timed in turns."""
     ways = [Training(peer, settings, adamw, shape, data) for settings, adamw in product(PEERS[peer], ADAMW)]
     for way in ways:
         way.step()
@@ -146,7 +146,7 @@ def fastest(peer: str, shape: Shape, data: Data) -> Training:
 
 
 def train(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One run: train, read the loss every ten steps, evaluate ten times and keep the model, as a run of a study."""
+    """Train one run as a study does: read the loss every ten steps, evaluate ten times, and save the model."""
     torch.set_num_threads(arguments["threads"])
     shape, steps = Shape(**arguments["shape"]), arguments["steps"]
     training = Training(
@@ -165,7 +165,7 @@ def train(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train the run that the argument describes as JSON, and print its losses."""
+    """Train the run described by the JSON argument and print its losses."""
     parser = argparse.ArgumentParser(description=train.__doc__)
     parser.add_argument("run", type=json.loads, help="threads, shape, steps, peer, settings, adamw, text, seed, model")
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""The matrix products of a train step and nothing else, none waiting for another: no step of the model takes less time.
+"""The matmuls of a train step without dependencies between them: a lower bound of the step's time.
 
 They are computed as the trainer computes them, by `nn.matmul.product` and its gradients, on as many devices. Import
 this after `prepare_jax`.
@@ -22,7 +22,7 @@ ITERATIONS = 20  # a dispatch
 
 
 def factors(shape: Shape, batch: int) -> Iterator[Sizes]:
-    """The shapes of both factors of each product in a forward pass over so many sequences."""
+    """Yield the shapes of both factors of each matmul in a forward pass over a number of sequences."""
     rows, heads = batch * shape.seq, (batch, shape.heads)
     head = shape.dim // shape.heads
     for _ in range(shape.layers):
@@ -35,7 +35,7 @@ def factors(shape: Shape, batch: int) -> Iterator[Sizes]:
 
 
 def flops(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Operations of a product and of its two gradients."""
+    """Return the operations of a matmul and its two gradients."""
     return 3 * 2 * int(np.prod(a)) * b[-1]
 
 
@@ -72,7 +72,7 @@ class Products:
 
 
 def step(given: list[Any]) -> list[Any]:
-    """Each product of `(a, b)` and, for the gradient of its result, the gradients of both."""
+    """Compute each matmul of `(a, b)` and the gradients of both factors."""
     found = []
     for a, b, gradient in given:
         result, back = jax.vjp(matmul, a, b)
@@ -81,11 +81,11 @@ def step(given: list[Any]) -> list[Any]:
 
 
 def many(given: list[Any]) -> list[Any]:
-    """The products of one device's runs, `ITERATIONS` times over."""
+    """Compute the matmuls of one device's runs, `ITERATIONS` times."""
     own = jax.tree.map(lambda a: a[0], given)
 
     def again(_: Any, carry: Any) -> Any:
-        # Without the barrier the compiler would see that every pass computes the same, and compute it once.
+        # Without the barrier the compiler would compute identical passes only once.
         kept, _ = jax.lax.optimization_barrier(carry)
         return kept, step(kept)
 

@@ -1,4 +1,4 @@
-"""How cost grows: a step's with width, depth, sequence and runs in a pack, a whole study's with its arms.
+"""Scaling of cost: of a step with width, depth, sequence length and pack width, and of a study with its arms.
 
 The points of a step's panel take turns. Studies are timed once each, as `benchmarks.study` does: in a fresh process,
 with nothing compiled before.
@@ -25,7 +25,7 @@ from taetpu.report.charts import COLOURS, THEMES
 MIDDLE, SMALL = SHAPES[64], SHAPES[32]
 SEEDS = 2  # of each study
 
-# By panel: its axes, and what is tried.
+# By panel: its axes and values.
 PANELS = {
     "dim": ("dim", "ms a step", (32, 64, 128, 256, 512)),
     "layers": ("layers", "ms a step", (1, 2, 4, 8, 16)),
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def asked(panel: str, value: int, text: Path) -> dict[str, Any]:
-    """The contestant at one point: one run as it would be laid out, or a pack on as many cores as divide it."""
+    """Return the contestant at a point: one run with its default layout, or a pack over as many cores as divide it."""
     if panel == "runs":
         devices = max(count for count in range(1, cpu_cores() + 1) if value % count == 0)
         return request("ours", SMALL, text, layout={"width": value, "devices": devices})
@@ -50,7 +50,7 @@ def asked(panel: str, value: int, text: Path) -> dict[str, Any]:
 
 
 def time_steps(panel: str, values: Sequence[int], text: Path, rounds: int, seconds: float) -> list[Row]:
-    """Milliseconds of a step and run at each value: the median over rounds, and the range."""
+    """Return the milliseconds per step and run at each value: median over rounds, and range."""
     with contest({str(value): asked(panel, value, text) for value in values}) as ready:
         windows = take_turns(ready, rounds, seconds)
     rows = []
@@ -65,7 +65,7 @@ def time_steps(panel: str, values: Sequence[int], text: Path, rounds: int, secon
 
 
 def time_studies(counts: Sequence[int], steps: int, folder: Path, text: Path) -> list[Row]:
-    """Seconds of whole studies by the number of arms, numbers and structures apart."""
+    """Return the seconds of whole studies by number of arms, for arms that differ in numbers and in structure."""
     rows = []
     for kind, arms in (("numbers", numbers), ("structures", structures)):
         for count in counts:
@@ -76,12 +76,12 @@ def time_studies(counts: Sequence[int], steps: int, folder: Path, text: Path) ->
 
 
 def numbers(count: int) -> dict[str, dict[str, Any]]:
-    """Arms that differ from the baseline in a number, and share its program."""
+    """Return arms that differ from the baseline in a number and share its program."""
     return {f"lr-{i}": {"train.optimizer.lr": 1e-3 * 2 ** (i / 8)} for i in range(1, count + 1)}
 
 
 def structures(count: int) -> dict[str, dict[str, Any]]:
-    """Arms of a program each: parts that the baseline has not, alone and together."""
+    """Return arms with a separate program each: other components, alone and combined."""
     kinds = {
         "model.norm": ("rms",),
         "model.position": ("rope", "sinusoidal", "none"),
@@ -96,7 +96,7 @@ def structures(count: int) -> dict[str, dict[str, Any]]:
 
 
 def show(rows: Sequence[Row]) -> str:
-    """A table of each panel: medians, and what one value is times the one before it."""
+    """Return a table per panel: medians, and the ratio of each to the one before."""
     lines = []
     for panel, (what, unit, _) in PANELS.items():
         for kind in dict.fromkeys(row["kind"] for row in rows if row["panel"] == panel):
@@ -111,7 +111,7 @@ def show(rows: Sequence[Row]) -> str:
 
 
 def chart(rows: Sequence[Row]) -> dict[str, Any]:
-    """A panel each as a Vega-Lite spec. Sizes of a model are drawn logarithmically: a power law is a straight line."""
+    """Return a Vega-Lite spec of the panels; model sizes have log axes, where a power law is a straight line."""
     there = [panel for panel in PANELS if any(row["panel"] == panel for row in rows)]
     panels = [_panel(panel, [row for row in rows if row["panel"] == panel]) for panel in there]
     spec = alt.concat(*panels, columns=3, spacing=30).resolve_scale(color="independent").to_dict()
@@ -134,14 +134,14 @@ def _panel(panel: str, rows: Sequence[Row]) -> alt.LayerChart | alt.FacetChart:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Write the plot as SVG, and as PNG beside it."""
+    """Write the plot as SVG and PNG."""
     spec = chart(rows)
     file.with_suffix(".svg").write_text(vl_convert.vegalite_to_svg(spec))
     file.with_suffix(".png").write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
 
 
 def main() -> None:
-    """Measure, print the table, draw."""
+    """Measure, print the table and draw the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--panels", nargs="+", choices=PANELS, default=list(PANELS))
     parser.add_argument("--points", type=int, help="of each panel, the first so many; all when not given")

@@ -1,4 +1,4 @@
-"""What is timed: GPT-2's architecture at a few sizes, on one text, in words that every contestant understands."""
+"""The benchmarked models: GPT-2's architecture at several sizes, on one text, described for all contestants."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 from taetpu.data import corpora
 
-VOCAB = 65  # characters, as many as Tiny Shakespeare has
+VOCAB = 65  # characters, as in Tiny Shakespeare
 LR, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
-HELD_OUT = 0.1  # of the text, at its end
+HELD_OUT = 0.1  # share of the text, at its end
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes, and those of its batches."""
+    """Sizes of a model and its batches."""
 
     dim: int
     seq: int
@@ -24,7 +24,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """In one step of one run."""
+        """Tokens of one run in one step."""
         return self.seq * self.batch
 
     @property
@@ -36,7 +36,7 @@ SHAPES = {shape.dim: shape for shape in (Shape(32, 16, 16), Shape(64, 32, 16), S
 
 
 def write_text(file: Path) -> Path:
-    """Write the topics of Python's `help()`, of which the 65 commonest characters are kept."""
+    """Write the topics of Python's `help()`, limited to the 65 most common characters."""
     text = corpora.join_documents(corpora.python_docs())
     kept = {character for character, _ in Counter(text).most_common(VOCAB)}
     file.write_text("".join(character for character in text if character in kept))
@@ -44,12 +44,12 @@ def write_text(file: Path) -> Path:
 
 
 def baseline(shape: Shape, text: Path, steps: int) -> dict[str, Any]:
-    """GPT-2's architecture and a peer's training as the `base` of a study."""
+    """Return GPT-2's architecture and the peers' training as the `base` of a study."""
     return {
         "task": {
             "kind": "text",
             "source": str(text),
-            "tokenizer": {"kind": "char", "unseen": "error"},  # no token more for what is never seen
+            "tokenizer": {"kind": "char", "unseen": "error"},  # no extra token for unseen characters
             "seq_len": shape.seq,
             "val": HELD_OUT,
         },

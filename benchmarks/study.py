@@ -1,4 +1,4 @@
-"""A whole study beside the same runs in PyTorch one after another: from the command to the report.
+"""A whole study, from the command to the report, compared with the same runs in PyTorch one after another.
 
 `taetpu run` starts in a fresh process, with nothing compiled, measured or stored before. Each run of a peer is a fresh
 process too. A few of them are timed, half before the study and half after it, and the others are reckoned to take as
@@ -19,11 +19,10 @@ from typing import Any
 
 from benchmarks.contest import contest, machine, request, shown_machine
 from benchmarks.shapes import SHAPES, Shape, baseline, write_text
-from taetpu.core.runtime import cpu_cores
 from taetpu.store.documents import to_yaml
 
 NAME = "benchmark"
-# What one would ask of a small GPT-2: numbers, which share the baseline's program, and parts, which do not, in turns.
+# Changes of a small GPT-2: numbers, which share a program, alternating with components, which do not.
 ARMS: dict[str, dict[str, Any]] = {
     "low-lr": {"train.optimizer.lr": 3e-4},
     "rms": {"model.norm": "rms"},
@@ -36,7 +35,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 def alone() -> dict[str, str]:
-    """An environment in which nobody has told jax or taetpu anything."""
+    """Return the environment without settings of jax and taetpu."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "TAETPU_"))}
     return {**kept, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
 
@@ -56,7 +55,7 @@ def timed(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float
 
 
 def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, folder: Path) -> dict[str, Any]:
-    """`taetpu run` in an empty folder: the seconds of it all and of its packs alone, and the results."""
+    """Run `taetpu run` in an empty folder; return the seconds of all and of the packs, and the results."""
     folder.mkdir()
     file, root = folder / "study.yaml", folder / "runs"
     file.write_bytes(to_yaml({"study": NAME, "base": base, "seeds": seeds, "arms": arms}))
@@ -71,14 +70,14 @@ def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, fold
 
 
 def run_peer(chosen: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-    """One run of a peer in a process of its own: its seconds, its losses."""
+    """Run a peer in a separate process; return its seconds and losses."""
     request = {**chosen, "seed": seed, "threads": cpu_cores(), "model": str(folder / f"{chosen['peer']}-{seed}.pt")}
     seconds, said = timed(["-m", "benchmarks.peers", json.dumps(request)], alone())
     return {"seconds": seconds, **json.loads(said)}
 
 
 def measure(shape: Shape, steps: int, arms: int, seeds: int, peers: Sequence[str], peer_runs: int) -> dict[str, Any]:
-    """The study and the peers' runs, timed on one machine in turns."""
+    """Time the study and the peers' runs in turns."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = write_text(folder / "text.txt")
@@ -96,7 +95,7 @@ def measure(shape: Shape, steps: int, arms: int, seeds: int, peers: Sequence[str
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """What was timed, what was extrapolated, and the ratios; at most 80 columns wide."""
+    """Return the measured and extrapolated times and their ratios, at most 80 columns wide."""
     runs, ours = found["arms"] * found["seeds"], found["ours"]
     shape = Shape(**found["shape"])
     loss = next(arm["mean"] for arm in ours["results"]["arms"] if arm["name"] == "baseline")
@@ -126,7 +125,7 @@ def show(found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Time one study and print how it compares."""
+    """Time one study and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dim", type=int, choices=SHAPES, default=64)
     parser.add_argument("--steps", type=int, default=2000)

@@ -1,4 +1,4 @@
-"""Training speed beside PyTorch: tokens a second of one run and of a pack, against two peers and the matmul rate.
+"""Training speed of one run and of a pack in tokens per second, compared with two PyTorch peers and the matmul rate.
 
 All contestants take turns in one run, so that whatever else the machine does meets them alike.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from benchmarks.contest import Round, contest, machine, over_rounds, rate, request, shown_machine, take_turns
 from benchmarks.shapes import SHAPES, Shape, write_text
 
-RUNS = 40  # that wait to be trained: 8 arms on 5 seeds; the pack is as wide as the trainer would make it for these
+RUNS = 40  # runs to train: 8 arms on 5 seeds, which determine the width of the pack
 OURS = {"one run": {"runs": 1}, "packed": {"runs": RUNS}}
 PEERS = ("gpt2", "gpt2-tuned", "x-transformers")
 
 
 def measure(shape: Shape, text: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """All contestants at one shape: what they are, their rates, and how ours compare."""
+    """Results at one shape: contestants, their rates, and ratios."""
     more = {**OURS, **{peer: {} for peer in PEERS}, "matmul": {}}
     with contest({name: request(name, shape, text, **asked) for name, asked in more.items()}) as ready:
         about = {name: child.about for name, child in ready.items()}
@@ -30,7 +30,7 @@ def measure(shape: Shape, text: Path, rounds: int, seconds: float) -> dict[str, 
 
 
 def products(our: str) -> str:
-    """The name of the contestant that computes the products of this one's steps and nothing else."""
+    """Return the name of the contestant that computes only the matmuls of another's steps."""
     return f"products of {our}"
 
 
@@ -60,7 +60,7 @@ def compare(windows: Sequence[Round], about: Mapping[str, Mapping[str, Any]]) ->
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """One shape's table, at most 80 columns wide."""
+    """Return the table of one shape, at most 80 columns wide."""
     shape, speed = Shape(**found["shape"]), found["tokens_per_second"]
     lines = [
         f"dim {shape.dim}, {shape.layers} layers, seq {shape.seq}, batch {shape.batch}",
@@ -83,7 +83,7 @@ def _times(ratio: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    """Print a table for each shape as soon as it is measured."""
+    """Print the table of each shape once it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", type=int, nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=7)

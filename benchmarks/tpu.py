@@ -1,4 +1,4 @@
-"""What TPU v5e would make of packs and of GPT-2, by its compiler's own cycles; nothing is measured, no TPU is here.
+"""Estimate packs and GPT-2 on TPU v5e from the compiler's cycles. Nothing is measured.
 
 `python -m benchmarks.tpu`: cycles per token of one run of dim 128 and of a pack of 32, and of GPT-2 with 124 million
 parameters by attention path. Needs libtpu; takes some minutes. A kernel has no cycles in the compiler's text; those of
@@ -35,7 +35,7 @@ GPT2 = {
     },
     "train": {"steps": 100, "batch_size": 8},
 }  # fmt: skip
-CHUNK = 1024  # tokens whose logits exist at once
+CHUNK = 1024  # tokens per chunk of logits
 
 
 def request(base: dict[str, Any], execution: ComputeOptions, width: int = 1) -> CompileRequest:
@@ -51,7 +51,7 @@ def tokens(one: CompileRequest) -> int:
 
 
 def splash_cycles() -> float:
-    """Cycles of the attention kernels of one of GPT-2's layers, forward and backward, for 8192 tokens."""
+    """Return the cycles of the attention kernels of one GPT-2 layer, forward and backward, for 8192 tokens."""
     command = [sys.executable, "-m", "benchmarks.attention_cycles", "1024", "12", "64", "splash"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"\(([\d.]+) in kernels", said)
@@ -82,5 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_platforms", "cpu")  # libtpu is there, and a TPU is not: jax would look for it, and complain
+    jax.config.update("jax_platforms", "cpu")  # with libtpu and without a TPU, jax would search for one and log errors
     main()

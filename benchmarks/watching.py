@@ -1,4 +1,4 @@
-"""What it costs to watch 50 running runs: the live page's server and the browser that shows a study.
+"""CPU cost of the live page for 50 running runs: its server and the browser.
 
 Every run gets 20 points of two metrics each second, and has 2,000 at the start. Needs chromium. Use:
 `python -m benchmarks.watching`.
@@ -25,7 +25,7 @@ SECONDS = 30
 
 
 def study(root: Path) -> list[RunFolder]:
-    """A study of which every run has begun."""
+    """Write a study whose runs have all started."""
     folder = StudyFolder(open_store(root), "many")
     plan = Plan("val/loss", "min", ARMS, SEEDS, (len(SEEDS),)).frozen()
     arms = {arm: {} for arm in ARMS}
@@ -38,7 +38,7 @@ def study(root: Path) -> list[RunFolder]:
 
 
 def grow(runs: list[RunFolder], step: int) -> None:
-    """The next points of every run."""
+    """Append the next points of every run."""
     steps = list(range(step + 1, step + POINTS + 1))
     for run in runs:
         series = {"train/loss": (steps, [1 / s for s in steps]), "val/loss": (steps[-1:], [1 / steps[-1]])}
@@ -46,12 +46,12 @@ def grow(runs: list[RunFolder], step: int) -> None:
 
 
 def seconds(processes: list[psutil.Process]) -> float:
-    """Of a core, that processes have used so far."""
+    """Return the core seconds that processes have used so far."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def main() -> None:
-    """Watch for a while and print the shares of one core."""
+    """Observe for a while and print the shares of one core."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as root, sync_playwright() as playwright:
