@@ -13,7 +13,7 @@ from typing import Any
 from taetpu.core.chips import Slice, parse_slice
 from taetpu.core.errors import UserError
 from taetpu.core.loading import build_component, load_config
-from taetpu.core.registry import kinds
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import ResolvedConfig
