@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, configs, kinds, keys, sites. Importing this package imports no jax."""
+"""The foundation of the package: errors, configs, kinds, keys, sites. Importing it does not import jax."""

@@ -1,4 +1,4 @@
-"""A child process that answers lines of JSON, and the child's side of it."""
+"""Child processes that answer requests, one line of JSON each: the parent's side and the child's side."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class ChildFailed(Exception):
-    """A child process ended without an answer, for another reason than too little memory."""
+    """A child process ended without an answer, and not because it ran out of memory."""
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that runs a module in a new process; files in the working folder hide no module (`-P`)."""
+    """Return the command that runs a module in a new process; `-P` keeps the working folder off its import path."""
     return [sys.executable, "-P", "-m", module]
 
 
@@ -25,23 +25,23 @@ class Child:
     """A child process that reads and answers lines of JSON.
 
     Args:
-        command: starts it; see `child_command`.
-        request: its first line; None sends none.
-        environ: its environment; default: that of this process.
+        command: The command to run; see `child_command`.
+        request: The first line to send; None sends none.
+        environ: The environment of the child; by default that of this process.
 
     Attributes:
-        about: its answer to `request`.
+        about: The answer to `request`.
 
     Raises:
-        MemoryError: it ran out of memory, or was killed.
-        ChildFailed: it failed for another reason.
+        MemoryError: The child ran out of memory, or was killed.
+        ChildFailed: The child failed for another reason.
     """
 
     def __init__(
         self, command: Sequence[str], request: dict[str, Any] | None = None, environ: Mapping[str, str] | None = None
     ):
         self.stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process runs)
-        # It has a session of its own: Ctrl-C reaches only the parent, which then ends its children.
+        # A new session: Ctrl-C reaches only the parent, which then ends its children.
         self.process = subprocess.Popen(
             command, text=True, start_new_session=True, env=environ,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
@@ -53,7 +53,7 @@ class Child:
             raise
 
     def ask(self, line: Any) -> dict[str, Any]:
-        """Send a line and return the answer. Raises as the class."""
+        """Send a line and return the answer. Raises like the class."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -65,7 +65,7 @@ class Child:
         if answer:
             return json.loads(answer)
         code = self.process.wait()
-        if code < 0:  # killed by the system for its memory, or by an allocator that failed
+        if code < 0:  # killed by the out-of-memory killer, or aborted by a failed allocation
             raise MemoryError(f"killed by {signal.Signals(-code).name}")
         self.stderr.seek(0)
         raise ChildFailed(f"the process ended with code {code}: {self.stderr.read()[-2000:]}")
@@ -78,7 +78,7 @@ class Child:
 
 
 def read_requests() -> Iterator[Any]:
-    """Yield the lines that the parent sends. The process ends with its parent, even in the middle of a compile."""
+    """Yield the parent's requests, and end this process when the parent ends, even in the middle of a compile."""
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen() -> None:

@@ -1,12 +1,11 @@
-"""Facts about accelerators: what a chip of each TPU generation is, which slices there are and what they cost.
+"""Published facts about accelerators: the chips of each TPU generation, the slices they come in, and their prices.
 
-The figures stand in `chips.yaml`, each with its source and the day it was read. What is not published is None: a chip
-without a price has no rate, never a rate of 0. Nothing here imports jax or asks a machine.
+The figures are in `chips.yaml`, each with its source and the date it was read. A figure that is not published is None,
+never 0. This module does not import jax and does not query the machine.
 """
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -25,7 +24,7 @@ SUBLANES = {4: 8, 2: 16, 1: 32}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a figure is from, and when it was read there (ISO date); None where it was seen at another place, `via`."""
+    """The source of a figure, and the ISO date it was read; both are None for a figure quoted by `via`."""
 
     title: str
     url: str | None
@@ -35,34 +34,34 @@ class Source:
 
 @dataclass(frozen=True)
 class Chip:
-    """A TPU generation: one chip of it, and the slices that it comes in. Figures are per chip; None is unknown.
+    """A TPU generation: its chip, and the slices it comes in. Figures are per chip; None means unknown.
 
     Attributes:
         name: `v2` ... `v6e`, `tpu7x`.
-        names: what a slice's name may begin with; the first is the canonical one (`v5litepod`).
-        device_kinds: what jax calls a device of it.
-        counts: what the number in a slice's name counts.
-        cores_per_chip: TensorCores.
-        devices_per_chip: devices that jax sees: two where the cores share no memory.
-        topology_config: the `chip_config_name` with which libtpu counts devices as the machines do.
-        single_host_chips: sizes of slices that one machine holds, in chips.
-        multi_host_chips: chips of each machine of a larger slice.
-        machine_types: Compute Engine's machine types by chips per machine; empty where it does not offer the chip.
-        runtime: the runtime version that the Cloud TPU API starts it with.
-        apis: Google's APIs that make it, the default first: `gce`, `tpu-api`.
-        zones: where it is published to be.
-        image_family: of the boot disk on Compute Engine.
-        usd: USD per chip-hour by region, on demand and spot; `us` is a US region that was not noted.
-        bf16_flops: peak FLOP/s with bfloat16 inputs.
-        hbm_bytes: bytes of memory.
-        program_gib: GiB of one device's memory that libtpu lets a program have; the rest is its own.
-        hbm_bandwidth: bytes/s.
-        ici_bandwidth: bytes/s to all neighbours together, both directions.
-        mxu_size: rows and columns of the matrix unit, to multiples of which products are padded.
-        mxus_per_core: matrix units of a core.
-        clock_hz: the cores' clock.
-        topologies: every published slice shape in chips, by size.
-        sources: attribute to source, of what is not None.
+        names: Prefixes of slice names; the first is the canonical one (`v5litepod`).
+        device_kinds: jax's names for a device of this generation.
+        counts: The unit of the number in a slice's name.
+        cores_per_chip: TensorCores per chip.
+        devices_per_chip: jax devices per chip: two if the cores do not share memory.
+        topology_config: The `chip_config_name` with which libtpu counts devices as the machines do.
+        single_host_chips: Sizes, in chips, of the slices that fit one machine.
+        multi_host_chips: Chips per machine of a larger slice.
+        machine_types: Compute Engine's machine types by chips per machine; empty if it does not offer the chip.
+        runtime: The runtime version that the Cloud TPU API starts it with.
+        apis: Google's APIs that create it, the default first: `gce`, `tpu-api`.
+        zones: The zones that are published to offer it.
+        image_family: The image family of the boot disk on Compute Engine.
+        usd: USD per chip-hour by region, on demand and spot; `us` is an unspecified US region.
+        bf16_flops: Peak FLOP/s with bfloat16 inputs.
+        hbm_bytes: Bytes of memory.
+        program_gib: GiB of one device's memory that libtpu leaves to a program.
+        hbm_bandwidth: Bytes/s of memory.
+        ici_bandwidth: Bytes/s to all neighbours together, both directions.
+        mxu_size: Rows and columns of the matrix unit; matrix products are padded to multiples of it.
+        mxus_per_core: Matrix units per core.
+        clock_hz: Clock frequency of the cores.
+        topologies: Every published slice shape in chips, by size.
+        sources: The source of each attribute that is not None.
     """
 
     name: str
@@ -93,15 +92,15 @@ class Chip:
 
     @property
     def per_chip(self) -> int:
-        """How far the number in a slice's name goes up with one more chip."""
+        """The amount that one more chip adds to the number in a slice's name."""
         return self.cores_per_chip if self.counts == "cores" else 1
 
     def slices(self) -> "list[Slice]":
-        """Every published slice, by size."""
+        """Return every published slice, by size."""
         return [Slice(self, topology) for topology in self.topologies]
 
     def usd_per_chip_hour(self, spot: bool) -> float | None:
-        """The rate in the cheapest US region; None where no rate is known."""
+        """Return the rate in the cheapest US region, or None if none is known."""
         return min((pair[spot] for region, pair in self.usd if region.startswith("us")), default=None)
 
 
@@ -114,40 +113,43 @@ class Slice:
 
     @property
     def chips(self) -> int:
+        """The number of chips."""
         return math.prod(self.topology)
 
     @property
     def cores(self) -> int:
+        """The number of TensorCores."""
         return self.chips * self.generation.cores_per_chip
 
     @property
     def devices(self) -> int:
-        """Devices as jax counts them over all hosts."""
+        """The number of jax devices on all hosts."""
         return self.chips * self.generation.devices_per_chip
 
     @property
     def chips_per_host(self) -> int:
-        one = self.chips in self.generation.single_host_chips
-        return self.chips if one else self.generation.multi_host_chips
+        """The number of chips attached to each machine."""
+        single = self.chips in self.generation.single_host_chips
+        return self.chips if single else self.generation.multi_host_chips
 
     @property
     def hosts(self) -> int:
-        """Machines that the slice is given with."""
+        """The number of machines of the slice."""
         return self.chips // self.chips_per_host
 
     @property
     def name(self) -> str:
-        """The accelerator type, as Google writes it: `v5litepod-8`, `v4-32`."""
+        """Google's accelerator type: `v5litepod-8`, `v4-32`."""
         return f"{self.generation.names[0]}-{self.chips * self.generation.per_chip}"
 
     @property
     def topology_name(self) -> str:
-        """What `jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=...)` takes."""
+        """The `topology_name` for `jax.experimental.topologies.get_topology_desc(platform="tpu")`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.topology))}"
 
     @property
     def topology_options(self) -> dict[str, Any]:
-        """What else `get_topology_desc` needs, so that it counts devices and hosts as the machines do."""
+        """Further arguments of `get_topology_desc`, with which it counts devices and hosts as the machines do."""
         options: dict[str, Any] = {}
         if self.generation.topology_config:
             options["chip_config_name"] = self.generation.topology_config
@@ -157,28 +159,28 @@ class Slice:
 
     @property
     def machine_type(self) -> str | None:
-        """Compute Engine's machine type of each host; None where it does not offer the chip."""
+        """Compute Engine's machine type of each host, or None if it does not offer the chip."""
         return dict(self.generation.machine_types).get(self.chips_per_host)
 
     @property
     def hbm_bytes(self) -> int:
-        """Memory of all chips together."""
+        """The memory of all chips together."""
         return self.chips * self.generation.hbm_bytes
 
     @property
     def hbm_bytes_per_device(self) -> int:
-        """Memory of one device, that which libtpu keeps included (see `Chip.program_gib`)."""
+        """The memory of one device, including what libtpu reserves (see `Chip.program_gib`)."""
         return self.generation.hbm_bytes // self.generation.devices_per_chip
 
     def usd_per_hour(self, spot: bool) -> float | None:
-        """All chips for an hour; None where no rate is known."""
+        """Return the price of all chips for an hour, or None if no rate is known."""
         rate = self.generation.usd_per_chip_hour(spot)
         return None if rate is None else rate * self.chips
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a device is published to reach. `source` is that of `bf16_flops`, else of the bandwidth."""
+    """The published peak figures of a device. `source` is that of `bf16_flops`, or else of the bandwidth."""
 
     name: str
     bf16_flops: float | None
@@ -200,7 +202,7 @@ def _sources() -> dict[str, Source]:
 
 
 def table_date() -> str:
-    """The day of the table, an ISO date."""
+    """Return the ISO date of the table."""
     return _document()["dated"].isoformat()
 
 
@@ -210,12 +212,12 @@ def _table() -> tuple[Chip, ...]:
 
 
 def generations() -> list[Chip]:
-    """Every TPU generation, from the oldest."""
+    """Return every TPU generation, from the oldest."""
     return list(_table())
 
 
 def _chip(name: str, entry: dict[str, Any]) -> Chip:
-    """A generation as the file has it: `[value, source]`, a plain value, or null."""
+    """Build a generation from its entry in the file, whose values are `[value, source]`, plain, or null."""
     plain = {"names", "device_kinds", "counts", "topology_config"}
     values: dict[str, Any] = {k: v if k in plain or v is None else v[0] for k, v in entry.items()}
     cited = {key: _sources()[value[1]] for key, value in entry.items() if key not in plain and value is not None}
@@ -242,12 +244,12 @@ def _shape(text: str) -> Topology:
 
 
 def find_chip(device_kind: str) -> Chip | None:
-    """The generation of a device by jax's name for it (`TPU v5 lite`); None for what is no known TPU."""
+    """Return the generation of a jax device kind such as `TPU v5 lite`, or None if it is not a known TPU."""
     return next((chip for chip in _table() if device_kind in chip.device_kinds), None)
 
 
 def find_peak(device_kind: str) -> Peak | None:
-    """What one device of jax is published to reach, by jax's name for it; None where nothing is known, as for a CPU."""
+    """Return the published peak figures of a jax device kind, or None if there are none, as for a CPU."""
     if chip := find_chip(device_kind):
         share = chip.devices_per_chip
         source = dict(chip.sources)["bf16_flops"]
@@ -263,10 +265,10 @@ def find_peak(device_kind: str) -> Peak | None:
 
 
 def parse_slice(name: str) -> Slice:
-    """The slice of a name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
+    """Return the slice of a name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
 
     Raises:
-        UserError: no such generation, size or shape; the remedy names the nearest.
+        UserError: There is no such generation, size or shape; the remedy names the nearest.
     """
     found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower(), re.ASCII)
     word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
@@ -274,8 +276,8 @@ def parse_slice(name: str) -> Slice:
     if chip is None:
         raise UserError(f"there is no TPU {name!r}", remedy=_generations_near(word))
     if found is None or not (found.group(2) or found.group(3)):
-        problem = f"TPU {name!r} says no size" if found else f"TPU {name!r} is no name of a slice"
-        raise UserError(problem, remedy=f"a size, as in {_some(chip, word)}")
+        problem = f"TPU {name!r} has no size" if found else f"TPU {name!r} is not the name of a slice"
+        raise UserError(problem, remedy=f"Add a size, as in {_some(chip, word)}.")
     size, shape = found.group(2), found.group(3)
     if size:
         return _sized(chip, word, int(size), name)
@@ -283,7 +285,7 @@ def parse_slice(name: str) -> Slice:
     if wanted not in chip.topologies:
         near = sorted(chip.topologies, key=lambda t: (abs(math.log(math.prod(t) / max(1, math.prod(wanted)))), t))[:3]
         shapes = ", ".join(f"{word}:{'x'.join(map(str, one))}" for one in near)
-        raise UserError(f"there is no TPU slice {name!r}", remedy=f"the nearest: {shapes}")
+        raise UserError(f"there is no TPU slice {name!r}", remedy=f"Use one of the nearest: {shapes}.")
     return Slice(chip, wanted)
 
 
@@ -292,27 +294,24 @@ def _sized(chip: Chip, word: str, size: int, name: str) -> Slice:
     if size in sizes:
         return Slice(chip, sizes[size])
     below, above = [s for s in sizes if s < size], [s for s in sizes if s > size]
-    counts = f"{chip.name} counts {chip.counts}"
+    counts = f"The number in a {chip.name} slice's name counts {chip.counts}"
     if not below:
-        remedy = f"{counts}; the smallest: {_some(chip, word)}"
+        remedy = f"{counts}. Use one of the smallest: {_some(chip, word)}."
     elif not above:
-        remedy = f"{counts}; the largest is {word}-{max(sizes)}"
+        remedy = f"{counts}. Use at most {word}-{max(sizes)}, the largest."
     else:
-        remedy = f"{counts}; the nearest: {word}-{max(below)}, {word}-{min(above)}"
+        remedy = f"{counts}. Use one of the nearest: {word}-{max(below)}, {word}-{min(above)}."
     raise UserError(f"there is no TPU slice {name!r}", remedy=remedy)
 
 
 def _some(chip: Chip, word: str) -> str:
-    return _listed(f"{word}-{math.prod(topology) * chip.per_chip}" for topology in chip.topologies[:3])
+    return ", ".join(f"{word}-{math.prod(topology) * chip.per_chip}" for topology in chip.topologies[:3])
 
 
 def _generations_near(word: str) -> str:
-    """The nearest generation, and one name of each."""
+    """Return a remedy with the nearest generation and one slice of each."""
     names = {name: chip for chip in _table() for name in (*chip.names, chip.name)}
     near = get_close_matches(word, names, n=1)
-    hint = f"did you mean {_some(names[near[0]], near[0])}? " if near else ""
-    return f"{hint}known: {_listed(Slice(chip, chip.topologies[0]).name for chip in _table())} and larger"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+    hint = f"Did you mean {_some(names[near[0]], near[0])}? " if near else ""
+    smallest = ", ".join(Slice(chip, chip.topologies[0]).name for chip in _table())
+    return f"{hint}The smallest slices are: {smallest}."

@@ -1,4 +1,4 @@
-"""Configs: frozen and typed, with marks that say what a field is. Loading stands in `loading`, numbers in `traced`."""
+"""Configs: frozen, typed, with marks on fields. See `loading` for parsing, `static_dynamic` for traced numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from taetpu.core.identity import canonical_json
 
 MAX_SIZE = 2**20
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
-"""The length of an axis. The bound lies beyond what is trained; a larger number is refused, not allocated."""
+"""The length of an axis. The bound exceeds every trained model; larger values are rejected before allocation."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Marks a config field whose value is an input of the compiled program, not a constant in it.
+    """Mark of a config field whose value is an input of the compiled program, not a constant in it.
 
     Args:
-        neutral: the value at which the program is another one (dropout 0 needs no random numbers); such a field stays
-            part of the structure. Left out, every value is traced.
-        promote: a neutral value may be traced after all when another run of the study needs the field, so that both
-            share a program (a mask of ones beside a mask with a hole).
-        encode: `(config, value) -> number or numpy array`, for values that are not numbers themselves.
+        neutral: A value that needs a different program (dropout 0 draws no random numbers) and therefore stays part of
+            the structure. By default every value is traced.
+        promote: Trace a neutral value too if another run of the study uses the field, so that both share a program (a
+            mask of ones beside a mask with a zero).
+        encode: `(config, value) -> number or numpy array`, for values that are not numbers.
     """
 
     neutral: Any = ...
@@ -32,14 +32,14 @@ class Traced:
 
 @dataclass(frozen=True)
 class SlotMark:
-    """Marks a field filled by a component of the named slot, or, with `many`, by any number of them under names."""
+    """Mark of a field that holds a component of a slot, or with `many` a mapping of names to components."""
 
     name: str
     many: bool = False
 
 
 class Config(BaseModel):
-    """Base of every config. Frozen, no unknown fields, no silent conversion (a string is not a number)."""
+    """Base of every config: frozen, without unknown fields or implicit conversion (a string is not a number)."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -52,24 +52,24 @@ class Config(BaseModel):
 
 
 class Component(Config):
-    """What fills a slot. `@register(slot, kind)` names it; `check` refuses what does not fit the model's sizes.
+    """Base of the configs that fill a slot. `@register(slot, kind)` names one; `check` validates it at given sizes.
 
     Attributes:
-        own_init: its parameters start from values of their own, also where the component that it replaces has some of
-            that name and shape. Where it is not set, the arm contract proves that those start from the same values.
+        own_init: Whether parameters start from different values than those of the same name and shape in the component
+            that this one replaces. If it is not set, the arm contract proves that they start from the same values.
     """
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     own_init: ClassVar[bool] = False
-    plugin: ClassVar[str] = ""  # sha256 of the plug-in that it stands in; empty for what comes with the package
+    plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines it; empty for built-in components
 
     def check(self, dims: Any) -> None:
-        """Raise `UserError` with the field as its path when this component cannot be built at `dims`."""
+        """Raise `UserError`, with the field as its path, if this component cannot be built at `dims`."""
 
 
 def traced_fields(cls: type[Config]) -> dict[str, Traced]:
-    """The traced fields of a config class."""
+    """Return the marks of a config class's traced fields, by field name."""
     found = {}
     for name, info in cls.model_fields.items():
         for mark in info.metadata:
@@ -79,18 +79,18 @@ def traced_fields(cls: type[Config]) -> dict[str, Traced]:
 
 
 def slot_of(cls: type[Config], field: str) -> SlotMark | None:
-    """The slot that a field holds, or None."""
+    """Return the slot mark of a field, or None."""
     return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
 def config_class_of(cls: type[Config], field: str) -> type[Config] | None:
-    """The config class of a field that holds one (or none, or a tuple of them); None for any other field."""
+    """Return the config class in a field's annotation (plain, optional or in a tuple), or None."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
 
 
 def iter_components(node: Any) -> Iterator[Component]:
-    """Every component in a config tree."""
+    """Yield every component in a config tree."""
     if isinstance(node, Component):
         yield node
     if isinstance(node, Config):
@@ -102,10 +102,10 @@ def iter_components(node: Any) -> Iterator[Component]:
 
 
 def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The fields of a config tree that have their default: their values as plain data, by dotted path.
+    """Return the fields of a config tree that equal their default: plain data by dotted path.
 
-    A slot at its default counts as one field. The fields of any other component are compared with the defaults of its
-    own class, so that its kind is never among them.
+    A slot at its default counts as one field. Any other component's fields are compared with the defaults of its class;
+    its kind is never included.
     """
     found: dict[str, Any] = {}
     if isinstance(value, Config):
@@ -123,7 +123,7 @@ def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 class Hole:
-    """Stands in a structure where a traced number was taken out."""
+    """Placeholder in a structure for a traced number."""
 
     def __repr__(self) -> str:
         return "<traced>"
@@ -136,7 +136,7 @@ class Hole:
 
 
 def to_data(value: Any) -> Any:
-    """A config tree as plain data: what YAML, JSON and the identity hash see. A component carries its kind."""
+    """Return a config tree as plain data for YAML, JSON and the identity hash. A component includes its kind."""
     if isinstance(value, Config):
         fields = {name: to_data(getattr(value, name)) for name in type(value).model_fields}
         return {"kind": value.kind, **fields} if isinstance(value, Component) else fields
