@@ -338,9 +338,11 @@ MISTAKES = {
     "itself": Mistake(f"import own\n{ffn()}", FFN, ("No module named 'own'",), "import own", "a plug-in is one file"),
     "a missing module": Mistake(f"import nothing_such\n{ffn()}", FFN, ("'nothing_such'",), "import nothing_such"),
     "a slot that is none": Mistake(
-        ffn().replace('"ffn"', '"fnn"'), FFN, ("unknown slot 'fnn'",), "@register", "did you mean 'ffn'?"
+        ffn().replace('"ffn"', '"fnn"'), FFN, ("unknown slot 'fnn'",), "@register", "Did you mean 'ffn'?"
     ),
-    "a number for a slot": Mistake(ffn().replace('"ffn"', "3"), FFN, ("unknown slot 3",), "@register", "known: after"),
+    "a number for a slot": Mistake(
+        ffn().replace('"ffn"', "3"), FFN, ("unknown slot 3",), "@register", "Use one of: after"
+    ),
     "a number for a name": Mistake(
         ffn().replace('"own"', "3"), FFN, ("3 is not a name for a kind of ffn",), "@register", "letters"
     ),

@@ -23,14 +23,14 @@ TASK = "{kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval
 MISTAKES = {
     "an unknown kind": Mistake(
         ARM, "{model.ffn: swigloo}", "unknown ffn kind 'swigloo'", "8 at arms.low-lr.model.ffn.kind",
-        "did you mean 'swiglu'?"),
+        "Did you mean 'swiglu'?"),
     "an unknown field": Mistake(
-        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "known: after, bias, dim,"),
+        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "of: after, bias, dim,"),
     "an override that matches nothing": Mistake(
         ARM, "{model.mixr.num_heads: 1}", "'model.mixr.num_heads' matches nothing",
-        "8 at arms.low-lr.model.mixr.num_heads", "did you mean 'mixer'?"),
+        "8 at arms.low-lr.model.mixr.num_heads", "Did you mean 'mixer'?"),
     "an unknown task": Mistake(
-        "kind: copy", "kind: copi", "unknown task kind 'copi'", "3 at base.task.kind", "did you mean 'copy'?"),
+        "kind: copy", "kind: copi", "unknown task kind 'copi'", "3 at base.task.kind", "Did you mean 'copy'?"),
     "a missing file": Mistake(
         TASK, "{kind: text, source: txet.txt, seq_len: 8}", "no file or folder 'txet.txt'", "3 at base.task.source",
         "remedy:"),
@@ -51,15 +51,15 @@ MISTAKES = {
     "a duplicate arm": Mistake(
         "", "  low-lr: {model.ffn: none}", "the key 'low-lr' is given twice", "9 at arms.low-lr", "rename"),
     "an unknown primary metric": Mistake(
-        "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "did you mean 'val/loss'?"),
+        "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "Did you mean 'val/loss'?"),
     "a key of a later version": Mistake(
         "", "tasks: {}", "'tasks' is not there yet", "9 at tasks", "remove it"),
     "an unknown tracker": Mistake(
         "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord.kind",
-        "did you mean 'tensorboard'?"),
+        "Did you mean 'tensorboard'?"),
     "an unknown field of a tracker": Mistake(
         "", "trackers: {wandb: {projekt: mine}}", "unknown field 'projekt'", "9 at trackers.wandb.projekt",
-        "did you mean 'project'?"),
+        "Did you mean 'project'?"),
 }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, conten
 
 
 ARGUMENTS = [
-    ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "did you mean 's.yaml'?"),
+    ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "Did you mean 's.yaml'?"),
     ("run .", "this is a folder", "where:  .", "name the YAML file"),
     ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
     ("run s.yaml --root gs://b/r", "invalid bucket name 'b'", "3 to 63 lower-case letters"),
@@ -128,9 +128,9 @@ ARGUMENTS = [
     ),
     ("status nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
     ("report nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
-    ("catalog mixr", "unknown slot or field 'mixr'", "did you mean 'mixer'?"),
-    ("catalog /x", "unknown slot or field '/x'", "known: "),
-    ("catalog mixer/atention", "unknown mixer kind 'atention'", "did you mean 'attention'?"),
+    ("catalog mixr", "unknown slot or field 'mixr'", "Did you mean 'mixer'?"),
+    ("catalog /x", "unknown slot or field '/x'", "Use one of: "),
+    ("catalog mixer/atention", "unknown mixer kind 'atention'", "Did you mean 'attention'?"),
     ("new a/b", "study name 'a/b'", "e.g. a-b"),
     ("new s", "file exists", "where:  s.yaml", "another name"),
 ]

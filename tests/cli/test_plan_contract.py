@@ -114,7 +114,7 @@ def test_an_arm_that_differs_in_numbers_alone_has_the_same_program(taetpu):
 def test_the_difference_of_an_unknown_arm_names_the_nearest(taetpu):
     code, out, err = taetpu("plan", "s.yaml", "--diff", "lowlr")
     assert (code, out) == (2, "")
-    assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: did you mean 'low-lr'? known: low-lr\n"
+    assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: Did you mean 'low-lr'? Use one of: low-lr.\n"
 
 
 def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
@@ -125,7 +125,7 @@ def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
     assert code == 2
     assert "no arm has a site 'residul'" in err
     assert "at base.train.metrics.stream" in err
-    assert "did you mean 'residual'" in err
+    assert "Did you mean 'residual'" in err
 
 
 def test_a_model_that_does_not_fit_into_memory(taetpu, here):

@@ -180,7 +180,7 @@ def test_what_a_refused_plug_in_replaced_is_put_back(own, here):
     [
         ("[own.py, other.py]", "after 'own' is already", "rename one"),
         ("[own.py, own.py]", "this plug-in is named twice", "name it once"),
-        ("[onw.py]", "there is no plug-in 'onw.py'", "did you mean 'own.py'?"),
+        ("[onw.py]", "there is no plug-in 'onw.py'", "Did you mean 'own.py'?"),
     ],
 )
 def test_plug_ins_that_do_not_go_together(own, here, plugins, problem, remedy):

@@ -192,11 +192,11 @@ def test_a_field_is_documented_as_the_schema_has_it(taetpu):
 @pytest.mark.parametrize(
     ("path", "problem", "remedy"),
     [
-        ("trane", "unknown slot or field 'trane'", "did you mean 'train'?"),
-        ("train.schedul", "train has no field 'schedul'", "did you mean 'schedule'?"),
-        ("model.mixer.num_head", "model.mixer has no field 'num_head'", "did you mean 'num_heads'?"),
+        ("trane", "unknown slot or field 'trane'", "Did you mean 'train'?"),
+        ("train.schedul", "train has no field 'schedul'", "Did you mean 'schedule'?"),
+        ("model.mixer.num_head", "model.mixer has no field 'num_head'", "Did you mean 'num_heads'?"),
         ("model.dim.x", "model.dim has no field 'x'", "taetpu catalog model.dim"),
-        ("base.seeds", "no field of a study file is called 'seeds'", "known: "),
+        ("base.seeds", "no field of a study file is called 'seeds'", "Use one of: "),
     ],
 )
 def test_a_misspelt_field_is_told_with_the_nearest(taetpu, path, problem, remedy):

@@ -221,7 +221,7 @@ def test_a_machine_that_does_not_exist_is_refused_with_the_nearest_name(taetpu, 
     for words in (["tpu", "status", "mime"], ["tpu", "ssh", "--tpu", "mime", "ls"], ["tpu", "logs", "--tpu", "mime"]):
         code, _, err = taetpu(*words)
         assert code == 2
-        assert "did you mean 'mine'" in err
+        assert "Did you mean 'mine'" in err
 
 
 def test_nothing_is_made_where_rsync_is_missing(taetpu, shared_google, monkeypatch, tmp_path):

@@ -44,7 +44,7 @@ def test_an_unknown_check_is_refused(taetpu):
     done = taetpu("verify", "matmull")
     assert done.code == 2
     assert "there is no check 'matmull'" in done.err
-    assert "did you mean 'matmul'?" in done.err
+    assert "Did you mean 'matmul'?" in done.err
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(taetpu, here):

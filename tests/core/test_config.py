@@ -31,11 +31,12 @@ class Outer(Config):
 REFUSED = {
     "unknown field": (
         {"path": "a", "iner": {}},
-        "unknown field 'iner'\n  where:  base.iner\n  remedy: did you mean 'inner'? known: ffn, inner, lr, parts, path",
+        "unknown field 'iner'\n  where:  base.iner\n"
+        "  remedy: Did you mean 'inner'? Use one of: ffn, inner, lr, parts, path.",
     ),
     "unknown field inside": (
         {"path": "a", "inner": {"rat": 1}},
-        "unknown field 'rat'\n  where:  base.inner.rat\n  remedy: did you mean 'rate'? known: drop, rate, size",
+        "unknown field 'rat'\n  where:  base.inner.rat\n  remedy: Did you mean 'rate'? Use one of: drop, rate, size.",
     ),
     "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: add path: ..."),
     "wrong type": (
@@ -61,16 +62,17 @@ REFUSED = {
     "unknown kind": (
         {"path": "a", "ffn": "swigul"},
         "unknown ffn kind 'swigul'\n  where:  base.ffn.kind\n"
-        "  remedy: did you mean 'swiglu'? known: gelu-erf, gelu-tanh, none, relu, swiglu",
+        "  remedy: Did you mean 'swiglu'? Use one of: gelu-erf, gelu-tanh, none, relu, swiglu.",
     ),
     "no kind": (
         {"path": "a", "ffn": {"hidden": 3}},
         "ffn needs a kind, got {'hidden': 3}\n  where:  base.ffn\n"
-        "  remedy: write {kind: ...}; known: gelu-erf, gelu-tanh, none, relu, swiglu",
+        "  remedy: Write {kind: ...}. Use one of: gelu-erf, gelu-tanh, none, relu, swiglu.",
     ),
     "unknown field of a kind": (
         {"path": "a", "ffn": {"kind": "relu", "hiden": 3}},
-        "unknown field 'hiden'\n  where:  base.ffn.hiden\n  remedy: did you mean 'hidden'? known: bias, hidden, mult",
+        "unknown field 'hiden'\n  where:  base.ffn.hiden\n"
+        "  remedy: Did you mean 'hidden'? Use one of: bias, hidden, mult.",
     ),
 }
 

@@ -24,15 +24,15 @@ def test_seen_from_further_up_only_the_place_grows():
 
 
 def test_suggestions():
-    assert suggest("swigul", ["swiglu", "relu"]) == "did you mean 'swiglu'? known: relu, swiglu"
-    assert suggest("zzz", ["swiglu", "relu"]) == "known: relu, swiglu"
-    assert suggest("a", []) == "nothing is known here"
+    assert suggest("swigul", ["swiglu", "relu"]) == "Did you mean 'swiglu'? Use one of: relu, swiglu."
+    assert suggest("zzz", ["swiglu", "relu"]) == "Use one of: relu, swiglu."
+    assert suggest("a", []) == "No names are known here."
     assert dotted_path(("layers", -1, "ffn")) == "layers.-1.ffn"
 
 
 def test_of_many_names_the_nearest_few_are_told() -> None:
     names = [f"model.layers.{i}.mixer.num_heads" for i in range(60)] + ["model.dim", "train.steps"]
     told = suggest("dim", names)
-    assert told.startswith("did you mean 'model.dim'? known: model.dim, ")
-    assert told.endswith("and 38 more")
-    assert suggest("train.step", names).startswith("did you mean 'train.steps'? ")
+    assert told.startswith("Did you mean 'model.dim'? Use one of: model.dim, ")
+    assert told.endswith("and 38 more.")
+    assert suggest("train.step", names).startswith("Did you mean 'train.steps'? ")

@@ -69,5 +69,5 @@ def test_a_component_of_another_slot_is_refused():
     "ask", [kinds, lambda slot: register(slot, "mine"), lambda slot: build_component(slot, "none")]
 )
 def test_an_unknown_slot(ask):
-    with pytest.raises(UserError, match=r"unknown slot 'fnn'\n  remedy: did you mean 'ffn'\?"):
+    with pytest.raises(UserError, match=r"unknown slot 'fnn'\n  remedy: Did you mean 'ffn'\?"):
         ask("fnn")

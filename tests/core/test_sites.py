@@ -155,7 +155,11 @@ def test_without_capture_a_site_leaves_no_trace(model, monkeypatch):
 @pytest.mark.parametrize(
     ("names", "edits", "text"),
     [
-        (["ffn.hiden"], [], r"no site 'ffn.hiden' in this model\n  remedy: did you mean 'ffn.hidden'\? known: embed, "),
+        (
+            ["ffn.hiden"],
+            [],
+            r"no site 'ffn.hiden' in this model\n  remedy: Did you mean 'ffn.hidden'\? Use one of: embed, ",
+        ),
         ([], [Edit("mixer.zz", lambda x, _: x)], "no site 'mixer.zz' in this model"),
         ([], [Edit("ffn.out", lambda x, _: x, layer=3)], r"'ffn.out' in layer 3\n  remedy: it is in layers 0, 1, 2"),
         ([], [Edit("embed", lambda x, _: x, layer=0)], r"no site 'embed' in layer 0\n  remedy: leave layer out"),

@@ -218,4 +218,6 @@ def test_sizes_that_do_not_fit(kind: str, fields: dict[str, Any], where: str, pr
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(UserError, match="unknown task kind 'histgram'") as caught:
         build_component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
-    assert str(caught.value.remedy).startswith("did you mean 'histogram'? known: copy, histogram, induction, reverse")
+    assert str(caught.value.remedy).startswith(
+        "Did you mean 'histogram'? Use one of: copy, histogram, induction, reverse"
+    )

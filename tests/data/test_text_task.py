@@ -229,8 +229,8 @@ def refused(folder: Path, **fields: Any) -> UserError:
 def test_a_missing_file_names_what_is_near(folder: Path):
     error = refused(folder, source="on.txt")
     assert str(error).startswith(f"no file or folder 'on.txt' (searched for {folder}/on.txt)\n  where:  source\n")
-    assert "did you mean 'one.txt'?" in str(error)
-    assert "did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
+    assert "Did you mean 'one.txt'?" in str(error)
+    assert "Did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
     assert "`python-docs` needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
 
 

@@ -197,11 +197,11 @@ def test_broken_folders(tmp_path, llama):
 # --- what cannot be said ---------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "type": ({"model_type": "lama"}, r"type 'lama'\n  where:  model_type\n  remedy: did you mean 'llama'\?"),
+    "type": ({"model_type": "lama"}, r"type 'lama'\n  where:  model_type\n  remedy: Did you mean 'llama'\?"),
     "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"rope_type='llama3'.*\n.*rope_parameters"),
     "old-scaling": ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, r"type='linear'.*\n.*rope_scaling"),
     "partial": ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, r"partial_rotary_factor=0.5"),
-    "activation": ({"hidden_act": "sillu"}, r"hidden_act='sillu' .*\n.*\n  remedy: did you mean 'silu'\?"),
+    "activation": ({"hidden_act": "sillu"}, r"hidden_act='sillu' .*\n.*\n  remedy: Did you mean 'silu'\?"),
     "dropout": ({"attention_dropout": 0.1}, r"attention_dropout=0.1 has .*\n  where:  attention_dropout"),
     "missing": ({"hidden_size": None}, r"'hidden_size' is missing\n.*\n  remedy: llama needs hidden_size, "),
     "heads": ({"head_dim": None, "num_attention_heads": 3}, r"dim=16 is not divisible by num_heads=3"),

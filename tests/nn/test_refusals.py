@@ -26,7 +26,7 @@ CASES = {
     "no such part": (
         {"layers": {-1: {"drop": ["mixr"]}}},
         "a layer has no part 'mixr' to drop\n  where:  layers.2.drop\n"
-        "  remedy: did you mean 'mixer'? known: ffn, layer, mixer",
+        "  remedy: Did you mean 'mixer'? Use one of: ffn, layer, mixer",
     ),
     "a branch dropped that is not there": (
         {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},

@@ -50,8 +50,8 @@ def test_a_missing_file_names_what_is_there(folder: Path) -> None:
     start = "`taetpu new NAME` writes a study to start from"
     assert message(folder / "s.yaml") == f"no such file\n  where:  s.yaml\n  remedy: {start}"
     (folder / "other.yaml").write_text("# mine\nstudy: other\n")
-    assert message(folder / "x").endswith("remedy: known: other.yaml")
-    assert message(folder / "othr.yaml").endswith("remedy: did you mean 'other.yaml'? known: other.yaml")
+    assert message(folder / "x").endswith("remedy: Use one of: other.yaml.")
+    assert message(folder / "othr.yaml").endswith("remedy: Did you mean 'other.yaml'? Use one of: other.yaml.")
 
 
 def test_a_folder_is_no_study(folder: Path) -> None:

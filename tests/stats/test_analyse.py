@@ -92,7 +92,7 @@ def test_a_metric_that_was_not_measured(store_study) -> None:
     with pytest.raises(UserError) as error:
         analyse(folder)
     assert "no metric 'val/los' was measured" in str(error.value)
-    assert "did you mean 'val/loss'?" in str(error.value)
+    assert "Did you mean 'val/loss'?" in str(error.value)
     assert "at measure.primary" in str(error.value)
 
 

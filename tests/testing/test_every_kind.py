@@ -58,7 +58,7 @@ class Shift(Hook):
         (["idea.py", "--set", "shift.by=3"], 0, "batch repeats  passed", ""),
         (["idea.py", "--set", "shift.by=0.5"], 2, "", "error: hook/shift: 0.5 is not allowed"),
         (["idea.py"], 2, "", "'by' is missing"),
-        (["idea.py", "--set", "shft.by=3"], 2, "", "did you mean 'shift'?"),
+        (["idea.py", "--set", "shft.by=3"], 2, "", "Did you mean 'shift'?"),
         (["nowhere.py"], 2, "", "cannot read this plug-in"),
     ],
 )

@@ -196,4 +196,4 @@ def test_a_fault_of_a_metric(fault, check, said, monkeypatch):
     assert re.match(said, found.message), found.message
     assert line_of(Measuring, "def measure") in found.where
     if fault == "site":
-        assert "did you mean 'residual'?" in found.remedy
+        assert "Did you mean 'residual'?" in found.remedy

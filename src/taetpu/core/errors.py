@@ -1,4 +1,4 @@
-"""Errors a user can act on: what is wrong, where it stands, and what would be right."""
+"""Errors that a user can act on: the problem, its place and a remedy."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -7,25 +7,25 @@ from pathlib import Path
 
 KeyPath = tuple[str | int, ...]
 MAX_SUGGESTIONS = 24
-"""A list of more names than this is not read."""
+"""The most names that a remedy lists."""
 MAX_ERRORS_SHOWN = 10
-"""More errors than this are counted rather than shown."""
+"""The most errors that one message shows; further ones are counted."""
 MAX_LENGTH = 1000
-"""Longer messages, names and values are cut in their middle."""
+"""The most characters of a message, a name or a value; the middle of longer ones is left out."""
 
 
 class UserError(Exception):
-    """The user's input is wrong. The CLI prints the message alone and exits with 2.
+    """An error in the user's input. The CLI prints its message without a traceback and exits with 2.
 
     Args:
-        problem: what is wrong, with the offending value in it.
-        path: keys from the document's root to the offending place, e.g. `("base", "model", "ffn")`.
-        file: the document itself.
+        problem: What is wrong, with the offending value.
+        path: Keys from the document's root to the offending place, e.g. `("base", "model", "ffn")`.
+        file: The document.
         line: 1-based line in `file`.
-        remedy: what would be right.
+        remedy: An instruction that solves the problem.
 
     Attributes:
-        others: further mistakes that were found with this one (see `Mistakes`).
+        others: Further errors that were found with this one (see `ErrorList`).
     """
 
     exit_code = 2
@@ -45,7 +45,7 @@ class UserError(Exception):
         self.path, self.file, self.line = path, file, line
 
     def within(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
-        """The same error seen from further up: `prefix` goes before the path; a known file or line stays."""
+        """Return the error with `prefix` before its path, and with `file` and `line` where it has none."""
         return self.map(
             lambda error: UserError(
                 error.problem,
@@ -58,14 +58,14 @@ class UserError(Exception):
 
     @property
     def all_errors(self) -> "list[UserError]":
-        """This error and the others that were found with it."""
+        """This error and those that were found with it."""
         return [self, *self.others]
 
     def map(self, change: "Callable[[UserError], UserError]") -> "UserError":
-        """The error after a change, which is made to the others too."""
-        made = change(self)
-        made.others = tuple(change(other) for other in self.others)
-        return made
+        """Return the error with `change` applied to it and to its others."""
+        changed = change(self)
+        changed.others = tuple(change(other) for other in self.others)
+        return changed
 
     def __str__(self) -> str:
         errors = self.all_errors
@@ -74,7 +74,7 @@ class UserError(Exception):
 
     @property
     def message(self) -> str:
-        """This error without the others."""
+        """The message of this error alone."""
         place = f"{self.file}:{self.line}" if self.file and self.line else str(self.file or "")
         where = " at ".join(part for part in (place, shorten(dotted_path(self.path), 200)) if part)
         lines = [self.problem, f"  where:  {where}" if where else "", f"  remedy: {self.remedy}" if self.remedy else ""]
@@ -82,18 +82,18 @@ class UserError(Exception):
 
 
 class ErrorList(list[UserError]):
-    """Errors that do not depend on each other, collected to be raised together."""
+    """Independent errors, collected to be raised together."""
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Go on after the `with` block where it raises `UserError`."""
+        """Collect a `UserError` of the `with` block instead of raising it."""
         try:
             yield
         except UserError as error:
             self.extend(error.all_errors)
 
     def raise_all(self) -> None:
-        """Raise what was collected, in the order of the lines; nothing otherwise."""
+        """Raise the collected errors, if any, in the order of their lines."""
         if self:
             ordered = sorted(self, key=lambda error: error.line or 0)
             first, *others = {error.message: error for error in ordered}.values()
@@ -102,35 +102,33 @@ class ErrorList(list[UserError]):
 
 
 class Failed(Exception):
-    """The command did its work, and something came out wrong: runs raised, a claim does not hold. The CLI
-    exits with 3.
-    """
+    """The command finished with a negative result: runs failed, a claim does not hold. The CLI exits with 3."""
 
     exit_code = 3
 
 
 def dotted_path(path: Iterable[str | int]) -> str:
-    """`("model", "layers", 0)` as `model.layers.0`, the way overrides are written."""
+    """Return a path as overrides write it: `("model", "layers", 0)` as `model.layers.0`."""
     return ".".join(str(part) for part in path)
 
 
 def shorten(text: str, longest: int = MAX_LENGTH) -> str:
-    """A text, its middle left out where it is longer than `longest` characters."""
+    """Return a text without its middle if it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
     return f"{text[: longest // 2]} ... {text[-(longest // 4) :]}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A remedy for a misspelt name: the nearest known one, then all of them, or the nearest few of many."""
+    """Return a remedy for a misspelt name: the nearest known name, then all names or the nearest of many."""
     names = sorted(set(known))
     near = get_close_matches(word[:MAX_LENGTH], names, n=MAX_SUGGESTIONS, cutoff=0.5)  # quadratic in the length
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"Did you mean {near[0]!r}? " if near else ""
     if not names:
-        return "nothing is known here"
+        return "No names are known here."
     if len(names) <= MAX_SUGGESTIONS:
-        return f"{hint}known: {', '.join(names)}"
+        return f"{hint}Use one of: {', '.join(names)}."
     last = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
     shown = list(dict.fromkeys([*near, *last, *names]))[:MAX_SUGGESTIONS]
-    hint = hint or (f"did you mean {last[0]!r}? " if last else "")
-    return f"{hint}known: {', '.join(shown)}, and {len(names) - MAX_SUGGESTIONS} more"
+    hint = hint or (f"Did you mean {last[0]!r}? " if last else "")
+    return f"{hint}Use one of: {', '.join(shown)}, and {len(names) - MAX_SUGGESTIONS} more."

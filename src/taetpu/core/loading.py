@@ -89,7 +89,7 @@ def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
         value = {"kind": value}
     if not isinstance(value, Mapping) or "kind" not in value:
         raise UserError(
-            f"{slot} needs a kind, got {value!r}", path=path, remedy=f"write {{kind: ...}}; {suggest('', known)}"
+            f"{slot} needs a kind, got {value!r}", path=path, remedy=f"Write {{kind: ...}}. {suggest('', known)}"
         )
     kind = str(value["kind"])
     if kind not in known:
@@ -129,7 +129,9 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
             found[kind] = item if isinstance(item, Mapping) else {}
     else:
         problem = f"{value!r} is neither a list of kinds nor a mapping of them"
-        raise UserError(problem, path=path, remedy=f"[kind], or {{name: {{kind: ...}}}}; {suggest('', kinds(slot))}")
+        raise UserError(
+            problem, path=path, remedy=f"Write [kind] or {{name: {{kind: ...}}}}. {suggest('', kinds(slot))}"
+        )
     for name in found:
         if "." in str(name):
             raise UserError(f"{name!r} cannot be a name", path=(*path, name), remedy="leave out the dot")

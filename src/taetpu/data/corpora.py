@@ -111,7 +111,7 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
 
 
 def _suggestion(path: Path) -> str:
-    """Return "did you mean ...?" with the name most similar to a missing file's, or "".
+    """Return "Did you mean ...?" with the name most similar to a missing file's, or "".
 
     Other names of the folder are not listed, because it may be the user's home.
     """
@@ -120,7 +120,7 @@ def _suggestion(path: Path) -> str:
     except OSError:
         names = []
     near = get_close_matches(path.name, [*names, PYTHON_DOCS], n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}? " if near else ""
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:

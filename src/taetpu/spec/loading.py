@@ -97,7 +97,7 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
             raise UserError(problem, path=("plugins", i), remedy="name a Python file")
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
+            remedy = f"Did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 

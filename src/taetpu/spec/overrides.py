@@ -274,7 +274,7 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
     for section in () if done else ("model", "train"):
         inner = config_class_of(cls, section)
         if inner is not None and name in inner.model_fields:
-            remedy = f"did you mean {section}.{path}? known: {', '.join(fields)}"
+            remedy = f"Did you mean {section}.{path}? Use one of: {', '.join(fields)}."
     owner = dotted_path(done) or "the baseline"
     return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
 
