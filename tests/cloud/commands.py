@@ -1,4 +1,4 @@
-"""The command line as a process of its own, as users start it."""
+"""The command line in a separate process, as users run it."""
 
 import subprocess
 import sys
@@ -24,14 +24,14 @@ def taetpu(*words: str, folder: Path | None = None, given: str | None = None) ->
 
 
 def succeed(*words: str, folder: Path | None = None) -> str:
-    """Run a command that must succeed; what it printed on standard output."""
+    """Run a command that must succeed; return its standard output."""
     done = taetpu(*words, folder=folder)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def start(words: Sequence[str], **options) -> subprocess.Popen[str]:
-    """Start a command in a session of its own."""
+    """Start a command in a new session."""
     return subprocess.Popen(
         [sys.executable, "-m", "taetpu", *words], start_new_session=True, stdin=subprocess.DEVNULL, text=True, **options
     )

@@ -1,4 +1,4 @@
-"""Machines of the fake cloud that jobs can run on, without the commands that make them."""
+"""Machines of the fake cloud, ready for jobs, made without the commands."""
 
 import pytest
 from tests.cloud.commands import ZONE
@@ -31,11 +31,11 @@ def boot(google: FakeGoogle, settings: Settings, workers: int) -> Hosts:
 
 @pytest.fixture
 def hosts(google: FakeGoogle, settings: Settings) -> Hosts:
-    """A machine of one host."""
+    """Return the hosts of a machine with one host."""
     return boot(google, settings, 1)
 
 
 @pytest.fixture
 def pair(google: FakeGoogle, settings: Settings) -> Hosts:
-    """A machine of two hosts."""
+    """Return the hosts of a machine with two hosts."""
     return boot(google, settings, 2)

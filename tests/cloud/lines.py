@@ -18,7 +18,7 @@ Site = tuple[str, int, int]
 
 
 def call_sites() -> list[Site]:
-    """Every place in the package that builds a gcloud command."""
+    """Return every call in the package that builds a gcloud command."""
     return [
         (file.relative_to(SOURCE).as_posix(), node.lineno, node.end_lineno or node.lineno)
         for file in SOURCE.rglob("*.py")
@@ -28,7 +28,7 @@ def call_sites() -> list[Site]:
 
 
 class Recorder:
-    """Stands in for `gcloud.command`, and notes what is built where."""
+    """A replacement of `gcloud.command` that records the commands built at each call."""
 
     def __init__(self, real):
         self.real, self.lines, self.places = real, dict[str, None](), set[tuple[str, int]]()
@@ -42,12 +42,12 @@ class Recorder:
         return line
 
     def missed(self, sites: list[Site]) -> list[Site]:
-        """The call sites that nothing was built at."""
+        """Return the calls that built no command."""
         return [site for site in sites if not any(f == site[0] and site[1] <= n <= site[2] for f, n in self.places)]
 
 
 def written_lines() -> Iterator[tuple[str, str]]:
-    """Lines in scripts, messages and docs, with concrete values: where, and the line."""
+    """Yield the place and text of gcloud lines in scripts, messages and docs, with concrete values."""
     for file in sorted(SOURCE.rglob("*")):
         where = file.relative_to(SOURCE).as_posix()
         if file.suffix == ".sh":
@@ -66,7 +66,7 @@ def written_lines() -> Iterator[tuple[str, str]]:
 
 
 def _printed(tree: ast.AST) -> Iterator[str]:
-    """The strings of a module that are no docstrings, and the lists of words that begin with gcloud."""
+    """Yield a module's strings except docstrings, and its lists of words that begin with gcloud."""
     skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     skipped |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -83,7 +83,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _within(text: str) -> Iterator[str]:
-    """The commands of a string: in backticks, or at the beginning of a line, also after `&&`."""
+    """Return the commands in a string: in backticks, or at the start of a line or after `&&`."""
     for part in re.findall(r"`(gcloud [^`]+)`|(?m:^(gcloud [a-z][^`\n]*))", text):
         for line in re.split(r" && |\|", part[0] or part[1]):
             if line.startswith("gcloud "):

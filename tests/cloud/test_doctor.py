@@ -1,4 +1,4 @@
-"""`taetpu doctor`: each check against the fake project, what it finds and the line that mends it."""
+"""`taetpu doctor`: each check against the fake project, its result and the command that fixes it."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def test_service_account(google: FakeGoogle, settings: Settings, role: str, stat
     assert status == "ok" or "--role=roles/tpu.admin" in found.remedy
 
 
-def test_a_role_on_a_condition_is_not_certain(google: FakeGoogle, settings: Settings) -> None:
+def test_a_conditional_role_does_not_count(google: FakeGoogle, settings: Settings) -> None:
     google.project.condition = {"title": "until May", "expression": "request.time < timestamp('2020-05-01T00:00:00Z')"}
     found = run_check(doctor.check_service_account, settings)
     assert found.status == "fails"
@@ -81,7 +81,7 @@ def test_egress(google: FakeGoogle, settings: Settings, nat: bool, private: bool
     assert status == "ok" or "gcloud compute routers nats create" in found.remedy
 
 
-def test_without_a_way_out_nothing_is_made(google: FakeGoogle) -> None:
+def test_without_egress_no_machine_is_made(google: FakeGoogle) -> None:
     google.compute.nat = False
     done = taetpu(*UP["tpu-api"])
     assert done.returncode == 2

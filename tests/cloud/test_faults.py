@@ -1,4 +1,4 @@
-"""Every fault of Google's side and of the machine: what `up` and `down` say, their exit code, and what is left."""
+"""Faults of Google and of machines: messages, exit code and remains of `up` and `down`."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ def create_fault(api: str, error: Refused | None, moment: Moment = "before", tim
 
 
 def preempt_starting(cloud: FakeGoogle) -> Callable[[Call, Moment], None]:
-    """Take the machine away, once, as soon as it exists."""
+    """Preempt the machine once, as soon as it exists."""
     done: list[str] = []
 
     def watch(call: Call, moment: Moment) -> None:
@@ -64,7 +64,7 @@ def preempt_starting(cloud: FakeGoogle) -> Callable[[Call, Moment], None]:
 
 
 def kill_gcloud(api: str) -> Callable:
-    """End gcloud when its request was granted, before it has read the answer."""
+    """Kill gcloud after its request was granted, before it reads the answer."""
 
     def inject(cloud: FakeGoogle) -> Callable[[Call, Moment], None]:
         done: list[int] = []
@@ -83,7 +83,7 @@ def kill_gcloud(api: str) -> Callable:
 
 
 def without_gcloud(cloud: FakeGoogle) -> None:
-    """Machines have all programs of this computer but gcloud."""
+    """Give machines all programs of this computer except gcloud."""
     folder = cloud.bin.parent / "programs"
     folder.mkdir()
     for program in (entry for place in ("/bin", "/usr/bin") for entry in Path(place).iterdir()):
@@ -94,7 +94,7 @@ def without_gcloud(cloud: FakeGoogle) -> None:
 
 
 def once_made(happen: Callable[[FakeGoogle], object]) -> Callable:
-    """Let something happen when a machine's request was granted."""
+    """Run `happen` once a machine's request is granted."""
 
     def inject(cloud: FakeGoogle) -> Callable[[Call, Moment], None]:
         def watch(call: Call, moment: Moment) -> None:

@@ -1,4 +1,4 @@
-"""Jobs on real hosts: started on all or none, followed without losing a line, stopped with all their processes."""
+"""Jobs on hosts with a real sshd: start on all or none, follow without losing a line, stop with all processes."""
 
 import subprocess
 import threading
@@ -77,7 +77,7 @@ def test_stop_ends_all_processes_of_a_job_that_ignores_sigterm(hosts: Hosts, tmp
         )
 
 
-def test_a_job_that_heeds_sigterm_keeps_its_code(hosts: Hosts) -> None:
+def test_a_job_that_handles_sigterm_keeps_its_exit_code(hosts: Hosts) -> None:
     name = jobs.start(hosts, shell("trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done"))
     until(lambda: followed(hosts, name, to_end=False) == ["ready"])
     ended = jobs.stop(hosts, name)
@@ -86,7 +86,7 @@ def test_a_job_that_heeds_sigterm_keeps_its_code(hosts: Hosts) -> None:
 
 
 @pytest.mark.slow
-def test_a_connection_that_breaks_off_loses_no_line(hosts: Hosts, google: FakeGoogle) -> None:
+def test_a_lost_connection_loses_no_line(hosts: Hosts, google: FakeGoogle) -> None:
     name = jobs.start(hosts, shell(COUNT.format(40, 0.1)))
     stopped, cuts = threading.Event(), list[int]()
 

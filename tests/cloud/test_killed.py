@@ -63,7 +63,7 @@ class Killer:
 def strike(
     cloud: FakeGoogle, words: Sequence[str], number: int, way: str = "before", *, changing: bool = False
 ) -> Call | None:
-    """Run a command that is killed at its n-th call; the call, or None where it ended before."""
+    """Run a command that is killed at its n-th call; return the call, or None if the command ended before."""
     killer = Killer(cloud, number, way, changing=changing)
     with cloud.world.lock:
         killer.process = start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -96,14 +96,14 @@ def test_up(google: FakeGoogle, api: str) -> None:
 
 
 def before_changes(cloud: FakeGoogle) -> int:
-    """The number of calls before the first that changed something."""
+    """Return the number of calls before the first that changed something."""
     number = [call.changes for call in cloud.world.calls if call.service != "fake"].index(True)
     assert number > 2
     return number
 
 
 def finish_up(cloud: FakeGoogle, api: str) -> None:
-    """Give `up` again: exactly one machine exists and was made once. Then nothing is left for the next round."""
+    """Repeat `up` and check that exactly one machine exists and was made once; then delete it."""
     succeed(*UP[api])
     assert names(cloud, api) == ["box"]
     assert cloud.hosts.booted == ["box"]
@@ -137,7 +137,7 @@ def test_down(google: FakeGoogle, api: str) -> None:
 
 
 def test_down_waits_for_the_gcloud_of_an_up_that_was_killed(google: FakeGoogle) -> None:
-    """What it asks for is listed only later: until then no machine may be said to be gone."""
+    """The machine is listed only later: until then, `down` must not report that none exists."""
     make(google, "gce")
     table = google.world.table(TABLES["gce"])
     asked_for = dict(table)
@@ -154,7 +154,7 @@ def test_down_waits_for_the_gcloud_of_an_up_that_was_killed(google: FakeGoogle) 
 
 
 def finish_down(cloud: FakeGoogle) -> None:
-    """Give `down` again: nothing is left."""
+    """Repeat `down` and check that nothing is left."""
     succeed(*DOWN)
     assert cloud.left() == []
 
@@ -170,7 +170,7 @@ def make(cloud: FakeGoogle, api: str) -> None:
 
 
 def names(cloud: FakeGoogle, api: str) -> list[str]:
-    """Names of the machines that exist, each with its request."""
+    """Return the names of existing machines, each with its request."""
 
     def listed(table: str) -> list[str]:
         keys = cloud.world.table(table)

@@ -35,7 +35,7 @@ OPEN = {"name": "open", "network": "n/default", "direction": "INGRESS", "sourceR
 
 
 def lint(lines: list[str], folder: Path) -> list[dict]:
-    """What the linter says of lines; its exit code is always 0."""
+    """Return the linter's output for lines; its exit code is always 0."""
     file = folder / "lines.json"
     file.write_text(json.dumps([{"command_string": line} for line in lines]))
     words = ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={file}"]
@@ -58,7 +58,7 @@ def test_a_wrong_line_fails(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Records what is built; nothing is run."""
+    """Record the commands that are built, without running them."""
     made = Recorder(gcloud.command)
     for name, module in list(sys.modules.items()):
         if name.startswith("taetpu.") and getattr(module, "command", None) is made.real:

@@ -1,4 +1,4 @@
-"""What exists is read from Google: lists with zones that do not answer, names of hosts, expired machines, sizes."""
+"""State read from Google: listings with unreachable zones, host names, expired machines, sizes."""
 
 import fcntl
 import json
@@ -91,7 +91,7 @@ def test_gc_deletes_expired_machines_of_the_owner_alone(google: FakeGoogle, sett
 
 
 @pytest.mark.slow
-def test_a_change_that_does_not_answer_in_time_is_looked_up(
+def test_the_outcome_of_an_unanswered_change_is_read(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcloud, "CHANGE_LIMIT", 3.0)
@@ -165,7 +165,7 @@ def test_failures_keep_googles_message_whole(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_another_owner_lost_is_left_alone(google: FakeGoogle, settings: Settings) -> None:
+def test_lost_machines_of_other_owners_are_kept(google: FakeGoogle, settings: Settings) -> None:
     make(settings, owner="somebody")
     google.preempt("box")
     before = google.left()
@@ -202,9 +202,7 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", ["tpu-api", "gce"])
-def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
-    google: FakeGoogle, settings: Settings, api: str
-) -> None:
+def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, settings: Settings, api: str) -> None:
     def loss(machine: Machine) -> str:
         return supervise.find_loss_reason(machine, float("inf"), settings)
 
@@ -229,7 +227,7 @@ def test_a_machine_that_was_deleted_is_told_from_one_that_was_preempted(
 
 
 @pytest.mark.slow
-def test_several_machines_of_a_name_are_said(
+def test_several_machines_with_one_name_are_reported(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(settings)
@@ -250,7 +248,7 @@ def test_several_machines_of_a_name_are_said(
 
 
 @pytest.mark.slow
-def test_commands_wait_for_what_a_killed_process_left_running(google: FakeGoogle, settings: Settings) -> None:
+def test_commands_wait_for_gcloud_of_a_killed_process(google: FakeGoogle, settings: Settings) -> None:
     gcloud.use_project(settings.project)
     said: list[str] = []
     with provision.name_lock("box", fcntl.LOCK_SH) as held:

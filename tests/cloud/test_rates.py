@@ -1,4 +1,4 @@
-"""Rates: what a machine costs at most, which zones are affordable, and what is said where no rate is known."""
+"""Rates: maximum cost of a machine, affordable zones, and unknown rates."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def spec(kind: str = "v6e-8", hours: float = 4.0, **options) -> Spec:
 
 
 def known(tpu: Spec) -> list[str]:
-    """Zones whose own rate is in the table."""
+    """Return the zones whose own rate is in the table."""
     return [zone for zone in rates.zones(tpu.tpu) if rates.cost(tpu, zone).most is not None]
 
 
@@ -26,7 +26,7 @@ def test_the_worst_case_is_chips_times_hours_times_rate() -> None:
         assert f"${cost.most:.2f}" in str(cost)
 
 
-def test_an_unknown_rate_is_said_with_the_dearest_one_that_is_known_and_keeps_no_limit() -> None:
+def test_an_unknown_rate_shows_the_dearest_known_one_and_has_no_limit() -> None:
     cost_spec = spec()
     cost = rates.cost(cost_spec, "europe-north9-z")
     assert cost.rate.elsewhere

@@ -1,4 +1,4 @@
-"""The table `[cloud]` and its variables: what is read, and what a mistake is told with."""
+"""The table `[cloud]` and its variables: values, and messages of errors."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_mistakes_are_told_with_place_and_remedy(tmp_path: Path, line: str) -> None:
+def test_errors_have_place_and_remedy(tmp_path: Path, line: str) -> None:
     file = write(tmp_path, f"[cloud]\n{line}\n")
     with pytest.raises(UserError) as raised:
         read_settings(tmp_path, {})

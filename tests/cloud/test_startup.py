@@ -1,4 +1,4 @@
-"""The startup script on machines of the fake cloud: it deletes its own machine at its end, and when it is idle."""
+"""The startup script on machines of the fake cloud: it deletes the machine at its end and when it is idle."""
 
 import time
 from collections.abc import Callable
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 
 FAST_SLEEP = "exec /bin/sleep 0.2\n"
 FAST_DATE = "echo $(({start} + ($(/bin/date +%s%N) - {start}000000000) / 10000000))\n"
-"""A clock that is 100 times as fast from a second on."""
+"""A clock that runs 100 times as fast from a given second on."""
 
 
 def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -> tuple[Machine, Path]:
-    """A machine whose timer looks five times a second, and the folder of its script's state."""
+    """Return a machine whose timer runs five times a second, and its script's state folder."""
     google.hosts.programs["sleep"] = FAST_SLEEP
     use_project(settings.project)
     tpu = parse_slice("v6e-8")

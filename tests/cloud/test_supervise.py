@@ -1,4 +1,4 @@
-"""A job goes on over lost machines until it ends or a limit is reached; the clock is fake."""
+"""A job continues across lost machines until it ends or reaches a limit; the clock is fake."""
 
 from dataclasses import dataclass, field
 
@@ -76,21 +76,21 @@ class Scene:
         return supervise(self.make, self, limits, Settings(), lambda line: None)
 
 
-def test_a_machine_that_somebody_deletes_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_deleted_by_a_user_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([1.0], deleter="colleague@example.com")
     with pytest.raises(Lost, match=r"box in us-east5-b was deleted by colleague@example\.com"):
         scene.run(Limits(4.0), monkeypatch)
     assert scene.asked == [4.0]
 
 
-def test_it_goes_on_with_the_hours_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_gets_the_remaining_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([1.0, 0.5])
     assert scene.run(Limits(4.0), monkeypatch) == 7
     assert scene.asked == pytest.approx([4.0, 3.0, 2.5])
     assert scene.deleted == 2
 
 
-def test_hours_are_a_limit_of_all_machines_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_limit_all_machines_together(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([1.0] * 9)
     with pytest.raises(Lost, match="3 h"):
         scene.run(Limits(3.0), monkeypatch)
@@ -114,7 +114,7 @@ def test_losses_without_progress_are_limited(monkeypatch: pytest.MonkeyPatch) ->
     assert "checkpoint" in str(raised.value.remedy)
 
 
-def test_capacity_is_waited_for_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_for_capacity_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([1.0], refusals=5)
     assert scene.run(Limits(4.0), monkeypatch) == 7
     assert scene.slept == sorted(scene.slept)
@@ -136,18 +136,18 @@ def test_nothing_is_used_before_the_first_machine(monkeypatch: pytest.MonkeyPatc
     assert (scene.asked, scene.deleted) == ([4.0], 0)
 
 
-def test_a_machine_that_is_taken_before_it_is_ready_is_made_again(monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_preempted_before_it_is_ready_is_replaced(monkeypatch: pytest.MonkeyPatch):
     scene = Scene([], first=Preempted("box was not made: PREEMPTED"))
     assert scene.run(Limits(10), monkeypatch) == 7
     assert scene.asked == [10]
 
 
-def test_where_no_machine_can_be_had_at_first_it_ends(monkeypatch: pytest.MonkeyPatch):
+def test_it_ends_without_capacity_for_the_first_machine(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(NoCapacity):
         Scene([], first=NoCapacity("the zone has none")).run(Limits(10), monkeypatch)
 
 
-def test_each_machine_is_deleted_whatever_becomes_of_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_does_not_keep_other_machines_from_deletion(monkeypatch: pytest.MonkeyPatch):
     machines = [Machine(name, "us-east5-b", "gce", "t", "ready", "", {}) for name in ("a", "b", "c")]
     tried: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Files to real hosts and back: what git ignores stays here, what is deleted here is deleted there."""
+"""Transfers to hosts with a real sshd and back: ignored files stay here, deletions here apply there."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project under git."""
+    """Return a project in a git repository."""
     root = tmp_path / "my project"
     root.mkdir()
     subprocess.run(["git", "init", "-q", str(root)], check=True)
@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def there(google: FakeGoogle, folder: str) -> set[str]:
-    """The files of a folder on the host."""
+    """Return the files of a folder on the host."""
     root = google.hosts.vms["box", 0].home / folder
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
 

@@ -1,4 +1,4 @@
-"""All of the fake Google Cloud, and what directs gcloud and the storage library to it."""
+"""The fake Google Cloud, and the settings that direct gcloud and the storage library to it."""
 
 import atexit
 import getpass
@@ -30,7 +30,7 @@ PATHS = {
     "TPU": "", "COMPUTE": "compute/v1/", "STORAGE": "storage/v1/", "CLOUDRESOURCEMANAGER": "", "SERVICEUSAGE": "",
     "IAM": "", "ARTIFACTREGISTRY": "", "SECRETMANAGER": "",
 }  # fmt: skip
-"""By API of gcloud: what follows the server's address in its endpoint override."""
+"""By gcloud API: the path of its endpoint override."""
 ACCOUNT = "me@example.org"
 
 GCLOUD = """\
@@ -65,7 +65,7 @@ with socket.create_connection((address, int(port))) as there:
 
 @dataclass
 class FakeGoogle:
-    """The fake cloud while it runs. `bin` is the folder that goes first on PATH."""
+    """A running fake cloud; `bin` is the first folder on PATH."""
 
     world: World
     hosts: LoopbackHosts
@@ -78,7 +78,7 @@ class FakeGoogle:
     started: subprocess.Popen[str] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Variables that direct this process, gcloud and machines to the fake."""
+        """Return the variables that direct this process, gcloud and machines to the fake."""
         overrides = {
             f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{self.server.address}/{path}" for api, path in PATHS.items()
         }
@@ -99,19 +99,19 @@ class FakeGoogle:
         }
 
     def preempt(self, name: str) -> None:
-        """Take a machine away, as the API that made it does."""
+        """Preempt a machine, through the API that made it."""
         with self.world.lock:
             self.tpu.preempt(name)
             self.compute.preempt(name)
 
     def left(self) -> list[str]:
-        """Every machine and queued resource that exists."""
+        """Return all existing machines and queued resources."""
         return [line for line in self.world.left() if line.startswith(("tpu.", "compute.instances"))]
 
 
 @cache
 def keep_imported(real: str) -> str:
-    """Start `gcloud.py` for this process; the name of its socket, or "" where gcloud has no Python of its own."""
+    """Start `gcloud.py` for this process; return its socket's name, or "" if gcloud has no bundled Python."""
     root = Path(real).resolve().parents[1]
     python = root / "platform" / "bundledpythonunix" / "bin" / "python3"
     if not python.exists():
@@ -129,7 +129,7 @@ def keep_imported(real: str) -> str:
 
 @contextmanager
 def running(folder: Path) -> Iterator[FakeGoogle]:
-    """Run the fake cloud; its files are in a folder."""
+    """Run the fake cloud with its files in a folder."""
     hosts = LoopbackHosts(folder / "hosts")
     world = World(hosts=hosts)
     tpu, compute, project = Tpu(world, ZONES), Compute(world, ZONES), Project(world)
@@ -161,7 +161,7 @@ def running(folder: Path) -> Iterator[FakeGoogle]:
 
 
 def sign_in(folder: Path) -> None:
-    """Sign an account in, with a token that nothing asks for: `folder` is gcloud's configuration."""
+    """Sign in an account with a token that is never checked; `folder` is gcloud's configuration."""
     folder.mkdir()
     token = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
     (folder / "application_default_credentials.json").write_text(json.dumps(token))
@@ -171,5 +171,5 @@ def sign_in(folder: Path) -> None:
 
 
 def exports(cloud: FakeGoogle) -> str:
-    """The environment as lines for a shell."""
+    """Print the environment as lines for a shell."""
     return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in cloud.environment().items())

@@ -116,7 +116,7 @@ class Compute:
         return next(one for one in self.operations if one["name"] == request.parts["name"])
 
     def regional(self, request: Request) -> Any:
-        """The network's router with Cloud NAT and its subnetwork, in each region."""
+        """Return the network's router with Cloud NAT and its subnetwork in each region."""
         items, kind = dict[str, Any](), request.parts["kind"]
         for region in sorted({zone.rpartition("-")[0] for zone in self.zones}):
             one = {"name": "default", "network": IAP_RULE["network"], "region": f"https://x/regions/{region}"}
@@ -131,7 +131,7 @@ class Compute:
         return {"items": self.rules}
 
     def preempt(self, name: str) -> None:
-        """Take a spot instance away: it is deleted, as its termination action says."""
+        """Preempt a spot instance: it is deleted, as its termination action says."""
         for place in [place for place in self.world.table(INSTANCES) if place[1] == name]:
             self.world.hosts.halt(name)
             lost = self.world.table(INSTANCES).pop(place)

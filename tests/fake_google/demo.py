@@ -14,11 +14,11 @@ from tests.fake_google.cloud import running
 SCRIPT = Path(__file__).parents[2] / "examples" / "cloud_walkthrough.sh"
 PROGRAM = '#!/bin/sh\nexec "{python}" -m taetpu "$@"\n'
 OURS = ("TAETPU_", "CLOUDSDK_", "GOOGLE_", "JAX_", "XLA_")
-"""Beginnings of variables of this shell that would hold in the walkthrough."""
+"""Prefixes of this shell's variables that would affect the walkthrough."""
 
 
 def main(script: Path = SCRIPT) -> int:
-    """Run the walkthrough and say what it left in the fake; an exit code."""
+    """Run the walkthrough, print what it left in the fake, and return an exit code."""
     for name in [name for name in os.environ if name.startswith(OURS)]:
         del os.environ[name]
     with tempfile.TemporaryDirectory(prefix="taetpu-demo-") as folder, running(Path(folder) / "google") as cloud:

@@ -21,7 +21,7 @@ from taetpu.store.gcs import open_bucket
 TAKEN = "someone-elses"
 BUCKET = "studies"
 FOREIGN = ("TAETPU_BUCKET", "TAETPU_ZONES", "TAETPU_REGION", "GOOGLE_APPLICATION_CREDENTIALS")
-"""Variables of who runs the tests, which would hold in them."""
+"""The user's variables that would affect the tests."""
 
 
 def ignore_unclosed() -> None:
@@ -34,7 +34,7 @@ def ignore_unclosed() -> None:
 
 
 def forget_buckets() -> None:
-    """Nothing that this process knows of a bucket outlives the test."""
+    """Clear this process's caches of buckets after the test."""
     open_bucket.cache_clear()
     process_folder.cache_clear()
     with warnings.catch_warnings(action="ignore"):
@@ -49,7 +49,7 @@ def world() -> World:
 
 @pytest.fixture
 def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Cloud Storage, where the bucket `TAKEN` belongs to others; this process and those that it starts go there."""
+    """Direct this process and its children to a fake Cloud Storage, in which another owner has the bucket `TAKEN`."""
     ignore_unclosed()
     with Server(world, storage.routes(world, [TAKEN])) as server:
         for name in FOREIGN:
@@ -63,7 +63,7 @@ def bucket_server(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ser
 
 @pytest.fixture
 def gs_root(world: World, bucket_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder in an empty bucket, `gs://studies/root`."""
+    """Return a folder in an empty bucket, `gs://studies/root`."""
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
     make_bucket(world)
     return f"gs://{BUCKET}/root"
@@ -71,7 +71,7 @@ def gs_root(world: World, bucket_server: Server, tmp_path: Path, monkeypatch: py
 
 @contextmanager
 def google_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
-    """All of the fake cloud, with machines that boot and an empty bucket; this process and those it starts go there."""
+    """Run the fake cloud, with machines that boot and an empty bucket, for this process and its children."""
     if not (shutil.which("gcloud") and executable("sshd") and shutil.which("rsync")):
         pytest.skip("gcloud, OpenSSH's server or rsync is not installed")
     for name in FOREIGN:
@@ -87,7 +87,7 @@ def google_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
 
 @pytest.fixture
 def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
-    """A fake cloud for one test, see `google_cloud`."""
+    """Return a fake cloud for one test; see `google_cloud`."""
     ignore_unclosed()
     with google_cloud(tmp_path, monkeypatch) as cloud:
         yield cloud
@@ -95,7 +95,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoog
 
 @pytest.fixture(scope="module")
 def shared_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGoogle]:
-    """A fake cloud for all tests of a module, which leave it as it is."""
+    """Return a fake cloud for all tests of a module, which must not change it."""
     with (
         pytest.MonkeyPatch.context() as monkeypatch,
         google_cloud(tmp_path_factory.mktemp("shared"), monkeypatch) as cloud,

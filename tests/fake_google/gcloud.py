@@ -44,7 +44,7 @@ def serve(root: str, name: str) -> None:
 
 
 def run(client: socket.socket, teach: int) -> None:
-    """Run one command in this process, and end it."""
+    """Run one command in this process, then exit."""
     request, streams = receive(client)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -83,7 +83,7 @@ def receive(client: socket.socket) -> tuple[dict, list[int]]:
 
 
 def end_with(client: socket.socket) -> None:
-    """End this process when the client does."""
+    """Exit when the client does."""
     with contextlib.suppress(OSError):
         client.recv(1)
     os._exit(137)

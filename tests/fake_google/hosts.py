@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "FAKE_MACHINE"
-"""Variable of all processes of a machine."""
+"""Variable that marks all processes of a machine."""
 PASSED_ON = ("PATH", "LANG", "TMPDIR", "STORAGE_EMULATOR_HOST")
 SSHD = """\
 Port {port}
@@ -76,7 +76,7 @@ PROGRAMS = {
 
 @dataclass
 class Vm:
-    """A machine that is on. `off` is set when its power is cut."""
+    """A running machine; `off` is set when its power is cut."""
 
     name: str
     worker: int
@@ -111,7 +111,7 @@ class LoopbackHosts:
         self.lock = threading.RLock()
 
     def boot(self, name: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
-        """Start a machine; address and port of its sshd."""
+        """Start a machine; return address and port of its sshd."""
         with self.lock:
             self.halt(name, worker)
             vm = self._make(name, worker, metadata)
@@ -125,7 +125,7 @@ class LoopbackHosts:
         return "127.0.0.1", vm.port
 
     def reboot(self, name: str, worker: int = 0) -> None:
-        """Restart a machine: its files stay, its processes end, its startup script runs again."""
+        """Restart a machine: keep its files, end its processes, run its startup script again."""
         vm = self.vms[name, worker]
         _cut(vm)
         vm.off.clear()
@@ -133,7 +133,7 @@ class LoopbackHosts:
         vm.script = _start(vm, ["/bin/bash", str(vm.folder / "startup-script")])
 
     def halt(self, name: str, worker: int | None = None) -> None:
-        """Cut the power of a machine; nothing there is fine."""
+        """Cut the power of a machine; it need not exist."""
         with self.lock:
             for key in [key for key in self.vms if key[0] == name and worker in (None, key[1])]:
                 _cut(self.vms.pop(key))
@@ -167,12 +167,12 @@ class LoopbackHosts:
 
 
 def executable(program: str) -> str | None:
-    """The path of a program; sshd's folder is on the superuser's PATH alone."""
+    """Return the path of a program; sshd is only on the superuser's PATH."""
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/usr/libexec")
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
@@ -184,7 +184,7 @@ def _write_program(path: Path, script: str) -> None:
 
 
 def _preinstall(vm: Vm) -> None:
-    """The environment that a real machine has to install: this interpreter with its libraries."""
+    """Make the environment that a real machine installs, from this interpreter and its libraries."""
     from taetpu.cloud.startup import requirements
 
     python = vm.home / ".taetpu" / "venv" / "bin" / "python"
@@ -194,7 +194,7 @@ def _preinstall(vm: Vm) -> None:
 
 
 def _listen(vm: Vm) -> None:
-    """Start sshd and wait until it answers; another port where this one was taken meanwhile."""
+    """Start sshd and wait until it answers, on another port if this one is in use."""
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd of the superuser insists on it
     while not vm.off.is_set():
@@ -217,7 +217,7 @@ def _start(vm: Vm, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _cut(vm: Vm) -> None:
-    """Kill every process of a machine: those below its sshd, and those with its mark."""
+    """Kill every process of a machine: children of its sshd, and those with its mark."""
     vm.off.set()
     while alive := _processes(vm):
         for pid in alive:
@@ -252,7 +252,7 @@ def _marked(pid: int, mark: str) -> bool:
 
 
 def parents() -> dict[int, int]:
-    """By process that lives (no zombie): its parent."""
+    """Return the parent of every live process."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Objects of the fake Cloud Storage: kept in memory with what the JSON API tells of them, and parsed from uploads."""
+"""Objects of the fake Cloud Storage: content and metadata in memory, and uploads."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ class Stored:
         return base64.b64encode(hashlib.md5(self.data).digest()).decode()
 
     def resource(self) -> dict[str, Any]:
-        """As the JSON API tells it; numbers of 64 bits are text there."""
+        """Return the metadata of the JSON API, where 64-bit numbers are text."""
         return {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
@@ -63,7 +63,7 @@ class Stored:
         }
 
     def media(self, wanted: str) -> Answer:
-        """Its content, or the part that a `Range` header asks for."""
+        """Return the content, or the part in a `Range` header."""
         headers = {
             "Content-Type": self.type,
             "ETag": f"{self.generation}/{self.metageneration}",
@@ -87,7 +87,7 @@ class Stored:
         return Answer(206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}, self.data[start:end])
 
     def described(self, about: Mapping[str, Any], now: float) -> "Stored":
-        """The same content with other things said about it, as PATCH has them: null takes one away."""
+        """Return the object with metadata changed as by PATCH: null deletes a field."""
         metadata = {**self.metadata, **(about.get("metadata") or {})}
         kept = {name: text for name, text in metadata.items() if text is not None}
         kind = about.get("contentType", self.type)
@@ -96,7 +96,7 @@ class Stored:
 
 @dataclass
 class Session:
-    """A resumable upload that is under way: what it will be, under which conditions, and what has arrived."""
+    """A resumable upload in progress: its metadata, conditions and received bytes."""
 
     bucket: str
     about: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Session:
     data: bytearray = field(default_factory=bytearray)
 
     def take(self, given: str, body: bytes) -> bytes | None:
-        """Take in a chunk by its `Content-Range`; the whole once it is there."""
+        """Add a chunk by its `Content-Range`; return the content once it is complete."""
         found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", given or f"bytes 0-{len(body) - 1}/{len(body)}")
         if found is None and body:
             raise Refused(3, f"invalid Content-Range {given!r}", "invalid")
@@ -116,12 +116,12 @@ class Session:
         return bytes(self.data) if total != "*" and len(self.data) == int(total) else None
 
     def unfinished(self) -> Answer:
-        """What has arrived so far, as a client that goes on is told."""
+        """Return the received range, for a client that resumes."""
         return Answer(308, {"Range": f"bytes=0-{len(self.data) - 1}"} if self.data else {})
 
 
 def multipart(kind: str, body: bytes) -> tuple[dict[str, Any], bytes]:
-    """What an upload in one request says of the object, and its content."""
+    """Return metadata and content of an upload in one request."""
     import json
 
     found = re.search(r'boundary="?([^";]+)', kind)
@@ -136,5 +136,5 @@ def multipart(kind: str, body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def told(seconds: float) -> str:
-    """A moment as the API writes it, with milliseconds."""
+    """Format a time as the API does, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

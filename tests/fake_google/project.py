@@ -1,4 +1,4 @@
-"""What gcloud asks of a project: its number, its policy, its enabled services, the roles that it defines."""
+"""The project API for gcloud: number, policy, enabled services and custom roles."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ READING = {"GET", "HEAD"}
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks: a path without its query, what the route's groups matched, headers in lower case."""
+    """A request: path without query, matched groups of the route, headers in lower case."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply that is no plain JSON with status 200."""
+    """A reply other than JSON with status 200."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Route:
 class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    """Connections that may wait to be taken: a client that finds no room tries again after a second."""
+    """Length of the queue of connections: a client that finds it full retries after a second."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):  # who asked has been killed
@@ -69,7 +69,7 @@ class _Quiet(ThreadingHTTPServer):
 
 
 class Server:
-    """A context manager: serves routes on 127.0.0.1, in threads."""
+    """A context manager that serves routes on 127.0.0.1, in threads."""
 
     def __init__(self, world: World, routes: list[Route], port: int = 0):
         self.world, self.routes = world, [(re.compile(route.pattern), route) for route in routes]
@@ -88,7 +88,7 @@ class Server:
         self.http.server_close()
 
     def answer(self, request: Request) -> Answer:
-        """The reply to a request. Raises `Cut` where there is none."""
+        """Return the reply to a request; raise `Cut` to send none."""
         try:
             return _as_answer(self._routed(request))
         except Refused as refused:
@@ -119,7 +119,7 @@ def _as_answer(data: Any, status: int = 200) -> Answer:
 
 
 def _error(refused: Refused) -> dict[str, Any]:
-    """As Google's REST APIs tell an error."""
+    """Return the reply of an error in Google's REST APIs."""
     told: dict[str, Any] = {"code": refused.http, "message": refused.message, "status": NAMES[refused.code]}
     told["errors"] = [{"message": refused.message, "domain": "global", "reason": refused.reason}]
     if refused.facts:

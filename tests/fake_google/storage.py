@@ -19,7 +19,7 @@ from tests.fake_google.world import Refused, World
 BUCKETS, OBJECTS = "storage.buckets", "storage.objects"
 WEEK = "604800"
 PAGE = 1000
-"""Of a listing, unless less is asked for: https://cloud.google.com/storage/docs/json_api/v1/objects/list."""
+"""Default page size of a listing: https://cloud.google.com/storage/docs/json_api/v1/objects/list."""
 
 
 def routes(world: World, taken: Collection[str] = ()) -> list[Route]:
@@ -133,7 +133,7 @@ class _Storage:
     # Objects.
 
     def list_objects(self, request: Request) -> Any:
-        """Names in order; what a delimiter folds counts as one entry. A token is the last name of the page before."""
+        """List names in order; a folded prefix counts as one entry, and a token is the last name of a page."""
         bucket, query = self._bucket(request, "storage.objects.list")["name"], request.query
         start, fold = query.get("prefix", ""), query.get("delimiter", "")
         found: dict[str, Stored | None] = {}
@@ -230,7 +230,7 @@ class _Storage:
         return one
 
     def _check(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Refuse what is asked of another generation than there is; 0 stands for no object."""
+        """Raise an error if the object has another generation than required; 0 means no object."""
         one = self.objects.get(f"{bucket}/{name}")
         have = {"Generation": one.generation if one else 0, "Metageneration": one.metageneration if one else 0}
         if "generation" in conditions and int(conditions["generation"]) != have["Generation"]:
@@ -247,7 +247,7 @@ def _key(one: Stored) -> str:
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """A resource as PATCH leaves it: null takes a field away, and what is nested is merged; lists are replaced."""
+    """Return a resource after PATCH: null deletes a field, objects are merged, lists are replaced."""
 
     def fields() -> Iterator[tuple[str, Any]]:
         for name in {**old, **new}:

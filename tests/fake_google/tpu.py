@@ -13,11 +13,11 @@ from tests.fake_google.world import Refused, World
 REQUESTS, NODES = "tpu.queuedResources", "tpu.nodes"
 STATES = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 HOSTS = {"v4-16": 2, "v5litepod-16": 4, "v6e-16": 4}
-"""Hosts of the slices that have several here."""
+"""Number of hosts by slice, for slices with several."""
 
 
 class Tpu:
-    """The service. `zones` are those that list every accelerator type; `unreachable` those that do not answer."""
+    """The service. `zones` offer every accelerator type; `unreachable` zones do not answer."""
 
     def __init__(self, world: World, zones: tuple[str, ...]):
         self.world, self.zones = world, zones
@@ -80,7 +80,7 @@ class Tpu:
         return self._listed(request, "nodes", found)
 
     def _listed(self, request: Request, kind: str, found: list[dict[str, Any]]) -> Any:
-        """A list without the zones that cannot be reached, which are named."""
+        """Return a listing without the unreachable zones, which it names."""
         if request.parts["zone"] in self.unreachable:
             raise Refused(14, "The service is currently unavailable.")
         there = [one for one in found if one["name"].split("/")[3] not in self.unreachable]
@@ -88,7 +88,7 @@ class Tpu:
         return {kind: there} | ({"unreachable": places} if places and request.parts["zone"] == "-" else {})
 
     def attributes(self, request: Request) -> Any:
-        """What the hosts write when they have booted. Their names are not the node's."""
+        """Return the guest attributes of booted hosts; their names differ from the node's."""
         zone, name = request.parts["zone"], request.parts["name"]
         node = self.world.table(NODES).get(self._full(zone, "nodes", name))
         if node is None:
@@ -128,7 +128,7 @@ class Tpu:
         return {"name": name, "done": done, **({"response": {}} if done else {})}
 
     def preempt(self, name: str) -> None:
-        """Take a machine away: its hosts lose power, its request is suspended by the service."""
+        """Preempt a machine: its hosts lose power, and the service suspends its request."""
         for node in [one for one in self.world.table(NODES).values() if one["name"].endswith(f"/{name}")]:
             self.world.hosts.halt(name)
             node["state"] = "PREEMPTED"

@@ -1,4 +1,4 @@
-"""What the fakes share: a clock, the calls that were made, the faults to come, and operations that take a while."""
+"""Shared state of the fakes: a clock, calls, injected faults, and long-running operations."""
 
 import itertools
 import threading
@@ -68,11 +68,11 @@ class Call:
 
 
 class Cut(Exception):
-    """The connection ends without an answer."""
+    """Raised to close the connection without an answer."""
 
 
 class Hosts(Protocol):
-    """What the virtual machines of the fakes are."""
+    """The interface of virtual machines."""
 
     def boot(self, instance: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
         """Start one; where its sshd listens: address and port.
@@ -82,12 +82,12 @@ class Hosts(Protocol):
         ...
 
     def halt(self, instance: str) -> None:
-        """End one with all its processes, as if its power were cut. Ended already is fine."""
+        """End a machine with all its processes, as if its power were cut; it need not exist."""
         ...
 
 
 class NoHosts:
-    """Virtual machines that nobody can log into."""
+    """Virtual machines without ssh."""
 
     def boot(self, instance: str, worker: int, metadata: Mapping[str, str]) -> tuple[str, int]:
         return "127.0.0.1", 22
@@ -122,15 +122,15 @@ class World:
         self._numbers = itertools.count(1)
 
     def now(self) -> float:
-        """Seconds since 1970, by the cloud's clock."""
+        """Return seconds since 1970 by the cloud's clock."""
         return time.time() + self.skew
 
     def table(self, name: str) -> dict[str, Any]:
-        """The resources of one kind by name, e.g. `tpu.nodes`."""
+        """Return the resources of a kind, such as `tpu.nodes`, by name."""
         return self.resources.setdefault(name, {})
 
     def left(self) -> list[str]:
-        """Every resource that is there, by kind and name."""
+        """Return every existing resource by kind and name."""
         return sorted(f"{kind}: {name}" for kind, found in self.resources.items() for name in found)
 
     def call(self, service: str, name: str, zone: str, changes: bool, answer: Callable[[], Any]) -> Any:
@@ -151,11 +151,11 @@ class World:
             return answered
 
     def changes(self) -> list[Call]:
-        """The calls that were made to change something."""
+        """Return the calls that changed something."""
         return [call for call in self.calls if call.changes]
 
     def operation(self, call: str, zone: str, finish: Callable[[], Any], **about: Any) -> "Pending":
-        """Something that is done once it was asked for `polls` times, unless a fault is due inside it."""
+        """Start an operation that completes after `polls` reads, unless a fault is due in it."""
         fault = self._due(call, zone, "inside")
         name = f"operation-{next(self._numbers):012d}"
         self.operations[name] = Pending(name, zone, self.polls, finish, fault.error if fault else None, about)
@@ -197,7 +197,7 @@ class Pending:
     result: Any = None
 
     def poll(self) -> bool:
-        """Ask once; whether it is done, well or not."""
+        """Count one read; return whether the operation is done or failed."""
         if not self.done:
             self.polls -= 1
             if self.polls < 0:
@@ -207,13 +207,13 @@ class Pending:
 
 
 def quota(limit: str, where: str) -> Refused:
-    """The project may not have so much there, as an API tells it."""
+    """Return an API's error of an exceeded quota."""
     message = f"Quota limit '{limit}' has been exceeded. Limit: 0 in {where}."
     facts = {"quota_limit": limit, "quota_limit_value": "0"}
     return Refused(8, message, "RATE_LIMIT_EXCEEDED", facts)
 
 
 def stockout(zone: str) -> Refused:
-    """The zone has none left, as the Cloud TPU API tells it."""
+    """Return the Cloud TPU API's error of a zone without capacity."""
     there = "you can try in another zone where Cloud TPU Nodes are offered"
     return Refused(8, f'There is no more capacity in the zone "{zone}"; {there}')

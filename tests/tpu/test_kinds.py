@@ -1,4 +1,4 @@
-"""Every registered kind compiles for TPUs; docs/tpu.md has a row for each."""
+"""Every registered kind compiles for TPUs and has a row in docs/tpu.md."""
 
 import re
 from pathlib import Path
