@@ -1,5 +1,6 @@
 """Ctrl-C that somebody swallows is heard all the same; one that is held waits for the end of the block."""
 
+import gc
 import os
 import signal
 import threading
@@ -28,11 +29,20 @@ def test_a_swallowed_interrupt_is_raised_again_at_the_next_check():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-class Dropped:
-    """Presses Ctrl-C where Python drops exceptions."""
+def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_raised_at_the_next_check(capfd):
+    def callback(phase: str, info: dict) -> None:
+        if phase == "start":
+            press()
 
-    def __del__(self):
-        press()
+    with raise_interrupts() as check:
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        assert capfd.readouterr().err == ""  # Python prints what it drops
+        with pytest.raises(KeyboardInterrupt):
+            check()
 
 
 def test_a_held_interrupt_waits_for_the_end_of_the_block():

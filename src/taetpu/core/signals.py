@@ -1,9 +1,11 @@
 """Ctrl-C, which waits while it would do harm, and SIGTERM, which announces that the machine is preempted."""
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 
@@ -22,15 +24,17 @@ def is_interrupt(error: BaseException) -> bool:
 
 @contextmanager
 def raise_interrupts() -> Iterator[Callable[[], None]]:
-    """Raise `Pressed` on Ctrl-C, at once and again at each later call of the function that this yields.
+    """Raise `Interrupted` on Ctrl-C, at once and again at each later call of the function that this yields.
 
-    Python drops an exception that is raised in a callback of the garbage collector, of which jax has one.
+    Python prints and drops what a callback of the garbage collector raises, and JAX registers one: there, only the next
+    call raises.
     """
     pressed_once = threading.Event()
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         pressed_once.set()
-        raise Interrupted
+        if not _in_gc_callback(frame):
+            raise Interrupted
 
     def check() -> None:
         if pressed_once.is_set():
@@ -38,6 +42,16 @@ def raise_interrupts() -> Iterator[Callable[[], None]]:
 
     with _handler(note):
         yield check
+
+
+def _in_gc_callback(frame: FrameType | None) -> bool:
+    """Return whether a frame was called by the garbage collector."""
+    codes = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Note:
