@@ -23,7 +23,7 @@ Range = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class Work:
-    """The training that one program does.
+    """The amount of training that one program does.
 
     Attributes:
         packs: number of packs, trained one after another.

@@ -55,7 +55,7 @@ class LargerSlice:
 def find_remedies(
     too_large: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compile_plan: Compile
 ) -> list[Remedy | None]:
-    """Return for each plan that does not fit a setting with which it does: the same for all, if there is one."""
+    """Return a setting with which each plan fits, the same for all plans if possible; None for a plan without one."""
     candidates = [list(remedies(plan, tpu, state="state" in facts["too_large"])) for plan, facts in too_large]
     found = [next((fit for one in own if (fit := one.try_compile(compile_plan, tpu))), None) for own in candidates]
     if None in found or len({one.setting for one in found if one}) <= 1:

@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def remedy(self) -> str | None:
-        """What to do about it; None if nothing is wrong."""
+        """Instruction to fix the problem; None if there is none."""
         if self.finding.status not in ("FAILED", "slow"):
             return None
         return self.finding.remedy or self.check.remedy
