@@ -85,7 +85,7 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
     os.environ["JAX_PLATFORMS"] = "cpu"
     from taetpu.spec.loading import load_study
     from taetpu.train import compute, layout
-    from taetpu.train.count import flops_per_token
+    from taetpu.train.model_cost import flops_per_token
     from taetpu.train.pack_plan import plan_packs
 
     tpu = parse_slice(TPU)

@@ -41,10 +41,10 @@ class Ours:
         from taetpu.core.loading import load_config
         from taetpu.data.synthetic import SPECIALS
         from taetpu.spec.schema import RunConfig
-        from taetpu.train.compute import decide
-        from taetpu.train.count import flops_per_token, num_params
+        from taetpu.train.compute import choose_compute
         from taetpu.train.layout import Layout
-        from taetpu.train.step_time import Trial
+        from taetpu.train.model_cost import flops_per_token, num_params
+        from taetpu.train.step_time import StepTimer
 
         model = {
             "dim": sizes["dim"], "num_layers": sizes["layers"], "position": "learned", "norm": "layer", "bias": True,
@@ -56,8 +56,12 @@ class Ours:
         train = {"steps": 10**6, "batch_size": sizes["batch"]}
         config = load_config(RunConfig, {"task": task, "model": model, "train": train}).resolve()
         source = config.task.prepare(Path())
-        how = {"live": frozenset[str](), "precision": "bfloat16", "execution": decide(config, source, "bfloat16")}
-        self.trial = Trial(config, source, Layout(width), **how)
+        how = {
+            "live": frozenset[str](),
+            "precision": "bfloat16",
+            "execution": choose_compute(config, source, "bfloat16"),
+        }
+        self.trial = StepTimer(config, source, Layout(width), **how)
         shape = (config.model, source.vocab_size, source.seq_len)
         self.about = {"params": num_params(*shape), "flops_per_token": flops_per_token(*shape), "device": device_kind()}
         self.tokens = width * sizes["batch"] * sizes["seq"]

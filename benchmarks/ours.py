@@ -12,16 +12,16 @@ from taetpu.core.loading import load_config
 from taetpu.data.batches import Source
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.train.count import flops_per_token, num_params
-from taetpu.train.layout import AUTO, Group, Layout, Work, rule_of_thumb
-from taetpu.train.step_time import Trial
+from taetpu.train.layout import AUTO, Layout, RunGroup, Workload, default_layout
+from taetpu.train.model_cost import flops_per_token, num_params
+from taetpu.train.step_time import StepTimer
 from taetpu.train.trainer import dispatch_size
 
 FOREVER = 10**6  # steps: a window's end comes first
 PRECISION = "float32"
 
 
-class Training(Trial):
+class Training(StepTimer):
     """A training loop that draws batches, reads losses and sizes dispatches as the trainer does."""
 
     taken = 0
@@ -49,7 +49,7 @@ class Training(Trial):
 def usual(config: ResolvedConfig, source: Source, runs: int) -> Layout:
     """Return the trainer's layout for a number of runs."""
     waiting = tuple(RunSpec("baseline", seed, config, str(seed)) for seed in range(runs))
-    return rule_of_thumb(Work(Group(frozenset(), waiting), source, PRECISION), AUTO)
+    return default_layout(Workload(RunGroup(frozenset(), waiting), source, PRECISION), AUTO)
 
 
 class Ours:

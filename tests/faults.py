@@ -33,7 +33,7 @@ from taetpu.stats.analyse import analyse, compute_results
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import run
-from taetpu.train import program_cache
+from taetpu.train import program as program_module
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import parse_packing
 
@@ -267,7 +267,7 @@ class Bench:
 def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Compile, and prove the arms, once, and draw no charts: this is about files. What is replaced, where, by what."""
     made: dict[str, Any] = {}
-    build_program, prove = program_cache.Program, run.check_study
+    build_program, prove = program_module.Program, run.check_study
 
     def program(structure: Any, source: Any, **settings: Any) -> Any:
         key = f"{structure} {settings}"
@@ -276,7 +276,7 @@ def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]
         return made[key]
 
     proof = prove(study)
-    yield program_cache, "Program", program
+    yield program_module, "Program", program
     yield run, "check_study", lambda one, **given: proof if one is study else prove(one, **given)
     yield run, "build", read_for_report
 

@@ -13,7 +13,7 @@ from taetpu.core.loading import load_config
 from taetpu.interop.families import read_gpt2
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.schema import RunConfig
-from taetpu.train.count import flops_per_token, num_params
+from taetpu.train.model_cost import flops_per_token, num_params
 
 # Of x-transformers, and torch's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")

@@ -11,7 +11,7 @@ from benchmarks.study import ARMS, run_study, show
 
 from taetpu.spec.loading import load_study
 from taetpu.store.documents import to_yaml
-from taetpu.train.layout import group
+from taetpu.train.layout import group_runs
 
 FOUND = {
     "shape": SHAPES[64].data,
@@ -32,7 +32,7 @@ def test_arms_share_programs_as_the_benchmark_says(arms, structures, text, tmp_p
     file.write_bytes(to_yaml({"study": "s", "base": baseline(SHAPES[32], text, 10), "seeds": 2, "arms": arms}))
     runs = load_study(file, []).runs()
     assert len(runs) == 2 * (len(arms) + 1)
-    assert len(group(runs)) == structures
+    assert len(group_runs(runs)) == structures
 
 
 def test_what_was_extrapolated_is_said_and_the_ratio_is_of_the_whole():

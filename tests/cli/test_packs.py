@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.train.layout import Group, Layout, Work
-from taetpu.train.pack import Program
+from taetpu.train.layout import Layout, RunGroup, Workload
+from taetpu.train.program import Program
 from taetpu.train.step_time import remember_step
 
 
@@ -43,7 +43,7 @@ def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
 def test_a_plan_knows_the_step_time_of_earlier_training(taetpu, here):
     study = load_study(here / "s.yaml")
     runs = tuple(study.runs())
-    work = Work(Group(frozenset(), runs), study.sources.prepare(runs[0].config), "float32")
+    work = Workload(RunGroup(frozenset(), runs), study.sources.prepare(runs[0].config), "float32")
     remember_step(work, Layout(4, 2), 60.0)
     plan = taetpu("plan", "s.yaml", "--json").json()
     assert [pack["seconds"] for pack in plan["packs"]] == [20 * 60.0]

@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.loading import build_component
 from taetpu.data.text import TextTask
 from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, Tokenizer
-from taetpu.train.metric_buffer import derived
+from taetpu.train.metric_buffer import metrics_from_sums
 
 TOKENIZERS = [
     {"kind": "char"},
@@ -107,7 +107,7 @@ def score(folder: Path, tokenizer: object) -> float | None:
     source = prepared({"kind": "text", "source": "t.txt", "seq_len": 8, "tokenizer": tokenizer, "val": 0.5}, folder)
     split = source.evaluation("val")
     sums = {"nll": 0.0, "correct": 0.0, "weight": float(split.weights.sum())}
-    return derived(sums, "val", split).get("val/bits_per_byte")
+    return metrics_from_sums(sums, "val", split).get("val/bits_per_byte")
 
 
 def test_leaving_out_what_is_hard_does_not_pay(tmp_path):

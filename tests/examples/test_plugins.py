@@ -22,7 +22,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import run_study
-from taetpu.train import pack
+from taetpu.train import program
 from taetpu.train.callbacks import Callback
 from taetpu.train.model_io import CONSTANT, from_files
 from taetpu.train.step import evaluate
@@ -69,14 +69,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def programs():
     """Every program that is made. Counted before plug-ins are loaded: later it would be a change that they made."""
-    found, made = [], pack.Program.__init__
+    found, made = [], program.Program.__init__
 
     def counted(program, *args, **settings):
         found.append(program)
         made(program, *args, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pack.Program, "__init__", counted)
+        patch.setattr(program.Program, "__init__", counted)
         yield found
 
 

@@ -14,7 +14,7 @@ from taetpu.data.batches import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.optim.loss import predict, sum_losses
-from taetpu.train.matmul_count import inner
+from taetpu.train.matmul_count import inner_jaxprs
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((2, 5, 7)).astype(np.float32) * 3
@@ -88,7 +88,7 @@ def shapes(jaxpr):
     """The shapes of all that a jaxpr computes, of the jaxprs in it too."""
     for eqn in jaxpr.eqns:
         yield from (v.aval.shape for v in eqn.outvars)
-        for part in inner(eqn.params):
+        for part in inner_jaxprs(eqn.params):
             yield from shapes(part)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.train.metric_buffer import derived
+from taetpu.train.metric_buffer import metrics_from_sums
 from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
@@ -42,7 +42,7 @@ def val_loss(model, source) -> float:
     data = source.evaluation("val")
     windows = Batch(*(jax.numpy.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
     sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jax.numpy.float32))(model)
-    return derived({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
+    return metrics_from_sums({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
 
 
 def test_the_stored_model_has_the_loss_that_was_reported(kept):

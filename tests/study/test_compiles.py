@@ -31,15 +31,15 @@ from taetpu.core.runtime import prepare_jax
 prepare_jax()
 import jax
 import taetpu
-from taetpu.train import pack
+from taetpu.train import program
 events = Counter()
 jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
 programs = []
-made = pack.Program.__init__
+made = program.Program.__init__
 def counted(self, *args, **kwargs):
     programs.append(self)
     made(self, *args, **kwargs)
-pack.Program.__init__ = counted
+program.Program.__init__ = counted
 taetpu.run("study.yaml", root=sys.argv[1])
 steps = [p.advance._cache_size() for p in programs]
 print(json.dumps({"steps": steps, "missed": events["/jax/compilation_cache/cache_misses"],

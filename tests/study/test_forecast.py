@@ -11,11 +11,10 @@ from taetpu.spec.loading import load_study
 from taetpu.study import forecast as forecasting
 from taetpu.study.forecast import forecast
 from taetpu.study.progress import Pace
-from taetpu.train.forecast import Forecast, Span
-from taetpu.train.layout import Group, Work
+from taetpu.train.callbacks import Forecast, Span
+from taetpu.train.layout import RunGroup, Workload
 from taetpu.train.pack_plan import plan_packs
-from taetpu.train.speed import matmul_rates, shares
-from taetpu.train.step_time import remember_step
+from taetpu.train.step_time import efficiency_bounds, matmul_rates, remember_step
 
 
 @pytest.fixture
@@ -68,7 +67,9 @@ def test_a_measured_step_narrows_the_range(expected, tmp_path):
     study = load_study(tmp_path / "study.yaml")
     runs = tuple(study.runs())
     (plan,) = plan_packs(runs, [study.sources.prepare(run.config) for run in runs])
-    work = Work(Group(frozenset(plan.live), runs), study.sources.prepare(runs[0].config), plan.precision, plan.compute)
+    work = Workload(
+        RunGroup(frozenset(plan.live), runs), study.sources.prepare(runs[0].config), plan.precision, plan.compute
+    )
     remember_step(work, plan.layout, 0.5)
     after = expected()
     assert after.steps.low < 0.5 * 20 < after.steps.high
@@ -78,7 +79,7 @@ def test_a_measured_step_narrows_the_range(expected, tmp_path):
 
 
 def test_shares_grow_with_the_width_and_stay_shares():
-    found = [shares(dim) for dim in (4, 8, 24, 32, 64, 256, 768, 4096)]
+    found = [efficiency_bounds(dim) for dim in (4, 8, 24, 32, 64, 256, 768, 4096)]
     assert all(0 < least < most < 1 for least, most in found)
     assert found == sorted(found)
 
@@ -86,7 +87,7 @@ def test_shares_grow_with_the_width_and_stay_shares():
 def test_the_rate_is_measured_once(tmp_path, monkeypatch):
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
     first = matmul_rates("here")
-    monkeypatch.setattr("taetpu.train.speed.measured_rate", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr("taetpu.train.step_time.measure_matmul_rate", lambda: pytest.fail("measured again"))
     assert matmul_rates("here") == first
     assert first[0] == first[1] > 1e8
 

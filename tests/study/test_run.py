@@ -190,7 +190,7 @@ def test_a_pack_that_raises_does_not_cost_the_others(study, text, monkeypatch):
 
     more = text + "  relu: {model.ffn: relu}\n"
     with monkeypatch.context() as broken:
-        broken.setattr("taetpu.train.pack.train_step", breaks)
+        broken.setattr("taetpu.train.program.train_step", breaks)
         outcome, _ = study(more)
     assert [type(f.error) for f in outcome.failed] == [ZeroDivisionError]
     assert {run.arm for run in outcome.failed[0].runs} == {"relu"}

@@ -13,8 +13,8 @@ from taetpu.spec.loading import load_study
 from taetpu.tpu import compiler
 from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.remedies import remedies
-from taetpu.train.count import flops_per_token
-from taetpu.train.layout import group, parse_packing
+from taetpu.train.layout import group_runs, parse_packing
+from taetpu.train.model_cost import flops_per_token
 
 pytestmark = [pytest.mark.slow, NEEDS_LIBTPU]
 
@@ -154,7 +154,7 @@ def test_remedies_keep_model_and_batch_size(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(STUDY)
     study = load_study(tmp_path / "small.yaml")
     tpu = parse_slice("v5e-1")
-    (members,) = group(study.runs())
+    (members,) = group_runs(study.runs())
     plan = plan_group(tpu, members, study.sources.prepare(members.runs[0].config), parse_packing("off"))
     found = list(remedies(plan, tpu))
     assert [one.setting for one in found] == [

@@ -10,7 +10,7 @@ from taetpu.tpu.compiler import describe_crash
 from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.preflight import describe_failures
 from taetpu.tpu.remedies import find_larger_slice, find_remedies
-from taetpu.train.layout import group, parse_packing
+from taetpu.train.layout import group_runs, parse_packing
 
 STUDY = """\
 study: large
@@ -30,7 +30,7 @@ def make_plans(folder: Path, dim: int = 32, layers: int = 2):
     study = load_study(folder / "large.yaml")
     return [
         plan_group(V5E, members, study.sources.prepare(members.runs[0].config), parse_packing("off"))
-        for members in group(study.runs())
+        for members in group_runs(study.runs())
     ]
 
 

@@ -6,7 +6,7 @@ from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.train.layout import Layout, structure_key
-from taetpu.train.pack import Program, stack_numbers
+from taetpu.train.program import Program, stack_numbers
 
 COPY = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6}
 

@@ -34,7 +34,7 @@ def trained(name: str) -> dict:
 
     from taetpu.core.static_dynamic import split
     from taetpu.train.layout import Layout
-    from taetpu.train.pack import Program, stack_numbers
+    from taetpu.train.program import Program, stack_numbers
 
     mesh = dict(MESHES[name])
     width = mesh.pop("width", RUNS)

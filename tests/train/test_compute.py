@@ -17,12 +17,12 @@ from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.kernels import Plain
 from taetpu.optim.hooks import Hook
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.train.compute import decide, routed
-from taetpu.train.device_capabilities import Place
+from taetpu.train.compute import choose_compute, list_fallbacks
+from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import Layout
 from taetpu.train.memory import state_bytes, step_bytes
-from taetpu.train.pack import Program
 from taetpu.train.pack_plan import PackPlan, plan_packs
+from taetpu.train.program import Program
 
 PLENTY = 1 << 50
 
@@ -46,12 +46,12 @@ def sized(make):
 
 
 def attention(config, source, precision="bfloat16", platform="tpu"):
-    return decide(config, source, precision, platform=platform, memory=PLENTY).attention
+    return choose_compute(config, source, precision, platform=platform, memory=PLENTY).attention
 
 
 def test_a_cpu_computes_what_is_built(sized):
     config, source = sized(512)
-    assert decide(config, source, "float32", memory=1) == DEFAULT_OPTIONS
+    assert choose_compute(config, source, "float32", memory=1) == DEFAULT_OPTIONS
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
     assert not {"attention", "remat", "loss_chunk"} & set(plan.facts)
 
@@ -79,12 +79,12 @@ def test_auto_takes_a_kernel_where_one_is_that_a_layer_can_use(sized, platform, 
 
 def test_what_is_asked_for_is_taken_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
-    assert decide(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
+    assert choose_compute(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
     with pytest.raises(UserError, match="splash needs a TPU, and the device here is a cpu"):
-        decide(*sized(compute={"attention": "splash"}), "float32")
+        choose_compute(*sized(compute={"attention": "splash"}), "float32")
     with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
-        Place("gpu").check_path("cudnn")
+        Capabilities("gpu").check_path("cudnn")
 
 
 def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
@@ -97,7 +97,7 @@ def test_less_is_kept_the_less_memory_there_is(sized):
     config, source = sized(512, {"num_layers": 6, "dim": 32}, batch_size=4)
 
     def found(memory):
-        return decide(config, source, "bfloat16", platform="tpu", memory=int(memory)).remat
+        return choose_compute(config, source, "bfloat16", platform="tpu", memory=int(memory)).remat
 
     needed = {
         kept: state_bytes(config, source) + step_bytes(config, source, ComputeOptions(1, kept, "splash"), "bfloat16")
@@ -113,7 +113,7 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
     whole = 4 * 512 * source.vocab_size * 4  # sequences, positions, vocabulary, bytes
 
     def chunk(memory, config=config):
-        return decide(config, source, "float32", platform="tpu", memory=memory).loss_chunk
+        return choose_compute(config, source, "float32", platform="tpu", memory=memory).loss_chunk
 
     assert chunk(16 * whole) is None
     assert chunk(16 * whole - 1) == 511  # a quarter of what is just too large
@@ -123,7 +123,7 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
     hooked = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {"mine": Reading()}})})
     assert chunk(1, hooked) is None
     assert step_bytes(hooked, source, ComputeOptions(loss_chunk=512)) == step[0]
-    (told,) = routed(hooked, source, ComputeOptions(loss_chunk=512), "float32")
+    (told,) = list_fallbacks(hooked, source, ComputeOptions(loss_chunk=512), "float32")
     assert str(told) == "logits exist whole: hook 'mine' reads them"
 
 
@@ -131,13 +131,13 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
     heads = {"kind": "attention", "num_heads": 2}
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
-    told = [str(one) for one in routed(config, source, ComputeOptions(attention="splash"), "bfloat16")]
+    told = [str(one) for one in list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")]
     drawn = "takes the plain path in training: dropout on its pattern is drawn in training"
     assert told[0] == f"attention of layers 0, 3 {drawn}"
     assert told[1].startswith("attention of layers 1, 2 takes the plain path: its scores are changed")
     assert len(told) == 2
-    assert routed(config, source, DEFAULT_OPTIONS, "bfloat16") == []
-    assert "128 tokens, not 520" in str(routed(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
+    assert list_fallbacks(config, source, DEFAULT_OPTIONS, "bfloat16") == []
+    assert "128 tokens, not 520" in str(list_fallbacks(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
 
 
 class Own(Plain):
@@ -162,7 +162,7 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
     assert attention(*sized(512, {"mixer": "own-path"})) == "plain"
     config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
     assert attention(config, source) == "splash"
-    (told,) = routed(config, source, ComputeOptions(attention="splash"), "bfloat16")
+    (told,) = list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")
     assert str(told).startswith("attention of layers 1, 2 takes the path Own: its component brings")
 
 
@@ -188,30 +188,32 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
 )
 def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model, platform, divided, reasons):
     config, source = sized(seq, {"num_layers": 3, **model})
-    execution = decide(config, source, "bfloat16", platform=platform, memory=PLENTY)
+    execution = choose_compute(config, source, "bfloat16", platform=platform, memory=PLENTY)
     execution = replace(execution, attention="plain") if divided else execution
-    told = [str(one) for one in routed(config, source, execution, "bfloat16", platform=platform, divided=divided)]
+    told = [
+        str(one) for one in list_fallbacks(config, source, execution, "bfloat16", platform=platform, divided=divided)
+    ]
     assert len(told) == len(reasons)
     for one, reason in zip(told, reasons, strict=True):
         assert one.startswith("attention of layers 0, 1, 2 takes the plain path: ")
         assert reason in one
     asked, _ = sized(seq, {"num_layers": 3, **model}, compute={"attention": "plain"})
-    assert routed(asked, source, DEFAULT_OPTIONS, "bfloat16", platform=platform) == []
+    assert list_fallbacks(asked, source, DEFAULT_OPTIONS, "bfloat16", platform=platform) == []
 
 
 @pytest.mark.parametrize(
     ("place", "data", "model", "refused"),
     [
-        (Place.of(parse_slice("v5e-8")), 4, 2, None),
-        (Place.of(parse_slice("v5e-8")), 3, 1, None),  # two devices are idle
-        (Place.of(parse_slice("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
+        (Capabilities.of_slice(parse_slice("v5e-8")), 4, 2, None),
+        (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices are idle
+        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
         (
-            Place.of(parse_slice("v5e-16")),
+            Capabilities.of_slice(parse_slice("v5e-16")),
             3,
             1,
             "over 3 devices, and v5litepod-16 has 16",
         ),  # each of its hosts takes part
-        (Place("cpu", 2), 4, 2, "over 8 devices, and here are 2"),
+        (Capabilities("cpu", 2), 4, 2, "over 8 devices, and here are 2"),
     ],
 )
 def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data, model, refused):

@@ -9,7 +9,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import kinds
 from taetpu.core.sites import capture
 from taetpu.nn.lm import named_parameters
-from taetpu.train.step import measured
+from taetpu.train.step import metric_values
 
 NORMS = ("weight-norm", "gradient-norm", "clipped-gradient-norm", "update-norm", "effective-lr")
 SITES = {"res": {"kind": "activation", "site": "residual"}, "final": {"kind": "activation", "site": "final"}}
@@ -108,7 +108,7 @@ def test_a_metric_gives_single_numbers():
             return {"here": jnp.ones(3)}
 
     with pytest.raises(UserError, match=r"metric 'mine' gives here of shape \(3,\), not a single number"):
-        measured("mine", Vector(), None)  # type: ignore[arg-type]
+        metric_values("mine", Vector(), None)  # type: ignore[arg-type]
 
 
 def test_every_built_in_metric_is_tested_here():

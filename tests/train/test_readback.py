@@ -11,7 +11,7 @@ from tests.small import TINY
 from taetpu.core.registry import unregister
 from taetpu.nn.lm import named_constants
 from taetpu.train.model_io import from_files, to_files
-from taetpu.train.readback import FULL, difference, mismatches
+from taetpu.train.readback import FULL, loss_differences, mismatches
 
 CLOCK = """\
 import itertools
@@ -78,7 +78,7 @@ def pack(request, trainer, make, text):
 
 def first_batch(pack, windows):
     """Sums of each sequence of the first evaluation batch."""
-    sums = pack.program.evaluated(pack.state.model, windows, count=1)
+    sums = pack.program.evaluate_on_host(pack.state.model, windows, count=1)
     return {name: values[:, : windows.tokens.shape[1]] for name, values in sums.items()}
 
 
@@ -120,7 +120,7 @@ def test_runs_whose_files_were_swapped_are_both_told(pack):
 def test_a_nan_equals_a_nan_and_nothing_else():
     trained = np.array([1.0, np.nan, np.inf, np.nan, 50.0])
     saved = np.array([1.0 + FULL / 2, np.nan, np.inf, 1.0, 50.0 + 25 * FULL])
-    apart = difference(trained, saved)
+    apart = loss_differences(trained, saved)
     assert apart[[1, 2]].tolist() == [0, 0]
     assert apart[3] == np.inf
     assert apart[0] == pytest.approx(FULL / 2)

@@ -5,9 +5,9 @@ from math import prod
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.train.count import num_params
 from taetpu.train.layout import fitting_division
-from taetpu.train.sharding import axes, check_mesh, device_bytes, divisions, placements
+from taetpu.train.model_cost import num_params
+from taetpu.train.sharding import check_mesh, device_bytes, mesh_axes, parameter_placements, possible_divisions
 
 SIZES = {"data": 4, "model": 2}
 
@@ -34,7 +34,7 @@ SIZES = {"data": 4, "model": 2}
     ],
 )
 def test_an_array_lies_as_its_rule_says_as_far_as_its_sizes_allow(path, shape, expected):
-    assert axes(path, shape, SIZES) == expected
+    assert mesh_axes(path, shape, SIZES) == expected
 
 
 @pytest.mark.parametrize(("data", "model"), [(8, 1), (1, 8), (2, 4)])
@@ -42,7 +42,7 @@ def test_each_device_holds_its_share_of_what_is_divided(make, data, model):
     config = make(
         model={"dim": 64, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "swiglu", "hidden": 128}}
     )
-    found = list(placements(config.model, 64, 16, data, model))
+    found = list(parameter_placements(config.model, 64, 16, data, model))
     assert sum(prod(one.shape) for one in found) == num_params(config.model, 64, 16)
     for one in found:
         whole = len(one.shape) - one.path.startswith("stacks.") < 2
@@ -69,7 +69,7 @@ def test_what_cannot_be_divided_is_refused_with_what_can(make, data, model, path
 def test_a_run_is_divided_by_the_fewest_devices_that_hold_it_over_its_batch_first(make, text):
     task, source = text
     config = make(task, {"dim": 32, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "relu"}})
-    ways = list(divisions(config, source.vocab_size, 8))
+    ways = list(possible_divisions(config, source.vocab_size, 8))
     assert ways == [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4), (1, 8)]
     whole, half, fourth = (device_bytes(config.model, source.vocab_size, source.seq_len, data, 1) for data in (1, 2, 4))
     assert whole > half > fourth

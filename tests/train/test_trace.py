@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.profiler import ProfileData, StepTraceAnnotation
 from jax.sharding import Mesh, PartitionSpec
 
-from taetpu.train.trace import WINDOW, covered, nested, read, trace_file
+from taetpu.train.trace import WINDOW, covered_time, nest_operations, summarize_trace, trace_file
 
 
 def space(**planes):
@@ -50,7 +50,7 @@ def test_a_tpu_computes_waits_for_others_and_idles():
         "/host:CPU": {"python": [(WINDOW, 0, 1000)], "runtime": runtime},
         "/device:TPU:0": {"Steps": [("1", 0, 1000)], "XLA Ops": ops, "Async XLA Ops": beside},
     })  # fmt: skip
-    found = read(trace)
+    found = summarize_trace(trace)
     assert (found.platform, found.devices, found.seconds) == ("tpu", 1, pytest.approx(1e-6))
     assert found.compute == pytest.approx(0.5)
     assert found.transfer == pytest.approx(0.1 + 0.1)  # the all-gather beside compute costs what it lasts longer
@@ -73,7 +73,7 @@ def test_a_gpus_streams_run_beside_each_other_and_devices_are_averaged():
 
     host = {"python": [(WINDOW, 0, 1000)]}
     trace = space(**{"/host:CPU": host, "/device:GPU:0": streams(500), "/device:GPU:1": streams(300)})
-    found = read(trace)
+    found = summarize_trace(trace)
     assert (found.platform, found.devices) == ("gpu", 2)
     assert found.compute == pytest.approx((0.4 + 0.2) / 2)
     assert found.transfer == pytest.approx(((100 + 200 + 100) + (100 + 300 + 100)) / 2000)
@@ -84,7 +84,7 @@ def test_a_gpus_streams_run_beside_each_other_and_devices_are_averaged():
 
 def test_a_trace_without_marked_steps_has_no_figures():
     with pytest.raises(ValueError, match="no steps"):
-        read(space(**{"/host:CPU": {"python": [("other", 0, 10)]}}))
+        summarize_trace(space(**{"/host:CPU": {"python": [("other", 0, 10)]}}))
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_real_trace_of_two_cpu_devices_counts_every_iteration(tmp_path):
         for step in range(3):
             with StepTraceAnnotation(WINDOW, step_num=step):
                 jax.block_until_ready(fn(x))
-    found = read(ProfileData.from_file(str(trace_file(tmp_path))))
+    found = summarize_trace(ProfileData.from_file(str(trace_file(tmp_path))))
     assert (found.platform, found.devices) == ("cpu", len(jax.devices()))
     assert any(op["times"] == 3 * 7 * len(jax.devices()) for op in found.costly)
     assert 0 < found.compute < 1
@@ -116,9 +116,9 @@ def test_a_real_trace_of_two_cpu_devices_counts_every_iteration(tmp_path):
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=12))
 def test_what_is_covered_is_counted_once(given_spans):
     spans = [(begin, begin + length) for begin, length in given_spans]
-    assert covered(spans) == len({moment for begin, end in spans for moment in range(begin, end)})
+    assert covered_time(spans) == len({moment for begin, end in spans for moment in range(begin, end)})
 
 
 def test_own_time_leaves_out_what_lies_within():
-    found = nested([("outer", (0, 100)), ("inner", (10, 40)), ("innermost", (20, 30)), ("next", (100, 120))])
+    found = nest_operations([("outer", (0, 100)), ("inner", (10, 40)), ("innermost", (20, 30)), ("next", (100, 120))])
     assert {op.name: op.own for op in found} == {"outer": 70, "inner": 20, "innermost": 10, "next": 20}

@@ -9,7 +9,7 @@ import pytest
 from taetpu.core.chips import find_peak
 from taetpu.report.usage import describe_usage
 from taetpu.train.memory import host_bytes
-from taetpu.train.usage import memory_in_use, resident_bytes, usage, utilisation
+from taetpu.train.usage import measure_usage, memory_in_use, resident_bytes, utilisation
 
 
 @pytest.mark.parametrize(("kind", "devices"), [("TPU v5 lite", 8), ("TPU v4", 4), ("NVIDIA H100 80GB HBM3", 1)])
@@ -22,7 +22,7 @@ def test_utilisation_is_the_share_of_what_all_devices_are_published_to_reach(kin
 
 
 def test_a_cpu_has_no_peak_and_none_is_made_up():
-    seen = usage(jax.devices(), 1e12)
+    seen = measure_usage(jax.devices(), 1e12)
     assert seen.utilisation is None
     assert set(seen.times) == {"memory_bytes", "memory_limit"}
     assert "peak" not in describe_usage(seen.times)

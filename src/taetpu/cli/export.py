@@ -186,7 +186,7 @@ def _count_packs(study: "Study", tpu: "Slice | None") -> int:
     from taetpu.study.arms import list_arms
     from taetpu.study.tuning import trial_study
     from taetpu.tpu.group_plan import plan_group
-    from taetpu.train.layout import AUTO, group
+    from taetpu.train.layout import AUTO, group_runs
     from taetpu.train.pack_plan import plan_packs
 
     study = study.changed(arms=list_arms(study))
@@ -195,7 +195,7 @@ def _count_packs(study: "Study", tpu: "Slice | None") -> int:
     if tpu is None:
         return max(len(plan_packs(runs, [sources.prepare(run.config) for run in runs])) for runs in stages)
     return max(
-        sum(plan_group(tpu, one, sources.prepare(one.runs[0].config), AUTO).packs for one in group(runs))
+        sum(plan_group(tpu, one, sources.prepare(one.runs[0].config), AUTO).packs for one in group_runs(runs))
         for runs in stages
     )
 

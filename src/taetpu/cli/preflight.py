@@ -11,7 +11,7 @@ from taetpu.cli.output import plural, print_table, print_text
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
     from taetpu.study.preview import Prepared
-    from taetpu.train.device_capabilities import Place
+    from taetpu.train.device_capabilities import Capabilities
     from taetpu.train.layout import Packing
 
 ON_CHIP = 10
@@ -41,11 +41,11 @@ def requested_slices(name: str | None) -> "list[Slice]":
         raise error.within("--tpu") from None
 
 
-def largest_place(slices: "list[Slice]") -> "Place | None":
+def largest_place(slices: "list[Slice]") -> "Capabilities | None":
     """Return the slice with most devices as a place to train; None without slices."""
-    from taetpu.train.device_capabilities import Place
+    from taetpu.train.device_capabilities import Capabilities
 
-    return Place.of(max(slices, key=lambda tpu: tpu.devices)) if slices else None
+    return Capabilities.of_slice(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
 
 def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
@@ -68,11 +68,11 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
 def _too_few(tpu: "Slice", mesh: Any) -> str:
     """Return why a slice is too small for the study's mesh, or ""."""
     from taetpu.core.errors import UserError
-    from taetpu.train.device_capabilities import Place
+    from taetpu.train.device_capabilities import Capabilities
 
     try:
         if mesh != "auto":
-            Place.of(tpu).check_devices(mesh.data, mesh.model)
+            Capabilities.of_slice(tpu).check_devices(mesh.data, mesh.model)
     except UserError as error:
         return error.problem
     return ""

@@ -222,12 +222,12 @@ def _train_together(options: RunOptions) -> int:
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
-    from taetpu.train.follower import follow, leading
+    from taetpu.train.follower import announce_end, follow
 
     study = in_every_process(lambda: load_study(options.study, options.sets or []))
     if not is_primary():
         return follow(StudyFolder(open_store(default_root(options.root)), study.name), study.sources)
-    with leading():
+    with announce_end():
         train_study(options)
     return 0
 

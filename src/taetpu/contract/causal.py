@@ -13,7 +13,7 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import num_params
+from taetpu.train.model_cost import num_params
 from taetpu.train.step import new_model
 
 MAX_PARAMS = 300_000_000  # larger models are not checked: building them takes too long

@@ -23,7 +23,7 @@ from taetpu.spec.origins import keep_first_per_list
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.train.count import flops_per_token
+from taetpu.train.model_cost import flops_per_token
 
 Progress = Callable[[int, int], None]
 SHOWN = 3  # parameters named in a message

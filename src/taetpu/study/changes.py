@@ -8,7 +8,7 @@ from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
 from taetpu.spec.resolved_study import Study
 from taetpu.train.device_capabilities import first_device
-from taetpu.train.flops import training_flops_per_token
+from taetpu.train.training_flops import training_flops_per_token
 
 
 def changes(study: Study, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from taetpu.study.pack_store import PackStore
 from taetpu.study.replicate import Replication
 from taetpu.study.trainer import Failure, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
-from taetpu.train.device_capabilities import Place
+from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Run
 
@@ -32,7 +32,7 @@ class Executor:
 
     folder: StudyFolder
     live: bool = True
-    place: Place | None = None
+    place: Capabilities | None = None
 
     @contextmanager
     def claim(self) -> Iterator[None]:

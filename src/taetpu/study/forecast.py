@@ -7,12 +7,18 @@ import jax
 
 from taetpu.spec.evaluation import TRAINING, Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
-from taetpu.train.count import flops_per_token
-from taetpu.train.forecast import Forecast, Span
-from taetpu.train.layout import Work
+from taetpu.train.callbacks import Forecast, Span
+from taetpu.train.layout import Workload
+from taetpu.train.model_cost import flops_per_token
 from taetpu.train.pack_plan import PackPlan
-from taetpu.train.speed import contention, matmul_rates, shares
-from taetpu.train.step_time import machine, remembered_step, short_hash
+from taetpu.train.step_time import (
+    cpu_contention,
+    efficiency_bounds,
+    machine_facts,
+    matmul_rates,
+    remembered_step,
+    short_hash,
+)
 
 # Of a step that was timed on this machine before, in another process and perhaps beside other work.
 REPEATED = Span(0.7, 1.6)
@@ -59,19 +65,19 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
         windows = in_windows.times(_windows(source, sample, evaluations))
         evaluating += windows.times(EVALUATING.low, EVALUATING.high)
         evaluating += in_windows.times(drawn * evaluations).times(DRAWING.low, DRAWING.high)
-        storing += STORING.times(len(runs) * (evaluations + saves)).times(1, contention())
+        storing += STORING.times(len(runs) * (evaluations + saves)).times(1, cpu_contention())
         program = plan.program_key(runs[0].config)
         if program not in programs:
             layers = min(len(runs[0].config.model.layers), UNROLLED)
             most = CACHED.high if origin == BEFORE else COMPILED + A_LAYER * layers
-            compiling += Span(CACHED.low, most * contention())
+            compiling += Span(CACHED.low, most * cpu_contention())
             programs.add(program)
         run_steps += left * len(runs)
-    around = AROUND.times(1, contention())
+    around = AROUND.times(1, cpu_contention())
     return Forecast(steps, evaluating, storing, compiling, run_steps, len(programs), " and ".join(sources_of), around)
 
 
-def _step(work: Work, plan: PackPlan) -> tuple[Span | None, str]:
+def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
     """What a step of a pack takes, and where that is known from."""
     timed = remembered_step(work, plan.layout)
     if timed is not None:
@@ -80,10 +86,10 @@ def _step(work: Work, plan: PackPlan) -> tuple[Span | None, str]:
         return None, ""
     config, source = work.config, work.source
     a_run = config.train.batch_size * source.seq_len * flops_per_token(config.model, source.vocab_size, source.seq_len)
-    last, best = matmul_rates(short_hash(machine()))
-    least, most = shares(config.model.dim)
+    last, best = matmul_rates(short_hash(machine_facts()))
+    least, most = efficiency_bounds(config.model.dim)
     flops = plan.width * a_run
-    span = Span(flops / (max(best, last * contention()) * most), flops / (last * least))
+    span = Span(flops / (max(best, last * cpu_contention()) * most), flops / (last * least))
     return span, f"this machine's matmul rate, {last / 1e9:.0f} GFLOP/s"
 
 

@@ -15,12 +15,12 @@ from taetpu.spec.candidates import bounded
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.train.callbacks import Callback
-from taetpu.train.compute import decide
-from taetpu.train.count import num_params
-from taetpu.train.flops import training_flops_per_token
-from taetpu.train.layout import AUTO, Group, Work, auto_precision, rule_of_thumb
+from taetpu.train.compute import choose_compute
+from taetpu.train.layout import AUTO, RunGroup, Workload, auto_precision, default_layout
 from taetpu.train.memory import out_of_memory
+from taetpu.train.model_cost import num_params
 from taetpu.train.step_time import measure_step
+from taetpu.train.training_flops import training_flops_per_token
 
 TOLERANCE = 0.01
 """An arm whose cost differs from its baseline's by a smaller share needs no matching."""
@@ -83,9 +83,11 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.prepare(runs[0].config)
     precision = auto_precision() if config.train.precision == "auto" else config.train.precision
-    work = Work(Group(frozenset(promoted_fields(config)), runs), source, precision, decide(config, source, precision))
+    work = Workload(
+        RunGroup(frozenset(promoted_fields(config)), runs), source, precision, choose_compute(config, source, precision)
+    )
     callback.on_step_timing(name)
-    layout = rule_of_thumb(work, AUTO)
+    layout = default_layout(work, AUTO)
     try:
         return measure_step(work, layout) / layout.width
     except UserError as error:

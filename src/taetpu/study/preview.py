@@ -21,13 +21,13 @@ from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.power import resolution
 from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
-from taetpu.train.compute import routed
-from taetpu.train.count import endless_loops, num_params
-from taetpu.train.device_capabilities import Place
-from taetpu.train.flops import training_flops_per_token
+from taetpu.train.compute import list_fallbacks
+from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import AUTO, Packing
+from taetpu.train.model_cost import num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
 from taetpu.train.step_time import remembered_step
+from taetpu.train.training_flops import training_flops_per_token
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare_study(
-    study: Study, folder: StudyFolder, progress: Progress = lambda done, total: None, place: Place | None = None
+    study: Study, folder: StudyFolder, progress: Progress = lambda done, total: None, place: Capabilities | None = None
 ) -> Prepared:
     """Check a study's arms, and find the runs that are left to train.
 
@@ -168,7 +168,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": training_flops_per_token(arm.config, source),
-        "endless_loops": endless_loops(*sizes),
+        "endless_loops": unbounded_loops(*sizes),
         "data": {name: facts[name] for name in held_out.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
@@ -240,7 +240,9 @@ def _packs(
             "runs": [list(names) for names in plan.runs],
             "routed": [
                 str(one)
-                for one in routed(runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided)
+                for one in list_fallbacks(
+                    runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided
+                )
             ],
             "seconds": None if a_step is None else a_step * steps,
         }

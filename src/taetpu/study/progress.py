@@ -20,8 +20,7 @@ from taetpu.report.short_names import shorten_names
 from taetpu.report.usage import describe_usage
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import progress_metric
-from taetpu.train.callbacks import Callback
-from taetpu.train.forecast import Forecast, Span
+from taetpu.train.callbacks import Callback, Forecast, Span
 from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage

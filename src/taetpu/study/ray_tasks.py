@@ -19,7 +19,7 @@ from taetpu.study.replicate import Replication
 from taetpu.study.trainer import StudyTrainer, stored_sample
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Callback
-from taetpu.train.device_capabilities import Place, here
+from taetpu.train.device_capabilities import Capabilities, local_capabilities
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, Run
@@ -54,9 +54,9 @@ def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments
         return Outcome(error=error)
 
 
-def node_place(study: Study, folder: StudyFolder) -> Place:
+def node_place(study: Study, folder: StudyFolder) -> Capabilities:
     """Return the devices of this node."""
-    return replace(here(), name="the Ray cluster")
+    return replace(local_capabilities(), name="the Ray cluster")
 
 
 def node_plan(study: Study, folder: StudyFolder, keys: Sequence[RunKey], packing: dict[str, Any]) -> None:

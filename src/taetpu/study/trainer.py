@@ -17,14 +17,13 @@ from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.forecast import forecast
 from taetpu.study.pack_store import PackStore, killed_for_memory, marked_as_training
-from taetpu.train.callbacks import Callback
+from taetpu.train.callbacks import Callback, Forecast
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.forecast import Forecast
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, Run
 from taetpu.train.profile import OFF, Tracing
-from taetpu.train.program_cache import ProgramCache
+from taetpu.train.program import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import ResultWriter, environment
 from taetpu.train.step_time import remember_step

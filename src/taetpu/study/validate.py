@@ -10,14 +10,14 @@ from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.study.arms import list_arms
 from taetpu.study.tuning import trial_study
-from taetpu.train.device_capabilities import Place, first_device, here
-from taetpu.train.layout import missing_memory, partitionable
+from taetpu.train.device_capabilities import Capabilities, first_device, local_capabilities
+from taetpu.train.layout import memory_shortfall, without_kernels
 from taetpu.train.pack_plan import Run
 from taetpu.train.sharding import check_mesh
 
 
 def check_study(
-    study: Study, progress: Progress = lambda done, total: None, place: Place | None = None
+    study: Study, progress: Progress = lambda done, total: None, place: Capabilities | None = None
 ) -> tuple[Study, dict[str, Computation]]:
     """Return a study with the arms that need no measurement (see `study.arms`), and what each of them computes.
 
@@ -41,7 +41,7 @@ def check_study(
     return checked, computed
 
 
-def refuse_place(study: Study, place: Place | None) -> None:
+def refuse_place(study: Study, place: Capabilities | None) -> None:
     """Raise `UserError` if the devices cannot compute as the study asks, which is the same for all arms.
 
     This process may have fewer devices than a run is divided over, as long as it trains none.
@@ -49,7 +49,7 @@ def refuse_place(study: Study, place: Place | None) -> None:
     baseline = study.arms[0]
     compute = baseline.config.train.compute
     try:
-        (place or here()).check_path(compute.attention)
+        (place or local_capabilities()).check_path(compute.attention)
         if place and compute.mesh != "auto":
             place.check_devices(compute.mesh.data, compute.mesh.model)
     except UserError as error:
@@ -79,7 +79,7 @@ def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
     where = "this machine" if first_device().platform == "cpu" else "a device here"
     found: dict[tuple[int, int], list[str]] = {}
     for arm in study.arms:
-        short = missing_memory(arm.config, study.source(arm)) if arm.name in names else None
+        short = memory_shortfall(arm.config, study.source(arm)) if arm.name in names else None
         if short is not None:
             found.setdefault(short, []).append(arm.name)
     return [
@@ -94,7 +94,7 @@ def refuse_mesh(study: Study, arm: Arm) -> None:
     if mesh != "auto":
         try:
             if mesh.data * mesh.model > 1:
-                partitionable(DEFAULT_OPTIONS, arm.config)
+                without_kernels(DEFAULT_OPTIONS, arm.config)
             check_mesh(arm.config, study.source(arm).vocab_size, mesh.data, mesh.model)
         except UserError as error:
             raise arm.explain(error) from None

@@ -33,8 +33,15 @@ from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.tpu import buffers, hlo
 from taetpu.train.layout import Layout
-from taetpu.train.matmul_count import Sides, endless, inner, kernels, products, sides
-from taetpu.train.pack import Program
+from taetpu.train.matmul_count import (
+    Matmul,
+    count_unbounded_loops,
+    inner_jaxprs,
+    kernel_matmuls,
+    list_matmuls,
+    matmul_flops,
+)
+from taetpu.train.program import Program
 
 Json = dict[str, Any]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -65,10 +72,14 @@ def compile_request(request: Json) -> Json:
     parts = program.mesh.size if program.partitioned else 1  # XLA partitions what is traced as a whole
     facts: Json = {
         "program": hash_program(lowered),
-        "flops": products(traced.jaxpr) // parts,
-        "padded_flops": sum(map(padded_flops, sides(traced.jaxpr))) // parts,
-        "kernel_flops": {name: sum(map(kernel_flops, of)) // parts for name, of in kernels(traced.jaxpr).items()},
-        "endless": max(0, endless(traced.jaxpr) - 1),  # without the loop over steps, whose length is an input
+        "flops": matmul_flops(traced.jaxpr) // parts,
+        "padded_flops": sum(map(padded_flops, list_matmuls(traced.jaxpr))) // parts,
+        "kernel_flops": {
+            name: sum(map(kernel_flops, of)) // parts for name, of in kernel_matmuls(traced.jaxpr).items()
+        },
+        "endless": max(
+            0, count_unbounded_loops(traced.jaxpr) - 1
+        ),  # without the loop over steps, whose length is an input
         "scans": sorted(scan_lengths(traced.jaxpr.jaxpr)),
         "recompiles": [*changed_types(step, shapes), *(check_rebuild(request, lowered) if request["plugins"] else [])],
     }
@@ -117,10 +128,10 @@ def hash_program(lowered: Any) -> str:
 def scan_lengths(jaxpr: Any) -> set[int]:
     """Return the lengths of all scans in a jaxpr."""
     lengths = {eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"}
-    return lengths.union(*(scan_lengths(part) for eqn in jaxpr.eqns for part in inner(eqn.params)))
+    return lengths.union(*(scan_lengths(part) for eqn in jaxpr.eqns for part in inner_jaxprs(eqn.params)))
 
 
-def padded_flops(one: Sides) -> int:
+def padded_flops(one: Matmul) -> int:
     """Return the operations of a matmul with its sides padded to the matrix unit.
 
     Columns and depth are padded to 128 and rows to 8, or rows and columns the other way round. A matmul with a side of
@@ -135,7 +146,7 @@ def padded_flops(one: Sides) -> int:
     return 2 * one.times * one.many * area * _round_up(one.depth, LANES)
 
 
-def kernel_flops(one: Sides) -> int:
+def kernel_flops(one: Matmul) -> int:
     """Return the operations of a kernel's matmul with every side padded to 128, as kernels work on blocks."""
     return 2 * one.times * one.many * prod(_round_up(side, LANES) for side in (one.rows, one.columns, one.depth))
 

@@ -6,8 +6,17 @@ from taetpu.core.chips import Slice
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.train.compute import decide
-from taetpu.train.layout import WIDEST, Group, Layout, Packing, even_width, fitting_division, partitionable, spreads
+from taetpu.train.compute import choose_compute
+from taetpu.train.layout import (
+    WIDEST,
+    Layout,
+    Packing,
+    RunGroup,
+    even_width,
+    fitting_division,
+    possible_device_counts,
+    without_kernels,
+)
 from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 
 
@@ -15,7 +24,7 @@ from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 class GroupPlan:
     """Runs of one structure, and how they are packed and computed on a slice."""
 
-    group: Group
+    group: RunGroup
     source: Source
     precision: str
     execution: ComputeOptions
@@ -41,7 +50,7 @@ class GroupPlan:
         return replace(self, layout=replace(self.layout, width=half, devices=devices))
 
 
-def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> GroupPlan:
+def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:
     """Return the plan that training starts with: as few packs as are estimated to fit, spread over all devices."""
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
@@ -50,10 +59,10 @@ def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> Gr
     if data * model > 1:
         return plan_divided(group, source, precision, tpu, data, model)
     memory = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
-    execution = decide(config, source, precision, platform="tpu", memory=memory)
+    execution = choose_compute(config, source, precision, platform="tpu", memory=memory)
     fitting = max(1, memory // (state_bytes(config, source) + step_bytes(config, source, execution, precision)))
     runs, layout = len(group.runs), Layout(1)
-    for devices in reversed(spreads(tpu.devices, runs)):
+    for devices in reversed(possible_device_counts(tpu.devices, runs)):
         widest = min(packing.widest or WIDEST * devices, fitting * devices)
         if devices <= min(widest, runs):
             layout = Layout(even_width(runs, widest, devices), devices)
@@ -61,11 +70,11 @@ def plan_group(tpu: Slice, group: Group, source: Source, packing: Packing) -> Gr
     return GroupPlan(group, source, precision, execution, layout)
 
 
-def plan_divided(group: Group, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
+def plan_divided(group: RunGroup, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
     """Return the plan with each run divided over `data * model` devices, and as many runs at once as devices allow."""
     config = group.runs[0].config
     at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
     layout = Layout(at_once, at_once * data * model, data=data, model=model)
     memory = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY) * data * model
-    execution = partitionable(decide(config, source, precision, platform="tpu", memory=memory), config)
+    execution = without_kernels(choose_compute(config, source, precision, platform="tpu", memory=memory), config)
     return GroupPlan(group, source, precision, execution, layout)

@@ -12,7 +12,7 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.data.batches import Source
 from taetpu.nn.common import partition_trainable
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import shapes
+from taetpu.train.model_cost import model_shapes
 
 MIN_FILLED = 0.75
 """Sizes that use less than this share of their tiles are reported."""
@@ -51,7 +51,7 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
     for layer in model.layers:
         if heads := getattr(layer.mixer, "num_heads", None):
             yield "head_dim", getattr(layer.mixer, "head_dim", None) or model.dim // heads
-    parameters, _ = partition_trainable(shapes(model, source.vocab_size, source.seq_len))
+    parameters, _ = partition_trainable(model_shapes(model, source.vocab_size, source.seq_len))
     for path, leaf in leaves_by_path(parameters).items():
         if leaf.ndim > 1:
             yield path.partition(".block.")[2] or path, leaf.shape[-1]

@@ -13,9 +13,9 @@ from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.group_plan import GroupPlan, plan_group
 from taetpu.tpu.padding import describe_padding, tiled_sizes
 from taetpu.tpu.remedies import Compile, LargerSlice, Remedy, find_larger_slice, find_remedies
-from taetpu.train.compute import routed
-from taetpu.train.flops import training_flops_per_token
-from taetpu.train.layout import Packing, group
+from taetpu.train.compute import list_fallbacks
+from taetpu.train.layout import Packing, group_runs
+from taetpu.train.training_flops import training_flops_per_token
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PreflightRequest:
         """Return a plan for each structure on a slice."""
         return [
             plan_group(tpu, members, self.sources.prepare(members.runs[0].config), self.packing)
-            for members in group(self.runs)
+            for members in group_runs(self.runs)
         ]
 
     def compile_request(self, plan: GroupPlan, tpu: Slice) -> CompileRequest:
@@ -162,7 +162,7 @@ def _hazards(plan: GroupPlan, facts: Facts, tpu: Slice) -> list[str]:
 def _fallbacks(plan: GroupPlan) -> list[str]:
     """Return the computations that differ from the chosen or the fastest path."""
     config, divided = plan.first.config, plan.layout.divided
-    found = routed(config, plan.source, plan.execution, plan.precision, platform="tpu", divided=divided)
+    found = list_fallbacks(config, plan.source, plan.execution, plan.precision, platform="tpu", divided=divided)
     return [str(one) for one in found]
 
 

@@ -11,7 +11,7 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.tpu.compiler import Facts
 from taetpu.tpu.group_plan import GroupPlan, plan_divided
 from taetpu.train.layout import fitting_division
-from taetpu.train.sharding import device_bytes, divisions
+from taetpu.train.sharding import device_bytes, possible_divisions
 
 Compile = Callable[[GroupPlan, Slice], Facts]
 """Compiles a plan for a slice."""
@@ -118,7 +118,7 @@ def remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Re
 def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
     """Yield plans with a run, including its parameters, divided over more devices of the slice."""
     config, now = plan.first.config, plan.layout.data * plan.layout.model
-    for data, model in divisions(config, plan.source.vocab_size, tpu.devices):
+    for data, model in possible_divisions(config, plan.source.vocab_size, tpu.devices):
         if data * model > now:
             setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
             yield Remedy(setting, plan_divided(plan.group, plan.source, plan.precision, tpu, data, model))

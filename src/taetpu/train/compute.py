@@ -13,9 +13,9 @@ from taetpu.nn.kernels import PATHS, describe_call
 from taetpu.nn.stack import REMAT
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import shapes
-from taetpu.train.device_capabilities import Place, first_device, platform_of
+from taetpu.train.device_capabilities import Capabilities, first_device, platform_of
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
+from taetpu.train.model_cost import model_shapes
 
 # The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
 # cycles (docs/log.md); cuDNN's has not been measured.
@@ -26,7 +26,7 @@ LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are c
 
 
 @dataclass(frozen=True)
-class Routed:
+class Fallback:
     """What is not computed in the way that was chosen.
 
     Attributes:
@@ -49,7 +49,7 @@ class Routed:
         return f"attention of {what} takes {path}{' in training' * (self.when != 'always')}: {self.reason}"
 
 
-def decide(
+def choose_compute(
     config: ResolvedConfig,
     source: Source,
     precision: str,
@@ -72,7 +72,7 @@ def decide(
     if attention == "auto":
         attention = _attention(config, source, precision, platform)
     else:
-        Place(platform).check_path(attention)
+        Capabilities(platform).check_path(attention)
     room = memory_bytes() if memory is None else memory
     if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
         room = math.inf
@@ -82,7 +82,7 @@ def decide(
     return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
 
 
-def routed(
+def list_fallbacks(
     config: ResolvedConfig,
     source: Source,
     execution: ComputeOptions,
@@ -90,7 +90,7 @@ def routed(
     *,
     platform: str | None = None,
     divided: bool = False,
-) -> list[Routed]:
+) -> list[Fallback]:
     """What of a run is computed otherwise than `execution` says, and why; and where `auto` could have no kernel.
 
     What is decided call by call is not listed: whoever looks at scores or patterns, or at logits, has them computed the
@@ -98,7 +98,7 @@ def routed(
 
     Args:
         platform: as `platform_of` says; that of this process's devices unless given.
-        divided: XLA divides the run over devices (see `train.plan.partitionable`).
+        divided: XLA divides the run over devices (see `train.layout.without_kernels`).
     """
     auto = config.train.compute.attention == "auto" and execution.attention == "plain"
     kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
@@ -111,10 +111,10 @@ def routed(
         if reason := training or evaluation:
             when = "always" if evaluation or auto else "training"  # of a plain run evaluation is plain, too
             layers_by.setdefault((when, reason, own), []).extend(layers)
-    found = [Routed(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
+    found = [Fallback(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
     if execution.loss_chunk is not None:
         found += [
-            Routed((), "training", f"hook {name!r} reads them") for name in hooks_reading_logits(config.train.hooks)
+            Fallback((), "training", f"hook {name!r} reads them") for name in hooks_reading_logits(config.train.hooks)
         ]
     return found
 
@@ -125,7 +125,7 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
     def is_attention(node: Any) -> bool:
         return isinstance(node, Attention)
 
-    stacks = shapes(config.model, source.vocab_size, source.seq_len).stacks
+    stacks = model_shapes(config.model, source.vocab_size, source.seq_len).stacks
     return [
         (node, tuple(range(stack.start, stack.start + stack.size)))
         for stack in stacks

@@ -15,7 +15,7 @@ AUTO_TAKES = "attention: auto takes it where it is there"
 
 
 @dataclass(frozen=True)
-class Place:
+class Capabilities:
     """Devices, as far as a study may ask for what they cannot do.
 
     Attributes:
@@ -30,7 +30,7 @@ class Place:
     name: str = ""
 
     @classmethod
-    def of(cls, tpu: Slice) -> "Place":
+    def of_slice(cls, tpu: Slice) -> "Capabilities":
         return cls("tpu", tpu.devices, tpu.hosts, tpu.name)
 
     def check_path(self, attention: str, remedy: str = AUTO_TAKES) -> None:
@@ -52,13 +52,13 @@ class Place:
             raise UserError(problem, path=("train", "compute", "mesh"), remedy=remedy)
 
 
-def here() -> Place:
+def local_capabilities() -> Capabilities:
     """This machine, or all that train together.
 
     Raises:
         UserError: jax does not start.
     """
-    return Place(platform_of(first_device()), jax.device_count(), jax.process_count())
+    return Capabilities(platform_of(first_device()), jax.device_count(), jax.process_count())
 
 
 def first_device() -> Any:

@@ -15,8 +15,8 @@ from taetpu.nn.lm import LM
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import SAMPLED
-from taetpu.train.metric_buffer import measured
-from taetpu.train.pack import Program
+from taetpu.train.metric_buffer import split_metrics
+from taetpu.train.program import Program
 
 Sums = dict[str, Float[np.ndarray, "run sequence"]]
 """Sums over the positions of each sequence, by name: `nll`, `correct`, `weight`."""
@@ -62,16 +62,16 @@ class Evaluator:
         began, (_, size, length) = time.monotonic(), windows.tokens.shape
         order = evaluation_order(len(data.tokens))
         count = -(-(len(order) if whole else self.sampled) // size)
-        sums = self.program.evaluated(models, windows, count)
+        sums = self.program.evaluate_on_host(models, windows, count)
         if split in self.compiled:
             self.seconds_per_token = (time.monotonic() - began) / (count * size * length * width)
         self.compiled.add(split)
         sampled = {name: values[:, : self.sampled] for name, values in sums.items()}
-        metrics = measured(sampled, SAMPLED, data) if split == "val" else [{}] * width
+        metrics = split_metrics(sampled, SAMPLED, data) if split == "val" else [{}] * width
         if whole:
             self.sums[split] = {name: values[:, np.argsort(order)] for name, values in sums.items()}
             self.first_batch[split] = {name: values[:, :size] for name, values in sums.items()}
-            metrics = [a | b for a, b in zip(measured(self.sums[split], split, data), metrics, strict=True)]
+            metrics = [a | b for a, b in zip(split_metrics(self.sums[split], split, data), metrics, strict=True)]
         return metrics
 
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:

@@ -20,7 +20,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.pack_plan import Pack, PackPlan, Run
-from taetpu.train.program_cache import ProgramCache
+from taetpu.train.program import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import NoWriter
 from taetpu.train.trainer import PackTrainer
@@ -29,7 +29,7 @@ USER_ERROR, INTERRUPTED = 2, 130  # exit codes
 
 
 @contextmanager
-def leading() -> Iterator[None]:
+def announce_end() -> Iterator[None]:
     """Tell the other processes, in the end, that no pack follows, and the exit code."""
     try:
         yield

@@ -15,10 +15,10 @@ from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.identity import plugin_sources
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import num_params
-from taetpu.train.device_capabilities import here
+from taetpu.train.device_capabilities import local_capabilities
 from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
-from taetpu.train.sharding import check_mesh, device_bytes, divisions
+from taetpu.train.model_cost import num_params
+from taetpu.train.sharding import check_mesh, device_bytes, possible_divisions
 
 LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
 WIDEST = 32  # runs a device, where nothing was measured
@@ -78,7 +78,7 @@ def parse_packing(text: str | int) -> Packing:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of one structure; `live` as in `PackPlan`."""
 
     live: frozenset[str]
@@ -86,10 +86,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A group that is to be packed, with its prepared task; `precision` and `execution` as in `PackPlan`."""
 
-    group: Group
+    group: RunGroup
     source: Source
     precision: str
     execution: ComputeOptions = DEFAULT_OPTIONS
@@ -120,7 +120,7 @@ def structure_key(structure: ResolvedConfig) -> str:
     return json.dumps(to_data(structure), sort_keys=True)
 
 
-def group(runs: Sequence[RunSpec]) -> list[Group]:
+def group_runs(runs: Sequence[RunSpec]) -> list[RunGroup]:
     """Runs by structure, in order of first appearance.
 
     A mask that only some runs use is traced in all that could share their program, and in no others.
@@ -130,21 +130,21 @@ def group(runs: Sequence[RunSpec]) -> list[Group]:
     for run in runs:
         groups[structure_key(split(run.config, everywhere)[0])].append(run)
     return [
-        Group(frozenset[str]().union(*(promoted_fields(run.config) for run in members)), tuple(members))
+        RunGroup(frozenset[str]().union(*(promoted_fields(run.config) for run in members)), tuple(members))
         for members in groups.values()
     ]
 
 
-def choose(work: Work, packing: Packing) -> tuple[Layout, str]:
+def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
     """Choose the layout of a group; return it with how it was chosen."""
     mesh = work.config.train.compute.mesh
     data, model = least_division(work) if mesh == "auto" else (mesh.data, mesh.model)
     if data * model > 1:
         return divided_layout(work, packing, data, model), "rule of thumb" if mesh == "auto" else "asked for"
-    return rule_of_thumb(work, packing), "rule of thumb" if packing.widest is None else "asked for"
+    return default_layout(work, packing), "rule of thumb" if packing.widest is None else "asked for"
 
 
-def missing_memory(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
+def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
     """What a run keeps from step to step and what there is, in bytes of a device; None where it fits.
 
     Where several devices can share a run, the least that each of them then keeps. The cores of a CPU share memory.
@@ -156,12 +156,12 @@ def missing_memory(config: ResolvedConfig, source: Source) -> tuple[int, int] | 
     elif mesh != "auto":
         needed = device_bytes(*sizes, mesh.data, mesh.model)
     else:
-        ways = divisions(config, source.vocab_size, jax.device_count())
+        ways = possible_divisions(config, source.vocab_size, jax.device_count())
         needed = min(device_bytes(*sizes, *way) for way in ways)
     return (needed, there) if needed > there else None
 
 
-def partitionable(execution: ComputeOptions, config: ResolvedConfig) -> ComputeOptions:
+def without_kernels(execution: ComputeOptions, config: ResolvedConfig) -> ComputeOptions:
     """How a run is computed that XLA divides over devices: it cannot divide a kernel, so attention is the plain one.
 
     Raises:
@@ -174,7 +174,7 @@ def partitionable(execution: ComputeOptions, config: ResolvedConfig) -> ComputeO
     return replace(execution, attention="plain")
 
 
-def least_division(work: Work) -> tuple[int, int]:
+def least_division(work: Workload) -> tuple[int, int]:
     """Over how many devices `(data, model)` a run has to be divided: over none, if one holds what it keeps from step to
     step; else over the fewest that do. The cores of a CPU share their memory, so that dividing gains none.
     """
@@ -185,18 +185,18 @@ def least_division(work: Work) -> tuple[int, int]:
 
 def fitting_division(config: ResolvedConfig, source: Source, memory: int, devices: int) -> tuple[int, int]:
     """The first way of dividing a run with which a device's memory, in bytes, holds its part; the last if none does."""
-    ways = list(divisions(config, source.vocab_size, devices))
+    ways = list(possible_divisions(config, source.vocab_size, devices))
     sizes = (config.model, source.vocab_size, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
 
 
-def divided_layout(work: Work, packing: Packing, data: int, model: int) -> Layout:
+def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> Layout:
     """As many runs at once as devices can each take a part of one.
 
     Raises:
         UserError: there are too few devices for one run, or a size of the run cannot be divided so.
     """
-    here().check_devices(data, model)
+    local_capabilities().check_devices(data, model)
     check_mesh(work.config, work.source.vocab_size, data, model)
     there, share = jax.device_count(), data * model
     # With several processes each has to take part, if only by repeating a run.
@@ -205,7 +205,7 @@ def divided_layout(work: Work, packing: Packing, data: int, model: int) -> Layou
     return Layout(runs, runs * share, data=data, model=model)
 
 
-def rule_of_thumb(work: Work, packing: Packing) -> Layout:
+def default_layout(work: Workload, packing: Packing) -> Layout:
     """A layout that is rarely far from the fastest: as few packs as fit into memory, spread over all devices.
 
     On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them while it is
@@ -216,10 +216,10 @@ def rule_of_thumb(work: Work, packing: Packing) -> Layout:
         if devices <= min(most, work.size) > 1:
             return Layout(even_width(work.size, most, devices), devices)
     sizes = (work.config.model, work.source.vocab_size, work.source.seq_len)
-    return Layout(1, max(shard_counts(work.config)) if 4 * num_params(*sizes) < LIGHT else 1)
+    return Layout(1, max(exact_shard_counts(work.config)) if 4 * num_params(*sizes) < LIGHT else 1)
 
 
-def shard_counts(config: ResolvedConfig) -> list[int]:
+def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     """Over how many devices the batch of one run may be divided without another number but in its last bits.
 
     What is drawn for dropout, or in a plug-in, depends on how a batch is divided.
@@ -237,16 +237,16 @@ def even_width(runs: int, most: int, devices: int) -> int:
 
 
 def device_counts(runs: int = 1) -> list[int]:
-    """Over how many devices a pack of so many runs may be spread, see `spreads`. Of several processes each takes part.
+    """Return the possible numbers of devices of a pack of `runs` runs.
 
-    On a CPU they are as many as cores, unless who started this process has set another number.
+    With several processes every device takes part. A CPU has one device per core unless XLA_FLAGS sets another number.
     """
     there = jax.device_count()
-    return [there] if jax.process_count() > 1 else spreads(there, runs)
+    return [there] if jax.process_count() > 1 else possible_device_counts(there, runs)
 
 
-def spreads(there: int, runs: int = 1) -> list[int]:
-    """Over how many devices of those `there` so many runs may be spread: 1, 2, 4 ..., all, and one for each run."""
+def possible_device_counts(there: int, runs: int = 1) -> list[int]:
+    """Return the numbers of devices, of `there`, to try for `runs` runs: powers of two, all, and one per run."""
     return sorted({there, min(runs, there), *(2**i for i in range(there.bit_length()))})
 
 

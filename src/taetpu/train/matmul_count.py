@@ -1,4 +1,4 @@
-"""The matrix products of a traced program: how many there are, and of what sizes."""
+"""The matrix products of a traced program, with their sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Known = Mapping[Any, Any]
-"""Constants, by the variables of a jaxpr that hold them."""
+Constants = Mapping[Any, Any]
+"""Constants by the jaxpr variables that hold them."""
 
 
-class Sides(NamedTuple):
-    """A product that is computed `times` times, `many` at once, of `rows` by `depth` and `depth` by `columns`."""
+class Matmul(NamedTuple):
+    """A batched product `(many, rows, depth) @ (many, depth, columns)` that is computed `times` times."""
 
     times: int
     many: int
@@ -21,88 +21,92 @@ class Sides(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """A multiplication and an addition count as two."""
+        """The FLOPs of all repetitions; a multiply-add counts as two."""
         return 2 * prod(self)
 
 
-def products(jaxpr: Any) -> int:
-    """Operations of all matrix products in a jaxpr."""
-    return sum(one.operations for one in sides(jaxpr))
+def matmul_flops(jaxpr: Any) -> int:
+    """Return the FLOPs of all matrix products in a jaxpr."""
+    return sum(one.operations for one in list_matmuls(jaxpr))
 
 
-def kernels(jaxpr: Any) -> dict[str, list[Sides]]:
-    """The products of a jaxpr's Pallas kernels, by the kernels' names."""
-    found: dict[str, list[Sides]] = {}
-    for name, one in _sides(jaxpr, 1, {}, ""):
+def kernel_matmuls(jaxpr: Any) -> dict[str, list[Matmul]]:
+    """Return the products inside a jaxpr's Pallas kernels, by kernel name."""
+    found: dict[str, list[Matmul]] = {}
+    for name, one in _walk(jaxpr, 1, {}, ""):
         if name:
             found.setdefault(name, []).append(one)
     return found
 
 
-def sides(jaxpr: Any) -> Iterator[Sides]:
-    """Every matrix product in a jaxpr, convolutions among them, and those of groups of rows (`ragged_dot`).
+def list_matmuls(jaxpr: Any) -> Iterator[Matmul]:
+    """Yield every matrix product in a jaxpr, including convolutions and grouped products (`ragged_dot`).
 
-    A loop counts by its length where that is known, once elsewhere (`endless`); of branches the one with the most
-    operations; a Pallas kernel by its grid, and splash attention without the blocks that are masked whole.
+    A loop of known length multiplies its products by that length; one of unknown length counts once (see
+    `count_unbounded_loops`). Of the branches of a conditional, the most expensive one counts. A Pallas kernel is
+    multiplied by its grid, except that splash attention skips blocks that are masked entirely.
     """
-    return (one for _, one in _sides(jaxpr, 1, {}, ""))
+    return (one for _, one in _walk(jaxpr, 1, {}, ""))
 
 
-def _sides(jaxpr: Any, times: int, known: Known, kernel: str) -> Iterator[tuple[str, Sides]]:
-    """Every product, with the name of the kernel that it is in."""
-    jaxpr, known = _opened(jaxpr, known)
+def _walk(jaxpr: Any, times: int, known: Constants, kernel: str) -> Iterator[tuple[str, Matmul]]:
+    """Yield every product with the name of its Pallas kernel; empty outside of kernels."""
+    jaxpr, known = _open(jaxpr, known)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if product := PRODUCTS.get(name):
-            yield kernel, Sides(times, *product(eqn))
+            yield kernel, Matmul(times, *product(eqn))
         elif name == "cond":
-            branches = [list(_sides(branch, times, given, kernel)) for branch, given in _calls(eqn, known)]
+            branches = [list(_walk(branch, times, given, kernel)) for branch, given in _called_jaxprs(eqn, known)]
             yield from max(branches, key=lambda found: sum(one.operations for _, one in found))
         else:
             within = (eqn.params["name"] or "unnamed") if name == "pallas_call" else kernel
-            for part, given in _calls(eqn, known):
-                yield from _sides(part, times * _rounds(eqn, known), given, within)
+            for part, given in _called_jaxprs(eqn, known):
+                yield from _walk(part, times * _repetitions(eqn, known), given, within)
 
 
-def endless(jaxpr: Any) -> int:
-    """How many loops have products and a length that is not known before they run."""
-    jaxpr, _ = _opened(jaxpr, {})
+def count_unbounded_loops(jaxpr: Any) -> int:
+    """Return the number of loops of unknown length that contain matrix products."""
+    jaxpr, _ = _open(jaxpr, {})
     loops = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "while"]
-    return sum(products(eqn.params["body_jaxpr"]) > 0 for eqn in loops) + sum(
-        endless(part) for eqn in jaxpr.eqns if eqn.primitive.name != "pallas_call" for part in inner(eqn.params)
+    return sum(matmul_flops(eqn.params["body_jaxpr"]) > 0 for eqn in loops) + sum(
+        count_unbounded_loops(part)
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name != "pallas_call"
+        for part in inner_jaxprs(eqn.params)
     )
 
 
-def inner(params: Mapping[str, Any]) -> list[Any]:
-    """The jaxprs that an equation calls, branches among them, without their constants."""
-    return [getattr(part, "jaxpr", part) for part in _parts(params)]
+def inner_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+    """Return the jaxprs that an equation calls, including branches, without their constants."""
+    return [getattr(part, "jaxpr", part) for part in _inner_closed_jaxprs(params)]
 
 
-def _parts(params: Mapping[str, Any]) -> list[Any]:
-    """The same with their constants, where they have some."""
+def _inner_closed_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+    """Return the jaxprs that an equation calls, closed over their constants if they have any."""
     found = [part for value in params.values() for part in (value if isinstance(value, tuple | list) else (value,))]
     return [part for part in found if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
-def _opened(jaxpr: Any, known: Known) -> tuple[Any, Known]:
-    """A jaxpr without its constants, and what is known in it."""
+def _open(jaxpr: Any, known: Constants) -> tuple[Any, Constants]:
+    """Return an open jaxpr and its known constants."""
     if not hasattr(jaxpr, "consts"):
         return jaxpr, known
     return jaxpr.jaxpr, {**known, **dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))}
 
 
-def _calls(eqn: Any, known: Known) -> Iterator[tuple[Any, Known]]:
-    """The jaxprs that an equation calls, each with those of its inputs that are known constants."""
+def _called_jaxprs(eqn: Any, known: Constants) -> Iterator[tuple[Any, Constants]]:
+    """Yield the jaxprs that an equation calls, each with those of its inputs that are known constants."""
     skip = {"cond": 1, "while": eqn.params.get("cond_nconsts", 0)}.get(eqn.primitive.name, 0)
     fixed = eqn.params.get("num_consts" if eqn.primitive.name == "scan" else "body_nconsts", len(eqn.invars))
-    for part in _parts(eqn.params):
+    for part in _inner_closed_jaxprs(eqn.params):
         into, given = getattr(part, "jaxpr", part).invars, eqn.invars[skip:]
         pairs = zip(into[:fixed], given[:fixed], strict=True) if len(into) == len(given) else ()
         yield part, {to: known[by] for to, by in pairs if not hasattr(by, "val") and by in known}
 
 
-def _rounds(eqn: Any, known: Known) -> int:
-    """How often an equation does what it calls."""
+def _repetitions(eqn: Any, known: Constants) -> int:
+    """Return how often an equation evaluates the jaxprs it calls."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
     if eqn.primitive.name != "pallas_call":
@@ -110,13 +114,13 @@ def _rounds(eqn: Any, known: Known) -> int:
     grid = eqn.params["grid_mapping"]
     rounds = prod(size for size in grid.grid if isinstance(size, int))
     if (eqn.params["name"] or "").startswith(SPLASH) and grid.num_index_operands > 1:
-        blocks = known.get(eqn.invars[1])  # 0 for each that is masked whole; before it, what to fetch next
+        blocks = known.get(eqn.invars[1])  # 0 for each block that is masked entirely
         if blocks is not None:
             return rounds * int(np.count_nonzero(blocks)) // np.size(blocks)
     return rounds
 
 
-SPLASH = "splash_m"  # how the names of splash attention's kernels begin
+SPLASH = "splash_m"  # prefix of the names of splash attention's kernels
 
 
 def _dot(eqn: Any) -> tuple[int, int, int, int]:
@@ -125,7 +129,7 @@ def _dot(eqn: Any) -> tuple[int, int, int, int]:
 
 
 def _ragged(eqn: Any) -> tuple[int, int, int, int]:
-    """Each row, or each summand, meets one group alone."""
+    """Return the sizes of a grouped product, in which each row meets one group only."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contract, rest), (batch, other) = numbers.dot_dimension_numbers
     return _contraction(eqn, contract, batch, (*rest, *other, *numbers.rhs_group_dimensions))
@@ -139,8 +143,9 @@ def _contraction(eqn: Any, contract: Any, batch: Any, not_columns: Any) -> tuple
 
 
 def _convolution(eqn: Any) -> tuple[int, int, int, int]:
-    """As a product of windows with kernels; windows over a border count whole, and of one that was widened by zeros
-    (the gradient of a stride) what is not zero.
+    """Return the sizes of a convolution as a product of windows with kernels.
+
+    Windows that overlap the border count fully; zeros inserted by dilation (the gradient of a stride) do not count.
     """
     numbers, (_, kernel) = eqn.params["dimension_numbers"], (v.aval.shape for v in eqn.invars[:2])
     (out,) = (v.aval.shape for v in eqn.outvars)

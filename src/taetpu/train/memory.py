@@ -1,4 +1,4 @@
-"""What memory there is, what a run needs of it, and how running out of it shows."""
+"""Memory: the limits of a device, the needs of a run, and out-of-memory errors."""
 
 import os
 from dataclasses import replace
@@ -12,61 +12,56 @@ from taetpu.nn.common import Dims
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import activation_bytes, num_params
+from taetpu.train.model_cost import activation_bytes, num_params
 
 SHARE_OF_MEMORY = 0.5
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """What packs may use of a device's memory, in bytes; on a CPU the devices share it."""
+    """Return the bytes of a device's memory that packs may use; the devices of a CPU share them."""
     return int(device_bytes_limit() * SHARE_OF_MEMORY)
 
 
 def device_bytes_limit() -> int:
-    """The memory of a device, in bytes; of a CPU, this machine's."""
+    """Return the memory of a device in bytes; of a CPU, this machine's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit") or host_bytes()
 
 
 def state_bytes(config: ResolvedConfig, source: Source) -> int:
-    """What a run holds from step to step, in bytes: parameters, two moments, and as much as one of them for gradients,
-    all in float32."""
+    """Return the bytes a run keeps from step to step: parameters, two moments and gradients, all float32."""
     return 4 * 4 * num_params(config.model, source.vocab_size, source.seq_len)
 
 
 def step_bytes(
     config: ResolvedConfig, source: Source, execution: ComputeOptions = DEFAULT_OPTIONS, precision: str = "float32"
 ) -> int:
-    """An upper estimate of what a run holds besides while it takes a step, in bytes.
+    """Return an upper estimate of the bytes of activations that a train step of a run holds.
 
-    Everything that the forward pass of a microbatch computes, as if the backward pass kept it all, but what `execution`
-    says is not kept.
+    It counts all results of a microbatch's forward pass except those that `execution` rematerialises or chunks.
     """
     sequences = config.train.batch_size // config.train.accumulate
-    if execution.loss_chunk is not None:  # a chunk is of the whole microbatch
+    if execution.loss_chunk is not None:  # a chunk counts tokens of the whole microbatch
         chunk = None if hooks_reading_logits(config.train.hooks) else max(1, execution.loss_chunk // sequences)
         execution = replace(execution, loss_chunk=chunk)
     return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
 
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
-    """What keys and values of one sequence take while text is generated, in bytes of 16-bit numbers.
-
-    None where a mixer does not say how much it keeps.
-    """
+    """Return the bytes of the 16-bit key-value cache of one sequence; None if a mixer has an unknown cache size."""
     dims = config.model.dims(source.vocab_size, source.seq_len)
     kept = [mixer_cache(layer.mixer, dims) for layer in config.model.layers]
     return None if None in kept else 2 * source.seq_len * sum(size for size in kept if size is not None)
 
 
 def mixer_cache(mixer: Any, dims: Dims) -> int | None:
-    """Numbers that a mixer keeps of each token for later ones; None where it does not say."""
+    """Return the number of values a mixer caches per token; None if it does not define `cache_size`."""
     return 0 if mixer.kind == "none" else getattr(mixer, "cache_size", lambda dims: None)(dims)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:
-    """This machine's memory, or what the process's control groups (a container, a service) allow of it."""
+    """Return this machine's memory in bytes, or the limit of the process's control groups (a container, a service)."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in member.read_text().splitlines() if member.exists() else []:
         _, controllers, group = line.split(":", 2)
@@ -77,7 +72,7 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
         else:
             continue
         parts = group.strip("/").split("/")
-        for depth in range(len(parts) + 1):  # a group's limit holds for the groups in it
+        for depth in range(len(parts) + 1):  # a group's limit holds for its subgroups
             file = base.joinpath(*parts[:depth], name)
             text = file.read_text().strip() if file.is_file() else "max"
             limits += [] if text == "max" else [int(text)]
@@ -85,9 +80,9 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
 
 
 def peak_bytes() -> int:
-    """The most that this process has held of the machine's memory so far."""
+    """Return the find_peak resident set size of this process in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # what `getrusage` says includes the parent's share at the start of a child
+    if status.exists():  # `getrusage` includes the parent's memory at the start of a child
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
     import resource
@@ -96,17 +91,14 @@ def peak_bytes() -> int:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Was it too little memory that made a pack fail?"""
+    """Return whether an error means that memory ran out."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
     return isinstance(error, MemoryError)
 
 
 def oom_kills() -> tuple[str, int] | None:
-    """How many processes this machine has killed for want of memory since it was started, and which start that was.
-
-    None where the system does not count them.
-    """
+    """Return this machine's boot ID and its number of OOM kills since; None if the system does not count them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())

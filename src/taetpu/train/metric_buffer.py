@@ -13,7 +13,7 @@ MOST_BLOCKS = 1000  # of an evaluation set that are kept apart
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 
 
-class Recorder:
+class MetricBuffer:
     """Collects the metrics of one pack between two flushes.
 
     Training metrics are means over windows of `every` steps; a window also ends at each flush. Windows depend only on
@@ -22,9 +22,9 @@ class Recorder:
 
     def __init__(self, width: int, every: int, start: int):
         self.every, self.width = every, width
-        self.begin(start)
+        self.reset(start)
 
-    def begin(self, start: int) -> None:
+    def reset(self, start: int) -> None:
         self.start = self.end = start
         self.steps: list[int] = []
         self.sums: dict[str, np.ndarray] = {}
@@ -48,7 +48,7 @@ class Recorder:
             steps.append(step)
             series.append(value)
 
-    def closes(self, step: int) -> int:
+    def next_window_end(self, step: int) -> int:
         """The first step from this one on at which a window ends: to flush there changes no point."""
         return -(-step // self.every) * self.every
 
@@ -57,7 +57,7 @@ class Recorder:
         if self.count:
             self._close()
         out = self.start, self.end, self.points
-        self.begin(self.end)
+        self.reset(self.end)
         return out
 
     def _close(self) -> None:
@@ -68,7 +68,7 @@ class Recorder:
         self.count = 0
 
 
-def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
+def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
     """Return each run's metrics on a split or a sample of it: mean loss in nats, accuracy, and bits per byte of a text.
 
     Args:
@@ -79,10 +79,10 @@ def measured(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> li
     sums = {key: values.sum(1) for key, values in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
     runs = range(len(sums["nll"]))
-    return [derived({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
+    return [metrics_from_sums({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
 
 
-def derived(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
     """Return one run's metrics from its sums over `share` of a split."""
     weight = max(sums["weight"], 1.0)
     found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
@@ -92,7 +92,7 @@ def derived(sums: Mapping[str, float], name: str, split: Split, share: float = 1
     return found
 
 
-def blocks(values: np.ndarray) -> np.ndarray:
+def sum_blocks(values: np.ndarray) -> np.ndarray:
     """Sums over neighbouring sequences, so many at a time that at most `MOST_BLOCKS` are left."""
     size = -(-len(values) // MOST_BLOCKS)
     return np.add.reduceat(values, np.arange(0, len(values), size))

@@ -15,18 +15,18 @@ from taetpu.spec.resolved_study import RunKey, RunSpec
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.train.compute import decide
+from taetpu.train.compute import choose_compute
 from taetpu.train.layout import (
     AUTO,
-    Group,
     Layout,
     Packing,
-    Work,
+    RunGroup,
+    Workload,
     auto_precision,
-    choose,
-    group,
-    partitionable,
+    choose_layout,
+    group_runs,
     structure_key,
+    without_kernels,
 )
 
 
@@ -117,9 +117,9 @@ class PackPlan:
         structure = structure_key(split(config, frozenset(self.live))[0])
         return f"{self.layout} {self.precision} {self.compute} {structure}"
 
-    def work(self, runs: Sequence[RunSpec], source: Source) -> Work:
+    def work(self, runs: Sequence[RunSpec], source: Source) -> Workload:
         """Return what a program for these of its runs computes; `source` is their prepared task."""
-        return Work(Group(frozenset(self.live), tuple(runs)), source, self.precision, self.compute)
+        return Workload(RunGroup(frozenset(self.live), tuple(runs)), source, self.precision, self.compute)
 
     def respects(self, packing: Packing) -> bool:
         """Return whether the pack is no wider than `packing` allows now."""
@@ -174,14 +174,14 @@ def plan_packs(
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
     plans = []
-    for members in group(runs):
+    for members in group_runs(runs):
         precision = members.runs[0].config.train.precision
         if precision == "auto":
             precision = earlier[0].precision if earlier else auto_precision()
-        work = Work(members, source_of[members.runs[0].id], precision)
-        work = replace(work, execution=decide(work.config, work.source, precision))
-        layout, chosen = choose(work, packing)
-        compute = partitionable(work.execution, work.config) if layout.divided else work.execution
+        work = Workload(members, source_of[members.runs[0].id], precision)
+        work = replace(work, execution=choose_compute(work.config, work.source, precision))
+        layout, chosen = choose_layout(work, packing)
+        compute = without_kernels(work.execution, work.config) if layout.divided else work.execution
         live, platform = tuple(sorted(members.live)), jax.default_backend()
         for start in range(0, len(members.runs), layout.width):
             keys = tuple(run.key for run in members.runs[start : start + layout.width])

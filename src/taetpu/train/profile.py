@@ -16,11 +16,11 @@ from jax import monitoring
 from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation
 
 from taetpu.store.study import StudyFolder
-from taetpu.train.trace import TRANSFERS, WINDOW, read, trace_file
+from taetpu.train.trace import TRANSFERS, WINDOW, summarize_trace, trace_file
 
 COMPILED = "/jax/core/compile/backend_compile_duration"  # also where the program was found in the cache
 FROM_CACHE = "/jax/compilation_cache/cache_hits"
-STEPS = "advance"  # the program that takes steps, see `train.pack.Program`
+STEPS = "advance"  # the program that takes steps, see `train.program.Program`
 NAME = 56  # columns of an operation's name in the summary
 
 
@@ -33,7 +33,7 @@ class Profile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         pass
 
-    def next(self, step: int, size: int, most: int, state: Any) -> int:
+    def next_size(self, step: int, size: int, most: int, state: Any) -> int:
         """How many steps to dispatch now, at `step`.
 
         Args:
@@ -43,10 +43,10 @@ class Profile:
         """
         return size
 
-    def dispatched(self, size: int, result: Any) -> None:
+    def on_dispatch(self, size: int, result: Any) -> None:
         """So many steps were dispatched, and `result` will be there when they are done."""
 
-    def distorts(self, step: int) -> bool:
+    def affects_time(self, step: int) -> bool:
         """Was the time distorted that passed until the dispatch that led to `step` was read?"""
         return False
 
@@ -113,7 +113,7 @@ class Tracing(Profile):
             with self._tried():
                 self._write()
 
-    def next(self, step: int, size: int, most: int, state: Any) -> int:
+    def next_size(self, step: int, size: int, most: int, state: Any) -> int:
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
@@ -126,7 +126,7 @@ class Tracing(Profile):
             return min(self.steps - self.traced, most)
         return size
 
-    def dispatched(self, size: int, result: Any) -> None:
+    def on_dispatch(self, size: int, result: Any) -> None:
         self.step, self.dispatches = self.step + size, self.dispatches + 1
         if self.window is not None:
             jax.block_until_ready(result)  # so that the window has all that was dispatched, and nothing else
@@ -135,7 +135,7 @@ class Tracing(Profile):
             if self.traced >= self.steps:
                 self._stop()
 
-    def distorts(self, step: int) -> bool:
+    def affects_time(self, step: int) -> bool:
         return self.path is not None and self.first <= step <= self.first + self.traced
 
     def _start(self, step: int) -> None:
@@ -174,7 +174,7 @@ class Tracing(Profile):
     def _write(self) -> None:
         assert self.path is not None
         trace = trace_file(self.path)
-        reading = read(ProfileData.from_file(str(trace)))
+        reading = summarize_trace(ProfileData.from_file(str(trace)))
         self.summary = {
             "pack": self.pack,
             "steps": self.traced,
@@ -184,7 +184,7 @@ class Tracing(Profile):
             "compiles": [asdict(one) for one in self.compiles],
             "trace": trace.relative_to(self.path).as_posix(),
         }
-        self.folder.write_profile(self.pack, self.path.name, self.summary, as_text(self.summary))
+        self.folder.write_profile(self.pack, self.path.name, self.summary, format_summary(self.summary))
         self.folder.save_profile(self.pack, self.path.name)
 
 
@@ -201,7 +201,7 @@ def new_folder(folder: StudyFolder, pack: str) -> Path:
 # --- in words --------------------------------------------------------------------------------------------------------
 
 
-def as_text(found: dict[str, Any]) -> str:
+def format_summary(found: dict[str, Any]) -> str:
     """A summary as lines of text."""
     short = "" if found["steps"] == found["steps_wanted"] else f" (of {found['steps_wanted']}: no more were left)"
     lines = [
@@ -214,25 +214,25 @@ def as_text(found: dict[str, Any]) -> str:
         f"  idle      {found['idle']:6.1%}  no operation ran",
         "",
         "transfers, those beside compute included:",
-        *(f"  {kind:<17} {_seconds(found['transfers'][kind])}" for kind in TRANSFERS),
+        *(f"  {kind:<17} {_format_seconds(found['transfers'][kind])}" for kind in TRANSFERS),
         "",
         "operations that took longest, a device's mean:",
         *(f"  {op['share']:6.1%}  {op['seconds']:9.4f} s  {op['times']:>7} times  {op['name'][:NAME]}"
           for op in found["costly"]),
         "",
-        *_compiles(found["compiles"]),
-        *_untold(found),
+        *_format_compiles(found["compiles"]),
+        *_platform_notes(found),
         "",
         f"the trace: {found['trace']}; `tensorboard --logdir .` or `xprof .` in this folder shows it",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     return "  not told" if value is None else f"{value:9.4f} s"
 
 
-def _compiles(found: list[dict[str, Any]]) -> list[str]:
+def _format_compiles(found: list[dict[str, Any]]) -> list[str]:
     again = [one for one in found if one["again"]]
     total = sum(one["seconds"] for one in found)
     lines = [f"compiles while the pack was trained: {len(found)}, {total:.1f} s; recompiles among them: {len(again)}"]
@@ -247,7 +247,7 @@ def _compiles(found: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _untold(found: dict[str, Any]) -> list[str]:
+def _platform_notes(found: dict[str, Any]) -> list[str]:
     """What a trace of this kind cannot tell."""
     if found["platform"] == "cpu":
         return [

@@ -19,7 +19,7 @@ from taetpu.core.errors import Failed
 from taetpu.data.batches import Batch
 from taetpu.nn.lm import LM
 from taetpu.train.model_io import from_files
-from taetpu.train.pack import Program
+from taetpu.train.program import Program
 
 # How far apart two losses of a sequence may be, in nats per token, or as a share of a loss above 1. Where the opened
 # model has the trained one's structure, one compiled function computes both, and they are equal. Elsewhere (a mask of
@@ -66,12 +66,12 @@ def mismatches(
     batch = windows[split] if split is not None else None
     if split is None or batch is None or not stored:
         return {}
-    models = {place: opened(program, files) for place, files in stored.items()}
+    models = {place: load_stored_model(program, files) for place, files in stored.items()}
     losses, problems = sequence_losses(measured[split]), {}
     for place, saved in saved_losses(program, models, batch).items():
-        same_program = form(models[place]) == form(trained, lead=1)
+        same_program = structure_and_shapes(models[place]) == structure_and_shapes(trained, lead=1)
         bound = FULL if same_program or is_exact(program) else REDUCED
-        apart = difference(losses[place], saved)
+        apart = loss_differences(losses[place], saved)
         worst = int(apart.argmax())
         if apart[worst] > bound:
             problems[place] = (
@@ -89,29 +89,29 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
     """
     alike = dict[Any, list[int]]()
     for place, model in models.items():
-        alike.setdefault(form(model), []).append(place)
+        alike.setdefault(structure_and_shapes(model), []).append(place)
     found = dict[int, Losses]()
     for places in alike.values():
         padded = [*places, *places[:1] * (program.width - len(places))]
         stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *(models[place] for place in padded))
-        sums = program.evaluated(stacked, windows, count=1)
+        sums = program.evaluate_on_host(stacked, windows, count=1)
         losses = sequence_losses({name: values[:, : windows.tokens.shape[1]] for name, values in sums.items()})
         found |= zip(places, losses, strict=False)
     return found
 
 
-def opened(program: Program, files: Mapping[str, bytes]) -> LM:
+def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
     """A stored model on the host, to be computed as the program does.
 
     Raises:
         UserError: the files are not those of a model.
     """
-    with on_host():
+    with default_to_host():
         model = program.execution.apply(from_files(files).model)
         return jax.tree.map(np.asarray, model)
 
 
-def on_host() -> Any:
+def default_to_host() -> Any:
     """Has jax put new arrays into the host's memory, where it can: a model may not fit beside the state of its pack."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
@@ -119,7 +119,7 @@ def on_host() -> Any:
         return nullcontext()
 
 
-def form(model: LM, lead: int = 0) -> Any:
+def structure_and_shapes(model: LM, lead: int = 0) -> Any:
     """Equal for models that one compiled function takes; `lead` axes of every array count runs."""
     return jax.tree.structure(model), tuple((a.shape[lead:], a.dtype) for a in jax.tree.leaves(model))
 
@@ -136,7 +136,7 @@ def is_exact(program: Program) -> bool:
     return program.dtype == jnp.float32 and (on_cpu or asked in ("highest", "float32"))
 
 
-def difference(trained: Losses, saved: Losses) -> Losses:
+def loss_differences(trained: Losses, saved: Losses) -> Losses:
     """How far apart losses are, as `FULL` measures it. A NaN equals a NaN, and differs infinitely from a number."""
     same = (trained == saved) | (np.isnan(trained) & np.isnan(saved))
     with np.errstate(invalid="ignore"):

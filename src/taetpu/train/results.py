@@ -16,13 +16,13 @@ from taetpu.core.distributed import multi_process
 from taetpu.core.flags import program_flags
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.backend import run_concurrently
-from taetpu.train.count import num_params
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.flops import training_flops_per_token
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
-from taetpu.train.metric_buffer import Points, blocks
-from taetpu.train.pack import Program
+from taetpu.train.metric_buffer import Points, sum_blocks
+from taetpu.train.model_cost import num_params
 from taetpu.train.pack_plan import Pack
+from taetpu.train.program import Program
+from taetpu.train.training_flops import training_flops_per_token
 
 Files = Mapping[str, bytes]
 
@@ -103,7 +103,7 @@ class ResultWriter:
         """Write one run's evaluation, then its result, which alone makes it done."""
         run, folder, source = self.pack.runs[place], self.open[place], self.program.source
         folder.write_evaluation(
-            {f"{split}/{name}": blocks(values[place]) for split, sums in evaluator.sums.items()
+            {f"{split}/{name}": sum_blocks(values[place]) for split, sums in evaluator.sums.items()
              for name, values in sums.items()}
         )  # fmt: skip
         spent = cost(self.program, run, self.program.steps)

@@ -7,18 +7,21 @@ columns and the second by rows (Shoeybi et al. 2019). A sequence stays whole on 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
-from taetpu.nn.lm import LMConfig
+from taetpu.data.batches import Batch
+from taetpu.nn.lm import LM, LMConfig
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import parameter_shapes
+from taetpu.train.model_cost import parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
 STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # arrays of stacked layers, whose first axis counts layers
@@ -37,7 +40,7 @@ RULES = (
 Axes = tuple[str | None, ...]
 
 
-def axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Axes:
+def mesh_axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Axes:
     """Over which axis of the mesh each axis of one run's array is divided; None where it is not.
 
     A rule's axis that does not divide a size is left out. What is then not divided over `data`, and every matrix
@@ -66,12 +69,12 @@ def divides(count: int, size: int) -> bool:
     return size > 0 and size % count == 0
 
 
-def shardings(tree: Any, mesh: Mesh, *lead: str) -> Any:
+def tree_shardings(tree: Any, mesh: Mesh, *lead: str) -> Any:
     """Where each array of a tree like a model lies on a mesh; its axes follow those that `lead` names."""
 
     def placed(path: Any, leaf: Any) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        return NamedSharding(mesh, PartitionSpec(*lead, *axes(name, leaf.shape[len(lead) :], mesh.shape)))
+        return NamedSharding(mesh, PartitionSpec(*lead, *mesh_axes(name, leaf.shape[len(lead) :], mesh.shape)))
 
     return jax.tree_util.tree_map_with_path(placed, tree)
 
@@ -81,22 +84,22 @@ class Placement(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    axes: Axes
+    mesh_axes: Axes
     bytes: int
 
 
-def placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
+def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
     """Every trained array of a model on a mesh of these sizes."""
     sizes = {DATA: data, MODEL: model}
     for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
-        to = axes(path, leaf.shape, sizes)
+        to = mesh_axes(path, leaf.shape, sizes)
         parts = prod(sizes[name] for name in to if name)
         yield Placement(path, leaf.shape, to, leaf.size * leaf.dtype.itemsize // parts)
 
 
 def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
     """What each device holds of a run from step to step: parameters, two moments, and as much for gradients."""
-    return 4 * sum(one.bytes for one in placements(config, vocab_size, seq_len, data, model))
+    return 4 * sum(one.bytes for one in parameter_placements(config, vocab_size, seq_len, data, model))
 
 
 def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
@@ -134,7 +137,7 @@ def _divisors(sizes: Sequence[int]) -> str:
     return ", ".join(str(n) for n in range(1, min(sizes) + 1) if all(size % n == 0 for size in sizes))
 
 
-def divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
+def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
     """The ways `(data, model)` in which so many devices can share a run among them evenly: over few of them first, and
     of equally many over as many of `data` as can be.
     """
@@ -145,3 +148,85 @@ def divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator
             except UserError:
                 continue
             yield share // model, model
+
+
+Forward = Callable[..., Any]
+
+
+class Division:
+    """A run on one device; also the interface of the other divisions."""
+
+    def local_batch(self, batch: Batch) -> Batch:
+        """Return the part of a batch, or of a microbatch, that this device works on."""
+        return batch
+
+    def wrap(self, compute: Forward) -> Forward:
+        """Wrap a function whose first argument is the model and that works on such a part."""
+        return compute
+
+    def sum(self, tree: Any) -> Any:
+        """Sum over the batch what each device summed over its part; gradients are among it."""
+        return tree
+
+    def gather(self, tree: Any) -> Any:
+        """Gather what each device computed for its sequences, `(batches, batch)`."""
+        return tree
+
+
+@dataclass(frozen=True)
+class ManualDivision(Division):
+    """Devices of the mesh axis `DATA` that each take a part of the batch and replicate the rest: fast for small models.
+
+    Its methods are called under a `shard_map` that is manual over this axis.
+    """
+
+    devices: int
+
+    def local_batch(self, batch: Batch) -> Batch:
+        size = len(batch.tokens) // self.devices
+        start = jax.lax.axis_index(DATA) * size
+        return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
+
+    def sum(self, tree: Any) -> Any:
+        """One collective for all: one for each array took twice as long on a CPU."""
+        flat, back = ravel_pytree(tree)
+        return back(jax.lax.psum(flat, DATA))
+
+    def gather(self, tree: Any) -> Any:
+        return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
+
+
+@dataclass(frozen=True)
+class PartitionedDivision(Division):
+    """Devices among which XLA divides a run, parameters too, by the shardings of `train.sharding`.
+
+    The step is written as if one device held the run. The batch and the residual stream are constrained to `DATA`:
+    otherwise XLA might follow the parameters' shardings and all-reduce parts of every product.
+    """
+
+    mesh: Mesh
+
+    def local_batch(self, batch: Batch) -> Batch:
+        return jax.tree.map(self.by_sequence, batch)
+
+    def wrap(self, compute: Forward) -> Forward:
+        def constrained(model: LM, *args: Any, **options: Any) -> Any:
+            stacks = tuple(replace(stack, sharding=self.sequences) for stack in model.stacks)
+            return compute(replace(model, stacks=stacks), *args, **options)
+
+        return constrained
+
+    def sum(self, tree: Any) -> Any:
+        return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
+
+    def by_sequence(self, x: jax.Array) -> jax.Array:
+        """An array whose first axis counts sequences, divided along it."""
+        return jax.lax.with_sharding_constraint(x, self.sequences)
+
+    @property
+    def sequences(self) -> NamedSharding:
+        """The sharding of arrays whose first axis counts sequences."""
+        return NamedSharding(self.mesh, PartitionSpec(DATA))
+
+
+WHOLE = Division()

@@ -23,7 +23,7 @@ from taetpu.optim.loss import predict
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
-from taetpu.train.data_parallel import WHOLE, Whole
+from taetpu.train.sharding import WHOLE, Division
 
 Scalar = Float[Array, ""]
 
@@ -74,7 +74,7 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
 
 def update(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Whole = WHOLE,
+    *, steps: int, dtype: Any, division: Division = WHOLE,
 ) -> Update:  # fmt: skip
     """The next update. The batch is a function of (seed, step) alone, and so is every random number.
 
@@ -105,7 +105,7 @@ def clip(grads: Any, bound: Any) -> Any:
 
 def train_step(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Whole = WHOLE,
+    *, steps: int, dtype: Any, division: Division = WHOLE,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
     """One update taken, and the metrics of every step. `division` as in `update`."""
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
@@ -126,7 +126,7 @@ def train_step(
 
 def observe(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Whole = WHOLE,
+    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Division = WHOLE,
 ) -> dict[str, Scalar]:  # fmt: skip
     """What `metrics` measure of the next update, without taking it: `{"name/part": value}`.
 
@@ -146,10 +146,12 @@ def observe(
         step=state.step, lr=new.lr, loss=new.sums["nll"] / new.sums["weight"], batch=new.batch, params=params,
         gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads, layers=layers,
     )  # fmt: skip
-    return {name: value for entry, metric in metrics.items() for name, value in measured(entry, metric, seen).items()}
+    return {
+        name: value for entry, metric in metrics.items() for name, value in metric_values(entry, metric, seen).items()
+    }
 
 
-def measured(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
+def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
     """The values of one metric by the names they are stored under.
 
     Raises:
@@ -178,12 +180,12 @@ def gradients(
     train: TrainConfig,
     now: Moment,
     dtype: Any,
-    division: Whole,
+    division: Division,
 ) -> tuple[Any, dict[str, Scalar]]:
     """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
-    batch = division.own(batch)
-    computed = division.forward(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
+    batch = division.local_batch(batch)
+    computed = division.wrap(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
 
     def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
         model = combine_trainable(params, rest)
@@ -195,7 +197,7 @@ def gradients(
         return mean * (own / weight), sums
 
     if train.accumulate == 1:
-        return division.total(jax.grad(loss, has_aux=True)(params, batch, 0))
+        return division.sum(jax.grad(loss, has_aux=True)(params, batch, 0))
 
     def add(total: Any, inputs: tuple[Array, Batch]) -> tuple[Any, None]:
         number, part = inputs
@@ -204,7 +206,7 @@ def gradients(
     parts = jax.tree.map(lambda a: a.reshape(train.accumulate, -1, *a.shape[1:]), batch)
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(
         lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), 0)))  # fmt: skip
-    return division.total(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
+    return division.sum(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
 
 
 def part_key(key: Key, number: Any) -> Key:
@@ -213,7 +215,7 @@ def part_key(key: Key, number: Any) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Whole = WHOLE
+    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
     """Sums of each sequence of an evaluation set (see `optim.loss.position_losses`).
 
@@ -223,10 +225,10 @@ def evaluate(
     """
 
     def one(i: Any) -> dict[str, Array]:
-        _, found = division.forward(predict)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
+        _, found = division.wrap(predict)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
         return {name: values.sum(-1) for name, values in found.items()}
 
     shapes = jax.eval_shape(lambda: one(0))
     sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
     body: Any = lambda i, sums: {name: sums[name].at[i].set(values) for name, values in one(i).items()}  # noqa: E731
-    return division.joined(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))
+    return division.gather(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import platform
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import to_data
@@ -27,16 +29,16 @@ from taetpu.spec.identity import plugin_sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
-from taetpu.train.layout import Layout, Work
+from taetpu.train.layout import Layout, Workload
 from taetpu.train.memory import memory_bytes
-from taetpu.train.pack import Program, stack_numbers
+from taetpu.train.program import Program, stack_numbers
 
 FOLDER = "trained"  # of the cache
 DISPATCH = 0.3  # seconds of a dispatch: long enough that issuing it costs nothing
 WINDOW, WINDOWS = 1.0, 3  # seconds; the shortest step of all windows counts, since other work only adds time
 
 
-class Trial:
+class StepTimer:
     """A pack of copies of one run on the seeds 0, 1, 2 ..., compiled and ready to be timed.
 
     Args:
@@ -85,7 +87,7 @@ class Trial:
         return max(1, int(self.size * DISPATCH / duration))
 
 
-def measure_step(work: Work, layout: Layout) -> float:
+def measure_step(work: Workload, layout: Layout) -> float:
     """Return the seconds of a step of a pack, measured now.
 
     Raises:
@@ -95,18 +97,18 @@ def measure_step(work: Work, layout: Layout) -> float:
         problem = "one of several processes cannot time steps"
         remedy = "Run the study in one process first, which keeps the times, or use match: flops."
         raise UserError(problem, remedy=remedy)
-    trial = Trial(
+    trial = StepTimer(
         work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
     )
     return min(trial.window(WINDOW) for _ in range(WINDOWS))
 
 
-def remembered_step(work: Work, layout: Layout) -> float | None:
+def remembered_step(work: Workload, layout: Layout) -> float | None:
     """Return the seconds of a step of a pack as this machine trained one before, or None."""
     return _read(_key(work)).get(layout)
 
 
-def remember_step(work: Work, layout: Layout, seconds: float) -> None:
+def remember_step(work: Workload, layout: Layout, seconds: float) -> None:
     """Keep the seconds of a step of a pack in the cache folder, for the forecasts of later studies."""
     key = _key(work)
     steps = _read(key) | {layout: seconds}
@@ -125,11 +127,11 @@ def _read(key: str) -> dict[Layout, float]:
         return {}
 
 
-def _key(work: Work) -> str:
+def _key(work: Workload) -> str:
     return f"{FOLDER}/{short_hash(_identity(work))}.json"
 
 
-def _identity(work: Work) -> dict[str, Any]:
+def _identity(work: Workload) -> dict[str, Any]:
     """What the time of a step depends on besides the layout: the machine and the program."""
     config = to_data(split(work.config, work.group.live)[0])
     train = {
@@ -138,7 +140,7 @@ def _identity(work: Work) -> dict[str, Any]:
     task = {k: v for k, v in config["task"].items() if k not in ("source", "val", "test")}
     program = {"task": task, "model": config["model"], "train": train, "precision": work.precision}
     return {
-        "machine": machine(),
+        "machine": machine_facts(),
         "program": program | work.execution.non_default,
         "plugins": plugin_sources(work.config),
         "vocab": work.source.vocab_size,
@@ -151,7 +153,7 @@ def short_hash(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]
 
 
-def machine() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Return what the speed of a program depends on besides the program."""
     return {
         "cpu": cpu_model(),
@@ -169,3 +171,57 @@ def cpu_model() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # the timed matrix product, and for how long it is repeated
+VALID = 3600.0  # seconds after which the rate is measured again
+
+# Shares of the matmul rate that whole train steps reached on CPUs by the width of the model, least and most over
+# depths, lengths, batches and layouts (docs/log.md, "time, before it is measured").
+DIMS = (8, 16, 32, 64, 128, 256, 512, 1024)
+LEAST = (0.01, 0.03, 0.10, 0.16, 0.25, 0.35, 0.40, 0.45)
+MOST = (0.12, 0.25, 0.55, 0.60, 0.65, 0.70, 0.80, 0.90)
+
+
+def efficiency_bounds(dim: int) -> tuple[float, float]:
+    """The least and the most of the matmul rate that a train step of a model of this width reaches on a CPU."""
+    least, most = (float(np.interp(np.log2(dim), np.log2(DIMS), values)) for values in (LEAST, MOST))
+    return least, most
+
+
+def cpu_contention() -> float:
+    """By what factor other processes may slow this one down: runnable processes per core, at least 1."""
+    return max(1.0, os.getloadavg()[0] / cpu_cores()) if hasattr(os, "getloadavg") else 1.0
+
+
+def matmul_rates(machine: str) -> tuple[float, float]:
+    """FLOP/s of float32 products on all cores of this machine: as last measured, and the best of all measurements.
+
+    Both are the same on a machine that does nothing else; on a shared one the last rate is what others leave.
+
+    Args:
+        machine: the name under which they are kept in the cache folder.
+    """
+    store, key, best = open_store(cache_folder()), f"rates/{machine}.json", 0.0
+    with suppress(UserError, KeyError, TypeError):  # damaged, or of another version: measured again
+        known = from_json(store.read(key), store.where(key)) if store.exists(key) else {"best": 0.0, "at": 0.0}
+        best = float(known["best"])
+        if 0 <= time.time() - known["at"] < VALID:
+            return float(known["last"]), best
+    last = measure_matmul_rate()
+    best = max(best, last)
+    with suppress(UserError):  # a cache that cannot be written costs time alone
+        store.write(key, to_json({"last": last, "best": best, "at": time.time()}), replace=True)
+    return last, best
+
+
+def measure_matmul_rate() -> float:
+    """FLOP/s of float32 products of `MATRIX_SIZE`, the best of those that fit into `MATMUL_SECONDS` seconds."""
+    matrix = jax.device_put(np.random.default_rng(0).standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32))
+    product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
+    jax.block_until_ready(product(matrix, matrix))
+    shortest, end = float("inf"), time.perf_counter() + MATMUL_SECONDS
+    while (began := time.perf_counter()) < end:
+        jax.block_until_ready(product(matrix, matrix))
+        shortest = min(shortest, time.perf_counter() - began)
+    return 2 * MATRIX_SIZE**3 / shortest

@@ -53,7 +53,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TraceSummary:
     """A trace in figures; all are means over the devices.
 
     Attributes:
@@ -89,7 +89,7 @@ def trace_file(folder: Path) -> Path:
     return found[-1]
 
 
-def read(trace: Any) -> Reading:
+def summarize_trace(trace: Any) -> TraceSummary:
     """The figures of what lies in a trace's windows (`WINDOW`).
 
     Args:
@@ -101,16 +101,16 @@ def read(trace: Any) -> Reading:
     planes = {plane.name: plane for plane in trace.planes}
     host = planes.get("/host:CPU")
     accelerators = [p for name, p in planes.items() if re.fullmatch(r"/device:(TPU|GPU):\d+", name)]
-    devices = [device for plane in accelerators if (device := of_accelerator(plane)).operations]
+    devices = [device for plane in accelerators if (device := read_accelerator(plane)).operations]
     platform = "tpu" if any(":TPU:" in p.name for p in accelerators) else "gpu" if accelerators else "cpu"
     if platform == "cpu":
-        devices = of_cpu(host)
-    windows = windows_of(host)
-    devices = [Device(d.name, [op for op in d.operations if inside(op.span, windows)]) for d in devices]
-    window = covered(windows)
+        devices = read_cpu(host)
+    windows = find_windows(host)
+    devices = [Device(d.name, [op for op in d.operations if starts_inside(op.span, windows)]) for d in devices]
+    window = covered_time(windows)
     shares = [_shares(device, window) for device in devices] or [(0.0, 0.0)]
     compute, transfer = (sum(part) / len(shares) for part in zip(*shares, strict=True))
-    return Reading(
+    return TraceSummary(
         platform=platform,
         devices=len(devices),
         seconds=window / 1e9,
@@ -122,7 +122,7 @@ def read(trace: Any) -> Reading:
     )
 
 
-def windows_of(host: Any) -> list[Span]:
+def find_windows(host: Any) -> list[Span]:
     """When what is looked at was going on. Raises `ValueError` where nothing says so."""
     found = [_span(e) for line in (host.lines if host is not None else ()) for e in line.events if e.name == WINDOW]
     if not found:
@@ -130,7 +130,7 @@ def windows_of(host: Any) -> list[Span]:
     return sorted(found)
 
 
-def inside(span: Span, windows: Sequence[Span]) -> bool:
+def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
     """Did something begin in one of the windows? It ended there, too: they end when all is done."""
     return any(begin <= span[0] < end for begin, end in windows)
 
@@ -138,19 +138,19 @@ def inside(span: Span, windows: Sequence[Span]) -> bool:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def of_accelerator(plane: Any) -> Device:
+def read_accelerator(plane: Any) -> Device:
     """The operations of an accelerator's plane."""
     device = Device(plane.name)
     for line in plane.lines:
         if line.name == "XLA Ops" or line.name.startswith("Stream #"):
-            device.operations += nested((event.name, _span(event)) for event in line.events)
+            device.operations += nest_operations((event.name, _span(event)) for event in line.events)
         elif line.name == "Async XLA Ops":  # copies within the device's memory run beside operations, and cost nothing
-            found = nested((event.name, _span(event)) for event in line.events)
+            found = nest_operations((event.name, _span(event)) for event in line.events)
             device.operations += [operation for operation in found if operation.kind in TRANSFERS]
     return device
 
 
-def of_cpu(host: Any) -> list[Device]:
+def read_cpu(host: Any) -> list[Device]:
     """The operations of a CPU's devices, which are threads of the host."""
     devices: dict[int, Device] = {}
     for line in host.lines if host is not None else ():
@@ -162,11 +162,11 @@ def of_cpu(host: Any) -> list[Device]:
             if "hlo_op" in stats:
                 found[int(stats.get("device_ordinal", 0))].append((event.name, _span(event)))
         for ordinal, events in found.items():
-            devices.setdefault(ordinal, Device(f"cpu:{ordinal}")).operations += nested(events)
+            devices.setdefault(ordinal, Device(f"cpu:{ordinal}")).operations += nest_operations(events)
     return [devices[ordinal] for ordinal in sorted(devices)]
 
 
-def nested(events: Iterable[tuple[str, Span]]) -> list[Operation]:
+def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
     """The operations of one line, where one that lies within another takes its time from it."""
     found: list[tuple[str, Span]] = sorted(events, key=lambda event: (event[1][0], -event[1][1]))
     own = [end - begin for _, (begin, end) in found]
@@ -178,11 +178,11 @@ def nested(events: Iterable[tuple[str, Span]]) -> list[Operation]:
             own[open_[-1]] -= end - begin
         open_.append(i)
     return [
-        Operation(_short(name), kind_of(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)
+        Operation(_short(name), classify(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)
     ]
 
 
-def kind_of(name: str) -> str:
+def classify(name: str) -> str:
     """Of an operation, by its name; by its opcode where the name is all its text, as a TPU's is."""
     text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
     name = text[1] if text else _short(name)
@@ -206,7 +206,7 @@ def _span(event: Any) -> Span:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def covered(spans: Iterable[Span]) -> float:
+def covered_time(spans: Iterable[Span]) -> float:
     """How long at least one of these was going on."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
@@ -219,22 +219,22 @@ def _shares(device: Device, window: float) -> tuple[float, float]:
     """The shares of the window in compute, and in transfers alone."""
     compute = [op.span for op in device.operations if op.kind == "compute"]
     busy = [op.span for op in device.operations if op.kind != "container"]
-    return covered(compute) / window, (covered(busy) - covered(compute)) / window
+    return covered_time(compute) / window, (covered_time(busy) - covered_time(compute)) / window
 
 
 def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Sequence[Span]) -> dict[str, float | None]:
     """Seconds by direction. A TPU's transfers from and to the host stand on the host's plane, for all devices."""
     found: dict[str, float | None] = {}
     for kind in TRANSFERS:
-        spans = [covered(op.span for op in device.operations if op.kind == kind) for device in devices]
+        spans = [covered_time(op.span for op in device.operations if op.kind == kind) for device in devices]
         found[kind] = sum(spans) / max(1, len(spans)) / 1e9
     if platform == "cpu":  # the host's memory is the device's
         return found | {TRANSFERS[0]: None, TRANSFERS[1]: None}
     if platform == "tpu":
-        events = [event for line in host.lines for event in line.events if inside(_span(event), windows)]
+        events = [event for line in host.lines for event in line.events if starts_inside(_span(event), windows)]
         for kind, pattern in ((TRANSFERS[0], TO_DEVICE), (TRANSFERS[1], FROM_DEVICE)):
             spans = [_span(event) for event in events if pattern.search(event.name)]
-            found[kind] = (found[kind] or 0.0) + covered(spans) / 1e9
+            found[kind] = (found[kind] or 0.0) + covered_time(spans) / 1e9
     return found
 
 

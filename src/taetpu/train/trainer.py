@@ -30,16 +30,16 @@ from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.flops import training_flops_per_token
-from taetpu.train.metric_buffer import Recorder, checkpoint_steps
+from taetpu.train.metric_buffer import MetricBuffer, checkpoint_steps
 from taetpu.train.model_io import to_files
-from taetpu.train.pack import Program, stack_numbers
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import OFF, Profile
+from taetpu.train.program import Program, stack_numbers
 from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.results import Files, NoWriter, ResultWriter, cost
 from taetpu.train.step import TrainState
-from taetpu.train.usage import Usage, usage
+from taetpu.train.training_flops import training_flops_per_token
+from taetpu.train.usage import Usage, measure_usage
 
 # A dispatch takes about this long: short enough for a lively progress bar, long enough that issuing it costs nothing. A
 # pack of many large runs takes longer, for a few steps: fetching and storing a state costs up to a tenth of a step.
@@ -124,7 +124,7 @@ class PackTrainer:
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
         with self.interruptible() as self.check, record_sigterm() as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
-            self.recorder = Recorder(self.plan.width, self.train.log_every, step)
+            self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.observations}):
                 if border > step:
                     state, step = self.advance(state, step, border)
@@ -169,17 +169,17 @@ class PackTrainer:
             if stop:
                 raise KeyboardInterrupt
             if leave:
-                border = min(border, self.recorder.closes(step))
+                border = min(border, self.buffer.next_window_end(step))
             issued = None
             if step < border:
                 most = min(self.program.chunk, border - step)
-                size = self.profile.next(step, min(dispatch, most), most, state)
+                size = self.profile.next_size(step, min(dispatch, most), most, state)
                 state, metrics = self.program.advance(
                     state, self.numbers, self.seeds, self.to_program(self.rows(step, size)), np.int32(size),
                     self.program.arrays,
                 )  # fmt: skip
                 step, issued = step + size, (size, metrics)
-                self.profile.dispatched(size, metrics)
+                self.profile.on_dispatch(size, metrics)
             if pending:
                 self.log(*pending)
                 clock = self.count_time(pending[0], clock)
@@ -189,7 +189,7 @@ class PackTrainer:
     def count_time(self, steps: int, since: float) -> float:
         """Add the wall time of a dispatch to that of all, and size the next one; return the time now."""
         now = time.monotonic()
-        if self.compiled and not self.profile.distorts(self.recorder.end):
+        if self.compiled and not self.profile.affects_time(self.buffer.end):
             self.timed, self.timed_steps = self.timed + now - since, self.timed_steps + steps
         self.compiled = True
         self.dispatch = dispatch_size(self.dispatch, steps / max(now - since, 1e-6))
@@ -197,7 +197,7 @@ class PackTrainer:
 
     def leave(self, state: TrainState, step: int, checkpoints: Checkpoints) -> NoReturn:
         """Store everything between borders, because the machine is about to be preempted; then stop."""
-        if step > self.recorder.start:
+        if step > self.buffer.start:
             self.store(step)
         if checkpoints.latest() != step:
             self.save_state(state, step, checkpoints)
@@ -210,7 +210,7 @@ class PackTrainer:
         """
         batch = self.train.batch_size
         rows = np.zeros((self.plan.width, self.program.chunk, batch), np.int32)
-        for i in self.program.own_runs:
+        for i in self.program.local_runs:
             rows[i, :size] = self.source.rows(self.seeds_on_host[i], step, size, batch)
         return rows
 
@@ -221,8 +221,8 @@ class PackTrainer:
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
         """Record the metrics of a dispatch; waits until it is done."""
         on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
-        self.recorder.add_steps(on_host)
-        self.callback.on_steps(self.recorder.end, on_host["train/loss"][: len(self.runs), -1])
+        self.buffer.add_steps(on_host)
+        self.callback.on_steps(self.buffer.end, on_host["train/loss"][: len(self.runs), -1])
         self.callback.on_usage(self.used())
 
     def observe(self, state: TrainState, step: int) -> None:
@@ -232,7 +232,7 @@ class PackTrainer:
             values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
-                self.recorder.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
+                self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
             self.callback.on_observe(step)
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
@@ -240,7 +240,7 @@ class PackTrainer:
         if step in self.evals:
             values = self.evaluator.evaluate(state.model, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
-                self.recorder.add_point(step, i, {**values[i], **cost(self.program, run, step)})
+                self.buffer.add_point(step, i, {**values[i], **cost(self.program, run, step)})
                 self.callback.on_evaluate(step, run, values[i])
             texts = self.evaluator.draw_texts(state.model, self.seeds, step)
             self.write(lambda writer: writer.write_texts(step, texts))
@@ -256,7 +256,7 @@ class PackTrainer:
 
     def store(self, step: int) -> None:
         """Store what was measured since the last time."""
-        start, end, points = self.recorder.flush()
+        start, end, points = self.buffer.flush()
         self.write(lambda writer: writer.append(start, end, points, self.times()))
 
     def times(self) -> dict[str, float]:
@@ -271,7 +271,7 @@ class PackTrainer:
         tokens = len(self.runs) * self.train.batch_size * self.source.seq_len * self.timed_steps
         per_token = training_flops_per_token(self.runs[0].config, self.source)
         rate = tokens * per_token / self.timed if self.timed else None
-        return usage(list(self.program.mesh.devices.flat), rate)
+        return measure_usage(list(self.program.mesh.devices.flat), rate)
 
     def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write the resume state, with the digests of what is stored of the runs.

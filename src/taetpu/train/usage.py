@@ -1,4 +1,4 @@
-"""How well a device is used while a pack trains: the share of its peak, and its memory."""
+"""Device utilisation and memory in use while a pack trains."""
 
 import os
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ STATM = Path("/proc/self/statm")
 
 @dataclass(frozen=True)
 class Usage:
-    """What was seen of a device.
+    """The utilisation and memory of a pack's devices.
 
     Attributes:
-        utilisation: the model's operations a second as a share of the published bf16 peak of the devices; None where
-            nothing is published, as of a CPU, or no step was timed yet.
-        memory: bytes in use, of the device that has most in use; of a CPU this process's. None where none is told.
-        limit: bytes that there are; None where none is told.
+        utilisation: model FLOPs per second as a share of the published bf16 peak; None without a published peak, as for
+            a CPU, or before a step was timed.
+        memory: bytes in use on the fullest device, on a CPU by this process; None if unknown.
+        limit: bytes of memory of that device; None if unknown.
     """
 
     utilisation: float | None
@@ -31,27 +31,27 @@ class Usage:
 
     @property
     def times(self) -> dict[str, float]:
-        """As noted with a run's times: what is known, by name."""
+        """The known values by the names under which a run's times store them."""
         named = {"utilisation": self.utilisation, "memory_bytes": self.memory, "memory_limit": self.limit}
         return {name: float(value) for name, value in named.items() if value is not None}
 
 
-def usage(devices: Sequence[Any], flops_per_second: float | None) -> Usage:
-    """What these devices are used for now.
+def measure_usage(devices: Sequence[Any], flops_per_second: float | None) -> Usage:
+    """Return the current usage of devices.
 
     Args:
-        flops_per_second: that the model's training takes on all of them together (`train.count`); None before it is
-            known.
+        flops_per_second: model FLOPs per second on all devices together; None if no step was timed yet.
     """
     memory, limit = memory_in_use([device for device in devices if device.process_index == jax.process_index()])
     return Usage(utilisation(devices[0].device_kind, len(devices), flops_per_second), memory, limit)
 
 
 def utilisation(device_kind: str, devices: int, flops_per_second: float | None) -> float | None:
-    """Model FLOPs utilisation: the operations that the model needs, over what the devices are published to reach.
+    """Return the model FLOPs utilisation: model FLOPs per second over the devices' published peak; None if unknown.
 
-    As defined by Chowdhery et al. 2022 (PaLM), section 4.1: what is computed twice, or for places of a pack that
-    nobody needs, does not count.
+    Rematerialisation and padding do not count.
+
+    Source: Chowdhery et al. 2022 (PaLM), section 4.1.
     """
     published = find_peak(device_kind)
     if flops_per_second is None or published is None or not published.bf16_flops:
@@ -60,7 +60,7 @@ def utilisation(device_kind: str, devices: int, flops_per_second: float | None) 
 
 
 def memory_in_use(devices: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Bytes in use and bytes there are, of the fullest of these devices; see `Usage`."""
+    """Return the bytes in use and the bytes of memory of the fullest device; see `Usage`."""
     if devices[0].platform == "cpu":
         return resident_bytes(), host_bytes()
     stats = [found for device in devices if (found := device.memory_stats()) and "bytes_in_use" in found]
@@ -71,7 +71,7 @@ def memory_in_use(devices: Sequence[Any]) -> tuple[int | None, int | None]:
 
 
 def resident_bytes() -> int:
-    """What this process holds of the machine's memory; the most so far where the system does not say."""
+    """Return the resident set size of this process in bytes; its find_peak where the system lacks `/proc`."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_bytes()

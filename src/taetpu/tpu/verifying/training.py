@@ -16,7 +16,7 @@ from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.spec.schema import RunConfig
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.train.layout import Layout, auto_precision
-from taetpu.train.pack import Program, stack_numbers
+from taetpu.train.program import Program, stack_numbers
 
 STEPS = 50
 SEED = 0

@@ -6,19 +6,26 @@ import numpy as np
 import pytest
 
 from taetpu.data.batches import Split
-from taetpu.train.metric_buffer import MOST_BLOCKS, Recorder, blocks, checkpoint_steps, derived, measured
+from taetpu.train.metric_buffer import (
+    MOST_BLOCKS,
+    MetricBuffer,
+    checkpoint_steps,
+    metrics_from_sums,
+    split_metrics,
+    sum_blocks,
+)
 
 
 def recorded(cuts, every=4, start=0, flush_at=()):
-    recorder = Recorder(2, every, start)
+    buffer = MetricBuffer(2, every, start)
     values = np.arange(40, dtype=np.float32).reshape(2, 20)
     at, out = 0, []
     for size in cuts:
-        recorder.add_steps({"train/loss": values[:, at : at + size]})
+        buffer.add_steps({"train/loss": values[:, at : at + size]})
         at += size
         if at in flush_at:
-            out.append(recorder.flush())
-    return [*out, recorder.flush()]
+            out.append(buffer.flush())
+    return [*out, buffer.flush()]
 
 
 def test_windows_do_not_depend_on_dispatches():
@@ -41,9 +48,9 @@ def test_a_flush_ends_a_window():
 
 
 def test_a_lost_number_is_not_hidden_by_the_mean():
-    recorder = Recorder(1, 4, 0)
-    recorder.add_steps({"train/loss": np.array([[1.0, np.nan, 1.0, 1.0]], np.float32)})
-    assert math.isnan(recorder.flush()[2][0]["train/loss"][1][0])
+    buffer = MetricBuffer(1, 4, 0)
+    buffer.add_steps({"train/loss": np.array([[1.0, np.nan, 1.0, 1.0]], np.float32)})
+    assert math.isnan(buffer.flush()[2][0]["train/loss"][1][0])
 
 
 def split(num_bytes):
@@ -51,18 +58,18 @@ def split(num_bytes):
 
 
 def test_bits_per_byte_counts_bytes_and_not_tokens():
-    found = derived({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", split(16))
+    found = metrics_from_sums({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", split(16))
     assert found["val/bits_per_byte"] == pytest.approx(0.5)
     assert found["val/loss"] == pytest.approx(2 * math.log(2))
     assert found["val/accuracy"] == 0.25
-    assert "val/bits_per_byte" not in derived({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", split(None))
+    assert "val/bits_per_byte" not in metrics_from_sums({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", split(None))
 
 
 def test_a_sample_of_the_sequences_has_its_share_of_the_text():
     weights = np.ones((4, 2), np.float32)
     whole = Split(*np.zeros((2, 4, 2), np.int32), weights, num_bytes=16, unpredicted_bits=4.0)
     sums = {"nll": np.full((1, 2), 3.5 * math.log(2)), "correct": np.zeros((1, 2)), "weight": np.full((1, 2), 2.0)}
-    (found,) = measured(sums, "val_sample", whole)  # half of the positions, at 7 bits
+    (found,) = split_metrics(sums, "val_sample", whole)  # half of the positions, at 7 bits
     assert found["val_sample/bits_per_byte"] == pytest.approx((14 + 4) / 16)
 
 
@@ -76,7 +83,7 @@ def test_checkpoint_rules(rule, steps):
 @pytest.mark.parametrize("sequences", [1, MOST_BLOCKS, MOST_BLOCKS + 1, 5 * MOST_BLOCKS - 3])
 def test_blocks_are_sums_of_neighbours_and_few(sequences):
     values = np.arange(sequences, dtype=np.float64)
-    found = blocks(values)
+    found = sum_blocks(values)
     assert len(found) == -(-sequences // -(-sequences // MOST_BLOCKS)) <= MOST_BLOCKS
     assert found.sum() == values.sum()
     assert (np.diff(found[:-1]) > 0).all()

@@ -7,14 +7,14 @@ import pytest
 from taetpu.core.loading import load_config
 from taetpu.nn.kernels import Splash
 from taetpu.nn.lm import ModelConfig
-from taetpu.train.count import flops_per_token
-from taetpu.train.matmul_count import endless, kernels, products
+from taetpu.train.matmul_count import count_unbounded_loops, kernel_matmuls, matmul_flops
+from taetpu.train.model_cost import flops_per_token
 
 SQUARE = 2 * 8**3  # of two matrices of 8 by 8
 
 
 def counted(fn, *sizes):
-    return products(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)))
+    return matmul_flops(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)))
 
 
 def test_of_branches_the_largest_counts():
@@ -36,7 +36,9 @@ def test_a_loop_of_unknown_length_counts_once_and_is_told():
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     assert counted(until, (8, 8)) == SQUARE
     assert counted(lambda x: jax.lax.fori_loop(0, 5, lambda _, x: x @ x, x), (8, 8)) == 5 * SQUARE
-    assert [endless(jax.make_jaxpr(fn)(x)) for fn in (until, idle, jax.jit(lambda x: until(until(x))))] == [1, 0, 2]
+    assert [
+        count_unbounded_loops(jax.make_jaxpr(fn)(x)) for fn in (until, idle, jax.jit(lambda x: until(until(x))))
+    ] == [1, 0, 2]
 
 
 def test_arrays_without_numbers_have_no_products():
@@ -84,10 +86,10 @@ def test_attentions_kernels_count_by_the_blocks_that_are_not_masked(causal, bloc
     x = jax.ShapeDtypeStruct((7, 3, 2, 512, 64), jnp.bfloat16)
     forward, gradients = jax.make_jaxpr(jax.vmap(loss))(x, x, x), jax.make_jaxpr(jax.vmap(jax.grad(loss)))(x, x, x)
     block = 7 * 6 * 3 * 2 * blocks * 2 * 128 * 128 * 64
-    assert products(forward) == 2 * block
+    assert matmul_flops(forward) == 2 * block
     sums = 7 * 6 * 3 * 2 * 512 * 2 * 64  # of the result times its gradient, outside of the kernels
-    assert products(gradients) == 9 * block + sums
-    found = {name: sum(one.operations for one in of) for name, of in kernels(gradients).items()}
+    assert matmul_flops(gradients) == 9 * block + sums
+    found = {name: sum(one.operations for one in of) for name, of in kernel_matmuls(gradients).items()}
     assert sorted(count // block for count in found.values()) == [2, 3, 4]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from taetpu.core.registry import register, unregister
 from taetpu.optim.hooks import Hook
-from taetpu.train.count import flops_per_token
-from taetpu.train.flops import hook_flops, step_flops, training_flops_per_token
+from taetpu.train.model_cost import flops_per_token
+from taetpu.train.training_flops import hook_flops, step_flops, training_flops_per_token
 
 
 @pytest.fixture(scope="module", autouse=True)

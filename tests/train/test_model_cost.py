@@ -4,7 +4,7 @@ from taetpu.core.loading import load_config
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig
-from taetpu.train.count import _forward, activation_bytes, flops_per_token, num_params
+from taetpu.train.model_cost import _forward, activation_bytes, flops_per_token, num_params
 
 VOCAB, SEQ, DIM = 7, 8, 16
 

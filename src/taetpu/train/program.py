@@ -19,16 +19,16 @@ from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.static_dynamic import bind
+from taetpu.core.static_dynamic import bind, split
 from taetpu.data.batches import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.data_parallel import WHOLE, Manual, Partitioned, Whole
-from taetpu.train.device_capabilities import Place, platform_of
+from taetpu.train.device_capabilities import Capabilities, platform_of
 from taetpu.train.layout import Layout
+from taetpu.train.pack_plan import Pack
 from taetpu.train.sample import continue_tokens
-from taetpu.train.sharding import DATA, MODEL, RUN, shardings
+from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
 from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
 
 RUNS = PartitionSpec(RUN)
@@ -36,7 +36,7 @@ SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
 
-def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Whole]:
+def make_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Division]:
     """Return the first `layout.devices` devices along the axes `(run, data, model)`, and how they share one run.
 
     Where there are fewer runs than devices, several devices share the batch of each run.
@@ -57,8 +57,8 @@ def pack_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Wh
     runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
     mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
     if layout.divided:
-        return mesh, Partitioned(mesh)
-    return mesh, Manual(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
+        return mesh, PartitionedDivision(mesh)
+    return mesh, ManualDivision(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
 
 class Shapes(NamedTuple):
@@ -96,10 +96,10 @@ class Program:
         on: Sequence[Any] | None = None,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, layout.width, chunk
-        self.mesh, self.division = pack_mesh(layout, on)
+        self.mesh, self.division = make_mesh(layout, on)
         self.partitioned = layout.divided
         self.dtype, self.execution = jnp.dtype(precision), execution
-        place = Place(platform_of(self.mesh.devices.flat[0]))
+        place = Capabilities(platform_of(self.mesh.devices.flat[0]))
         place.check_path(execution.attention, remedy="go on where this pack was begun")
         self.observers: dict[int, Any] = {}
         self.trained_on: dict[Any, Any] = {}  # where the arrays of models in training lie, by structure
@@ -109,7 +109,7 @@ class Program:
         """The task's arrays, on every device."""
         return to_devices(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
-    def over_runs(
+    def map_over_runs(
         self,
         fn: Callable[..., Any],
         shared: Sequence[int] = (),
@@ -129,9 +129,9 @@ class Program:
             axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
             if self.partitioned:
                 found = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
-                return jax.lax.with_sharding_constraint(found, self.spread(found))
+                return jax.lax.with_sharding_constraint(found, self.state_shardings(found))
             specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
-            f = in_turn(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
+            f = map_sequentially(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
         # `Program.advance.<locals>.many` is `advance` in traces, dumps and what is said of compiles.
@@ -147,7 +147,7 @@ class Program:
         return to_devices(tree, NamedSharding(self.mesh, RUNS))
 
     @property
-    def own_runs(self) -> set[int]:
+    def local_runs(self) -> set[int]:
         """The places in the pack of the runs that this process has a part in."""
         places = NamedSharding(self.mesh, RUNS).addressable_devices_indices_map((self.width,))
         return {i for index in places.values() if index for i in range(self.width)[index[0]]}
@@ -159,7 +159,7 @@ class Program:
         def first(numbers: Any, seed: Any) -> TrainState:
             return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed))
 
-        return self.over_runs(first, once=True)
+        return self.map_over_runs(first, once=True)
 
     @cached_property
     def advance(self) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
@@ -183,7 +183,7 @@ class Program:
 
             return jax.lax.fori_loop(0, count, body, (state, log))
 
-        return self.over_runs(many, shared=(4, 5), donate=(0,))
+        return self.map_over_runs(many, shared=(4, 5), donate=(0,))
 
     def observe(self, every: int) -> Callable[..., dict[str, jax.Array]]:
         """`(state, numbers, seeds, rows, arrays) -> values`, each `(width,)`: the metrics due every so many steps.
@@ -199,7 +199,7 @@ class Program:
                                division=self.division if self.partitioned else WHOLE)  # fmt: skip
 
             one.__qualname__ = f"observe_{every}"
-            self.observers[every] = self.over_runs(one, shared=(4,))
+            self.observers[every] = self.map_over_runs(one, shared=(4,))
         return self.observers[every]
 
     @cached_property
@@ -208,9 +208,11 @@ class Program:
 
         The first `count` batches are evaluated, so that a sample and the whole split share one program.
         """
-        return self.over_runs(partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,))
+        return self.map_over_runs(
+            partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,)
+        )
 
-    def evaluated(self, model: Any, windows: Batch, count: int) -> dict[str, np.ndarray]:
+    def evaluate_on_host(self, model: Any, windows: Batch, count: int) -> dict[str, np.ndarray]:
         """Sums of each sequence of the first `count` batches, 0 for the others.
 
         The model has a leading run axis, and so do the sums: float64 `(width, sequences)`, on the host. A model on the
@@ -218,7 +220,7 @@ class Program:
         """
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
             alike = self.trained_on.get(jax.tree.structure(model))  # equal placement written differently recompiles
-            model = jax.tree.map(to_devices, model, self.spread(model) if alike is None else alike)
+            model = jax.tree.map(to_devices, model, self.state_shardings(model) if alike is None else alike)
         else:
             self.trained_on[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
         found = self.evaluate(model, windows, np.int32(count))
@@ -237,7 +239,7 @@ class Program:
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
             )  # fmt: skip
 
-        return self.over_runs(one, shared=(2, 3))
+        return self.map_over_runs(one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
         """A split on the device as `(batches, batch, seq)`, in `evaluation_order`, padded with windows of weight 0.
@@ -272,34 +274,34 @@ class Program:
             numbers: the traced numbers of one run (see `core.static_dynamic.split`).
         """
         rows = (self.width, self.chunk, self.structure.train.batch_size)
-        stacked = self.shaped(stack_numbers([numbers] * self.width), RUNS)
-        seeds = self.shaped(np.zeros(self.width, np.int32), RUNS)
+        stacked = self.abstract(stack_numbers([numbers] * self.width), RUNS)
+        seeds = self.abstract(np.zeros(self.width, np.int32), RUNS)
         state = jax.eval_shape(self.init, stacked, seeds)
         state = jax.tree.map(
-            lambda a, to: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), state, self.spread(state)
+            lambda a, to: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), state, self.state_shardings(state)
         )
         windows = next((w for w in map(self.windows, ("val", "test")) if w is not None), None)
         return Shapes(
             init=(stacked, seeds),
-            advance=(state, stacked, seeds, self.shaped(np.zeros(rows, np.int32), RUNS),
-                     self.shaped(np.int32(0), SHARED), self.shaped(dict(self.source.arrays), SHARED)),
-            evaluate=None if windows is None else (state.model, self.shaped(windows, DIVIDED),
-                                                        self.shaped(np.int32(0), SHARED)),
+            advance=(state, stacked, seeds, self.abstract(np.zeros(rows, np.int32), RUNS),
+                     self.abstract(np.int32(0), SHARED), self.abstract(dict(self.source.arrays), SHARED)),
+            evaluate=None if windows is None else (state.model, self.abstract(windows, DIVIDED),
+                                                        self.abstract(np.int32(0), SHARED)),
         )  # fmt: skip
 
-    def shaped(self, tree: Any, spec: PartitionSpec) -> Any:
+    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
         """Host arrays as shapes on this program's devices."""
         to = NamedSharding(self.mesh, spec)
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), tree)
 
-    def spread(self, state: Any) -> Any:
+    def state_shardings(self, state: Any) -> Any:
         """Where each array of a state, or of a model in one, lies."""
         if self.partitioned:
-            return shardings(state, self.mesh, RUN)
+            return tree_shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
 
 
-def in_turn(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -> Callable[..., Any]:
+def map_sequentially(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -> Callable[..., Any]:
     """`jax.vmap(fn, axes)`, computed for one entry of the run axis after another.
 
     XLA's CPU backend is slower at products and reductions with one axis more than at several without (measured: from
@@ -329,3 +331,26 @@ def in_turn(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -
 def stack_numbers(numbers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """The traced numbers of several runs, `{path: (runs, ...)}`, as float32."""
     return {path: np.stack([np.asarray(n[path], np.float32) for n in numbers]) for path in numbers[0]}
+
+
+class ProgramCache:
+    """Programs by what they are compiled for. Only the last is kept: programs hold memory on the devices."""
+
+    def __init__(self) -> None:
+        self.programs: dict[str, Program] = {}
+
+    def get(self, pack: Pack, source: Source) -> Program:
+        """Return the program of a pack; `source` is its prepared task."""
+        key, plan = pack.program_key, pack.plan
+        if key not in self.programs:
+            self.clear()
+            structure, _ = split(pack.config, frozenset(plan.live))
+            self.programs[key] = Program(
+                structure, source, plan.layout, steps=structure.train.total_steps(source.num_windows),
+                precision=plan.precision, execution=plan.compute,
+            )  # fmt: skip
+        return self.programs[key]
+
+    def clear(self) -> None:
+        """Free all programs."""
+        self.programs.clear()

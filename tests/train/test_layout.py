@@ -10,7 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.train import layout as layout_module
-from taetpu.train.layout import AUTO, Group, Layout, Packing, Work, group, parse_packing, rule_of_thumb
+from taetpu.train.layout import AUTO, Layout, Packing, RunGroup, Workload, default_layout, group_runs, parse_packing
 from taetpu.train.pack_plan import PackPlan, plan_packs
 
 
@@ -29,11 +29,11 @@ def runs(make, text):
 @pytest.fixture
 def work(runs, text):
     """`work(n)`: n runs of one structure, to be packed."""
-    return lambda n: Work(Group(frozenset(), (runs * 100)[:n]), text[1], "float32")
+    return lambda n: Workload(RunGroup(frozenset(), (runs * 100)[:n]), text[1], "float32")
 
 
 def test_runs_that_differ_in_numbers_share_a_program(runs):
-    groups = group(runs)
+    groups = group_runs(runs)
     assert [{run.arm for run in g.runs} for g in groups] == [{"baseline", "lr", "dropped"}, {"relu"}]
     assert groups[0].live == {"model.layers.*.mixer.drop_heads"}
     assert groups[1].live == frozenset()  # no mask where no run of the program has one
@@ -63,7 +63,7 @@ def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, p
     state, step = (f(work(1).config, work(1).source) for f in (layout_module.state_bytes, layout_module.step_bytes))
     monkeypatch.setattr(layout_module, "memory_bytes", lambda: step + room * state + state // 2)
     for count in range(1, 13):
-        layout = rule_of_thumb(work(count), packing)
+        layout = default_layout(work(count), packing)
         assert layout.width * state + min(layout.width, layout.devices) * step <= layout_module.memory_bytes()
         assert layout.width <= (packing.widest or count + 1)
         assert layout.width % layout.devices == 0 or layout == Layout(1, 2)
@@ -88,7 +88,7 @@ def test_packs_are_no_wider_than_asked_for(runs, text):
     ],
 )
 def test_a_batch_is_divided_only_where_nothing_is_drawn_for_its_parts(make, text, train, model, counts):
-    assert layout_module.shard_counts(make(text[0], model, **train)) == counts
+    assert layout_module.exact_shard_counts(make(text[0], model, **train)) == counts
 
 
 @pytest.mark.parametrize("wrong", ["on", "0", "-3", "2.5", "", 0, -1, True, 2.0, None])

@@ -1,4 +1,4 @@
-"""FLOPs of training: those of the model, and what hooks add to a step."""
+"""FLOPs of training: those of the model, and those that hooks add to a train step."""
 
 import json
 from typing import Any
@@ -11,16 +11,16 @@ from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.count import flops_per_token
-from taetpu.train.matmul_count import products
+from taetpu.train.matmul_count import matmul_flops
+from taetpu.train.model_cost import flops_per_token
 from taetpu.train.step import init_state, update
 
 
 def training_flops_per_token(config: ResolvedConfig, source: Source, attention: str = "plain") -> int:
-    """Matrix-product operations of training per token: `train.count.flops_per_token`, and what hooks add.
+    """Return the matrix-product FLOPs of training per token, including those of hooks.
 
-    What they add is counted in the traced train step: its products with hooks less those without, per token of a batch.
-    A hook that runs the model again costs a forward pass, and a backward pass where that is differentiated.
+    The hooks' share is the FLOPs of the traced train step with hooks minus those without, per token of the batch. A
+    hook that runs the model again adds a forward pass, and a backward pass if it differentiates it.
     """
     model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention)
     if not config.train.hooks:
@@ -29,7 +29,7 @@ def training_flops_per_token(config: ResolvedConfig, source: Source, attention: 
 
 
 def hook_flops(config: ResolvedConfig, source: Source) -> int:
-    """Matrix-product operations that hooks add to a train step; below 0 where they take more out."""
+    """Return the matrix-product FLOPs that hooks add to a train step; negative if they remove some."""
     kinds = tuple(type(component) for component in iter_components(config))
     known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.vocab_size, source.seq_len)
     if known not in _KNOWN:
@@ -42,7 +42,7 @@ _KNOWN: dict[Any, int] = {}
 
 
 def step_flops(config: ResolvedConfig, source: Source) -> int:
-    """Matrix-product operations of one traced train step, the optimizer's and the hooks' among them."""
+    """Return the matrix-product FLOPs of one traced train step, including the optimizer and the hooks."""
     structure, numbers = split(config, promoted_fields(config))
     bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
     seed = np.int32(0)
@@ -54,4 +54,4 @@ def step_flops(config: ResolvedConfig, source: Source) -> int:
     def step(state: Any, arrays: Any, rows: Any) -> Any:
         return update(state, bound, source, arrays, rows, jnp.asarray(seed), steps=steps, dtype=jnp.float32).updates
 
-    return products(jax.make_jaxpr(step)(state, arrays, rows))
+    return matmul_flops(jax.make_jaxpr(step)(state, arrays, rows))

@@ -12,7 +12,7 @@ from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.batches import evaluation_order
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.train.layout import Layout
-from taetpu.train.pack import Program, pack_mesh, stack_numbers
+from taetpu.train.program import Program, make_mesh, stack_numbers
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
-        pack_mesh(Layout(3, 3))
+        make_mesh(Layout(3, 3))
 
 
 def test_shapes_are_those_of_what_the_program_is_called_with(trainer, configs, text):
