@@ -42,7 +42,7 @@ def without_libraries(monkeypatch):
 @pytest.mark.slow
 def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results, plain):
     folder, told = study(SHORT + BROKEN)
-    missing = "is not there: pip install 'taetpu[trackers]'"
+    missing = "is not installed: run `pip install 'taetpu[trackers]'`"
     assert told.off == {
         "at-open": "OSError: broken at open",
         "at-log": "OSError: broken at log",
@@ -53,13 +53,13 @@ def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, wi
     }
     assert results(folder) == plain
     (heard,) = own.values()  # of the one that works, which has it all
-    assert [type(part).__name__ for part in heard] == ["Tracked", "Row", "Row", "dict"]
+    assert [type(part).__name__ for part in heard] == ["TrackedRun", "Row", "Row", "dict"]
 
     own.clear()  # what failed is tried again by the next process, and nothing else is
     _, told = study(SHORT + "trackers: {keeps: {}, at-finish: {kind: keeps}}\n")
     assert (told.off, told.trained) == ({}, 0)
     (heard,) = own.values()
-    assert [type(part).__name__ for part in heard] == ["Tracked", "Row", "Row", "dict"]
+    assert [type(part).__name__ for part in heard] == ["TrackedRun", "Row", "Row", "dict"]
 
 
 PLACES = ["log", *(pytest.param(place, marks=pytest.mark.slow) for place in ("open", "finish"))]
@@ -89,7 +89,7 @@ def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
     monkeypatch.setenv("NETRC", str(alone / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     _, told = study(SHORT + "trackers: {wandb: {mode: online}}\n")
-    assert told.off == {"wandb": "no API key was found; `wandb login`, or mode: offline"}
+    assert told.off == {"wandb": "no API key was found (Run `wandb login`, or set `mode: offline`)"}
 
 
 def test_a_person_is_told_in_a_line():

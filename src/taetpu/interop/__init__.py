@@ -1,1 +1,1 @@
-"""Models from and for other libraries: `huggingface` converts, `families` holds the tables it goes by."""
+"""Conversion of models from and to other libraries: `huggingface` converts, `families` has the conversion tables."""

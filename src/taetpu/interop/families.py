@@ -1,7 +1,8 @@
-"""The Hugging Face architectures we speak, as tables: which tensor is which, and which settings say the same.
+"""Tables that map tensors and settings of Hugging Face architectures to ours.
 
-A tensor's name holds `{i}` where the layer's number stands. The names and the layouts are those of transformers'
-modeling_gpt2.py and modeling_llama.py; the settings' defaults those of their configuration files.
+In tensor names, `{i}` is the layer's number.
+
+Source: names and layouts of modeling_gpt2.py and modeling_llama.py of transformers; defaults of their config files.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,26 +16,29 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """One of their tensors. Several of our parameters, apart by spaces, stand side by side along its output axis."""
+    """Maps a Hugging Face tensor to our parameters: space-separated names, concatenated along the output axis."""
 
     theirs: str
     ours: str
-    transposed: bool = False  # a torch Linear keeps its weight as (out, in)
+    transposed: bool = False  # the weight of a torch Linear is (out, in)
 
 
 @dataclass(frozen=True)
 class Family:
-    """One `model_type`.
+    """One `model_type` of Hugging Face.
 
     Attributes:
-        prefix: what the tensors of a model with a head start with; those of a bare one do not.
-        required: settings without which nothing can be built.
-        fixed: settings that we can represent at one value only, which is also their default.
-        ignored: endings of tensors that older files hold and no model needs.
-        read: their settings as the data of a `ModelConfig`.
-        needs: what our settings (dotted names) must be among; see `huggingface.settings`.
-        write: our settings as theirs.
-        zero_biases: their model always has biases; one that ours lacks is written as zeros.
+        model_type: the value of `model_type` in `config.json`.
+        architecture: the class name in `config.json`.
+        prefix: prefix of the tensor names of a model with a head.
+        rules: the tensors.
+        required: settings that have no default.
+        fixed: settings of which only the default value is supported.
+        ignored: suffixes of tensors in older files that no model uses.
+        read: converts Hugging Face settings to the data of a `ModelConfig`.
+        needs: the supported values of our settings by dotted name; see `huggingface.flatten_model_config`.
+        write: converts our settings to Hugging Face settings.
+        zero_biases: the Hugging Face model always has biases, so missing ones are written as zeros.
     """
 
     model_type: str
@@ -51,15 +55,19 @@ class Family:
 
 
 def translate_choice(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:
-    """Our word for the value of one of their settings, or a UserError."""
+    """Return our name for the value of a Hugging Face setting.
+
+    Raises:
+        UserError: the value is not supported.
+    """
     value = config.get(name, default)
     if value not in known:
-        raise UserError(f"{name}={value!r} has no counterpart here", path=(name,), remedy=suggest(str(value), known))
+        raise UserError(f"{name}={value!r} is not supported", path=(name,), remedy=suggest(str(value), known))
     return known[value]
 
 
 # --- GPT-2 -----------------------------------------------------------------------------------------------------------
-# Conv1D keeps its weight as (in, out), as we do; c_attn holds q, k and v side by side.
+# The weight of Conv1D is (in, out), like ours; c_attn concatenates q, k and v.
 
 GPT2_RULES = (
     Rule("transformer.wte.weight", "embedding.weight"),
@@ -86,12 +94,11 @@ GPT2_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 def read_gpt2(config: Settings) -> dict[str, Any]:
+    """Convert GPT-2 settings to the data of a `ModelConfig`."""
     rates = {name: config.get(name, 0.1) for name in GPT2_DROPOUTS}
     if len(set(rates.values())) > 1:
-        told = ", ".join(f"{name}={rate}" for name, rate in rates.items())
-        raise UserError(
-            f"one dropout rate for all places, not {told}", path=(GPT2_DROPOUTS[0],), remedy="make them equal"
-        )
+        problem = f"different dropout rates are not supported: {', '.join(f'{k}={v}' for k, v in rates.items())}"
+        raise UserError(problem, path=(GPT2_DROPOUTS[0],), remedy="Make them equal.")
     return {
         "dim": config["n_embd"],
         "num_layers": config["n_layer"],
@@ -110,6 +117,7 @@ def read_gpt2(config: Settings) -> dict[str, Any]:
 
 
 def write_gpt2(ours: Settings) -> dict[str, Any]:
+    """Convert our settings to GPT-2 settings."""
     activation = next(theirs for theirs, kind in GPT2_ACTIVATIONS.items() if kind == ours["ffn.kind"])
     return {
         "vocab_size": ours["vocab_size"],
@@ -125,7 +133,7 @@ def write_gpt2(ours: Settings) -> dict[str, Any]:
     }
 
 
-# What both families ask of our settings.
+# The requirements of both families on our settings.
 PLAIN = {
     "mixer.kind": ("attention",),
     "mixer.causal": (True,),
@@ -190,6 +198,7 @@ LLAMA_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu"}
 
 
 def read_llama(config: Settings) -> dict[str, Any]:
+    """Convert Llama settings to the data of a `ModelConfig`."""
     return {
         "dim": config["hidden_size"],
         "num_layers": config["num_hidden_layers"],
@@ -213,10 +222,10 @@ def read_llama(config: Settings) -> dict[str, Any]:
 
 
 def rope_base(config: Settings) -> float:
-    """The base of the rotary angles: in `rope_parameters` since transformers 5, in `rope_theta` before.
+    """Return the base of RoPE: in `rope_parameters` since transformers 5, in `rope_theta` before.
 
     Raises:
-        UserError: the angles are scaled or cover a part of the head only.
+        UserError: RoPE is scaled, or applied to a part of each head.
     """
     where = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     rope = dict(config.get(where) or {})
@@ -224,11 +233,14 @@ def rope_base(config: Settings) -> float:
     plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
     for name, value in rope.items():
         if value != plain.get(name):
-            raise UserError(f"{name}={value!r} has no counterpart here", path=(where, name), remedy="plain RoPE only")
+            raise UserError(
+                f"{name}={value!r} is not supported", path=(where, name), remedy="Use a model with plain RoPE."
+            )
     return base
 
 
 def write_llama(ours: Settings) -> dict[str, Any]:
+    """Convert our settings to Llama settings."""
     heads = ours["mixer.num_heads"]
     return {
         "vocab_size": ours["vocab_size"],

@@ -1,7 +1,6 @@
-"""Hugging Face models in and out: GPT-2 and Llama, as arrays by name or as a folder of safetensors.
+"""Import and export of Hugging Face GPT-2 and Llama models, as arrays by name or as a folder of safetensors.
 
-Nothing is left out in silence: a setting that has no counterpart, a tensor that is missing and one that nobody asked
-for are errors.
+Nothing is dropped silently: unsupported settings, missing tensors and unknown tensors are errors.
 """
 
 import json
@@ -19,6 +18,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
 from taetpu.interop.families import FAMILIES, Family, Settings
 from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model, named_parameters, with_parameters
+from taetpu.store.settings import flatten
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -26,22 +26,22 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after", "drop")
 
 
-# --- in --------------------------------------------------------------------------------------------------------------
+# --- import ----------------------------------------------------------------------------------------------------------
 
 
 def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, LM]:
-    """Our config and model for theirs, with float32 parameters.
+    """Convert a Hugging Face model to our config and a model with float32 parameters.
 
     Args:
         config: the content of `config.json`.
         tensors: the state dict, with or without the prefix of a model with a head (`transformer.`, `model.`).
 
     Raises:
-        UserError: another `model_type`, a setting without a counterpart, a tensor missing, unknown or misshapen.
+        UserError: the `model_type` or a setting is not supported, or a tensor is missing, unknown or of another shape.
     """
     family = _family(config)
     ours = load_config(ModelConfig, family.read(config))
-    # Rotary positions have no table, so that only a model with one needs to know how far it reaches.
+    # Only learned positions depend on the sequence length.
     vocab_size, seq_len = config["vocab_size"], config.get("n_positions", 1)
     model = build_model(ours.resolve(), vocab_size, seq_len, key=root_key(0))
     return ours, with_parameters(model, _parameters(family, tensors, model))
@@ -51,22 +51,22 @@ def _family(config: Settings) -> Family:
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise UserError(
-            f"cannot read a model of type {kind!r}", path=("model_type",), remedy=suggest(str(kind), FAMILIES)
+            f"model type {kind!r} is not supported", path=("model_type",), remedy=suggest(str(kind), FAMILIES)
         )
     family = FAMILIES[kind]
     for name in family.required:
         if config.get(name) is None:
-            raise UserError(f"{name!r} is missing", path=(name,), remedy=f"{kind} needs {', '.join(family.required)}")
+            raise UserError(f"{name!r} is missing", path=(name,), remedy=f"Set all of {', '.join(family.required)}.")
     for name, value in family.fixed.items():
         if config.get(name, value) != value:
             raise UserError(
-                f"{name}={config[name]!r} has no counterpart here", path=(name,), remedy=f"{name}={value!r} only"
+                f"{name}={config[name]!r} is not supported", path=(name,), remedy=f"Use a model with {name}={value!r}."
             )
     return family
 
 
 def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.ndarray]:
-    """Our parameters by name, cut out of their tensors."""
+    """Return our parameters by name, split from the Hugging Face tensors."""
     left = {
         name if name.startswith((family.prefix, "lm_head.")) else family.prefix + name: array
         for name, array in tensors.items()
@@ -82,19 +82,20 @@ def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.nda
         array = np.asarray(left.pop(theirs), np.float32)
         parts = np.array_split(array.T if transposed else array, len(ours), axis=-1)
         found.update(zip(ours, parts, strict=True))
-    # A file may hold a tied head all the same.
+    # A file may contain the head even if it is tied.
     head = left.pop("lm_head.weight", None)
     if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
         raise UserError(
-            "'lm_head.weight' differs from the embedding", path=("tie_word_embeddings",), remedy="set it to false"
+            "'lm_head.weight' differs from the embedding", path=("tie_word_embeddings",), remedy="Set it to false."
         )
     if left:
-        raise UserError(f"tensor {min(left)!r} ({len(left)} in all) is not part of a {family.model_type} model")
+        problem = f"tensor {min(left)!r} ({len(left)} in all) does not belong to a {family.model_type} model"
+        raise UserError(problem, remedy="Remove unknown tensors, or use the `config.json` that belongs to the file.")
     return found
 
 
 def _rules(family: Family, num_layers: int) -> list[tuple[str, list[str], bool]]:
-    """The family's table spelled out for every layer: their name, ours, whether to transpose."""
+    """Expand the family's rules for every layer: Hugging Face name, our names, transposed."""
     return [
         (rule.theirs.format(i=i), rule.ours.format(i=i).split(), rule.transposed)
         for rule in family.rules
@@ -106,23 +107,25 @@ def _layers(names: Mapping[str, Any]) -> int:
     return 1 + max(int(name.split(".")[1]) for name in names if name.startswith("layers."))
 
 
-# --- out -------------------------------------------------------------------------------------------------------------
+# --- export ----------------------------------------------------------------------------------------------------------
 
 
 def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> tuple[dict[str, Any], Tensors]:
-    """The content of `config.json` and the state dict of `model`.
+    """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
-    A bias that GPT-2 has and ours lacks is written as zeros; Llama has no place for our dropout rate, which does
-    not matter once a model is trained.
+    Biases that GPT-2 requires and the model lacks are zeros. Llama has no dropout rate, which does not affect a trained
+    model.
 
     Args:
-        seq_len: the longest sequence that a Llama config promises; GPT-2's is the size of its table.
+        config: the config of the model.
+        model: the model.
+        seq_len: the maximum sequence length of a Llama config; GPT-2's is the size of its position table.
 
     Raises:
-        UserError: a setting that neither GPT-2 nor Llama has; it names the one that is nearest.
+        UserError: neither GPT-2 nor Llama supports a setting. The error names the closer of the two.
     """
-    ours = settings(config.resolve() if isinstance(config, ModelConfig) else config)
-    family = _nearest(ours)
+    ours = flatten_model_config(config.resolve() if isinstance(config, ModelConfig) else config)
+    family = _closest_family(ours)
     have = named_parameters(model)
     ours |= {
         "vocab_size": have["embedding.weight"].shape[0],
@@ -135,14 +138,14 @@ def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 
             array = np.concatenate([np.asarray(have[name], np.float32) for name in names], axis=-1)
             tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
         elif family.zero_biases and theirs.endswith(".bias"):
-            # The rule of the weight stands before the rule of its bias.
+            # The rule of the weight precedes that of its bias.
             tensors[theirs] = np.zeros(tensors[theirs.removesuffix("bias") + "weight"].shape[-1], np.float32)
     head = {"model_type": family.model_type, "architectures": [family.architecture], "dtype": "float32"}
     return head | family.write(ours), tensors
 
 
-def settings(config: LMConfig) -> dict[str, Any]:
-    """The settings of a model whose layers are all alike, by dotted name; one that only states a default is None.
+def flatten_model_config(config: LMConfig) -> dict[str, Any]:
+    """Return the settings of a model with equal layers by dotted name. Settings that equal their default are None.
 
     Raises:
         UserError: layers differ from each other, or from the model's own position or norm.
@@ -151,12 +154,12 @@ def settings(config: LMConfig) -> dict[str, Any]:
     for i, layer in enumerate(config.layers):
         for slot in LAYER_SLOTS:
             if getattr(layer, slot) != getattr(first, slot):
-                raise UserError(f"layer {i} has another {slot} than layer 0", path=("layers", i, slot), remedy=ALIKE)
+                raise UserError(f"layers 0 and {i} have different {slot}", path=("layers", i, slot), remedy=ALIKE)
     for slot in ("position", "norm"):
         if getattr(first, slot) != getattr(config, slot):
-            raise UserError(f"the layers have another {slot} than the model", path=("layers", 0, slot), remedy=ALIKE)
-    flat = _flat({**to_data(first), "dim": config.dim, "num_layers": len(config.layers), "dropout": config.dropout,
-                  "embedding": to_data(config.embedding)})  # fmt: skip
+            raise UserError(f"layers and model have different {slot}", path=("layers", 0, slot), remedy=ALIKE)
+    flat = dict(flatten({**to_data(first), "dim": config.dim, "num_layers": len(config.layers),
+                         "dropout": config.dropout, "embedding": to_data(config.embedding)}))  # fmt: skip
     for slot in ("mixer", "ffn"):
         if flat.get(f"{slot}.bias") is None:
             flat[f"{slot}.bias"] = config.bias
@@ -168,18 +171,15 @@ def settings(config: LMConfig) -> dict[str, Any]:
     return flat
 
 
-ALIKE = "Hugging Face has one setting for all layers"
+ALIKE = "Use the same setting in all layers, as Hugging Face requires."
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
-    for name, value in data.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+def _closest_family(ours: Settings) -> Family:
+    """Return the family that supports our settings.
 
-
-def _nearest(ours: Settings) -> Family:
-    """The family that our settings fit; else an error about the one that they miss by the least."""
+    Raises:
+        UserError: there is none. The error is about the family with the fewest unsupported settings.
+    """
     missed = {
         name: {where: allowed for where, allowed in family.needs.items() if ours.get(where) not in allowed}
         for name, family in FAMILIES.items()
@@ -190,10 +190,10 @@ def _nearest(ours: Settings) -> Family:
         allowed = " or ".join(str(value) for value in missed[name][where])
         also = ", ".join(list(missed[name])[1:])
         raise UserError(
-            f"{where}={ours.get(where)} cannot be said in Hugging Face's {name}"
-            + (f" (nor can {also})" if also else ""),
+            f"Hugging Face's {name} does not support {where}={ours.get(where)}"
+            + (f" (nor the values of {also})" if also else ""),
             path=tuple(where.split(".")),
-            remedy=f"{name} has {where}: {allowed}; known families: {', '.join(FAMILIES)}",
+            remedy=f"Use {where}: {allowed} for {name}. Supported families: {', '.join(FAMILIES)}.",
         )
     return FAMILIES[name]
 
@@ -202,10 +202,13 @@ def _nearest(ours: Settings) -> Family:
 
 
 def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
-    """`from_huggingface` of a folder with `config.json` and `model.safetensors`, in one file or in indexed shards.
+    """Load a Hugging Face model from `config.json` and `model.safetensors` or its indexed shards.
+
+    Args:
+        path: the model's folder.
 
     Raises:
-        UserError: as `from_huggingface`, and where a file is missing or broken; it names the file.
+        UserError: a file is missing or damaged, or `from_huggingface` raises. The error names the file.
     """
     folder = Path(path)
     config = _json(folder / CONFIG)
@@ -223,15 +226,21 @@ def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
 
 
 def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> None:
-    """`to_huggingface` as a folder that `from_pretrained` reads.
+    """Save a model as a folder that `from_pretrained` of transformers reads.
+
+    Args:
+        path: the folder, created if it does not exist.
+        config: the config of the model.
+        model: the model.
+        seq_len: see `to_huggingface`.
 
     Raises:
-        UserError: as `to_huggingface`, and where the folder holds a model already.
+        UserError: the folder already contains a model, or `to_huggingface` raises.
     """
     folder = Path(path)
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
-            raise UserError("there is a model already", file=folder / name, remedy="name another folder")
+            raise UserError("a model already exists here", file=folder / name, remedy="Name another folder.")
     theirs, tensors = to_huggingface(config, model, seq_len=seq_len)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
@@ -242,7 +251,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError("no such file", file=file, remedy=f"a model's folder holds {CONFIG} and {WEIGHTS}") from None
+        raise UserError("no such file", file=file, remedy=f"Name a folder with {CONFIG} and {WEIGHTS}.") from None
     except json.JSONDecodeError as error:
         raise UserError(f"not JSON: {error.msg}", file=file, line=error.lineno) from None
     if not isinstance(data, dict):
@@ -254,7 +263,7 @@ def _safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         return load_file(file)
     except FileNotFoundError:
-        remedy = f"{WEIGHTS}, or {INDEX} and its shards; other formats: load them with transformers and save_pretrained"
+        remedy = f"Provide {WEIGHTS}, or {INDEX} and its shards. Convert other formats with transformers."
         raise UserError("no such file", file=file, remedy=remedy) from None
     except SafetensorError as error:
         raise UserError(f"not a safetensors file: {error}", file=file) from None

@@ -1,1 +1,1 @@
-"""Where else a study is shown while it trains: TensorBoard, Weights & Biases, trackio. Never imports jax."""
+"""Experiment trackers: TensorBoard, Weights & Biases and trackio. Importing it imports no jax."""

@@ -1,6 +1,6 @@
-"""Slot `tracker`: what a study hands its runs to while they train. A study names its trackers under `trackers`.
+"""Slot `tracker`: the interface of experiment trackers, which a study lists under `trackers`.
 
-A tracker reads what is stored and changes nothing: no run's identity or number depends on it.
+A tracker receives stored values. No run's identity or result depends on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ NO_LIMIT = 1_000_000
 
 
 class Row(NamedTuple):
-    """What was measured after `step` updates, and the text that the model made then."""
+    """The metrics after `step` updates, and the text that the model generated at that step."""
 
     step: int
     values: dict[str, float]
@@ -23,12 +23,15 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as a tracker knows it.
+    """A run for a tracker.
 
     Attributes:
-        id: the run's in this study's folder and in no other; the same after a stop.
-        settings: its config, flat (see `store.settings`).
-        folder: the tracker's own in the study's folder; made by who writes there.
+        study: the study's name.
+        arm: the arm's name.
+        seed: the seed.
+        id: identifies the run and the study's folder; the same after a resume.
+        settings: the flat config (see `store.settings`).
+        folder: the tracker's folder in the study's folder, not yet created.
     """
 
     study: str
@@ -45,33 +48,35 @@ class TrackedRun:
 
 
 class Sink:
-    """One run in one tracker. What it raises switches its tracker off, and training goes on."""
+    """One run in one tracker. An exception disables the tracker, and training continues."""
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Take in rows, their steps increasing, also from one call to the next."""
+        """Log rows. Steps increase within a call and from one call to the next."""
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """The run is done, and this is its result (`RunFolder.result`); nothing comes after it."""
+        """Log the result (`RunFolder.result`) of a run that is done. This is the last call."""
 
     def close(self) -> None:
-        """The run is not done, and this process does not go on with it; another may, from an `open` of its own."""
+        """Close a run that is not done. Another process may resume it and call `open` again."""
 
 
 class Tracker(Component):
-    """Base of all trackers, whose fields are the settings. A library is imported in `open`, not before.
+    """Base of all trackers; its fields are their settings. Libraries are imported in `open`, not before.
 
     Attributes:
-        max_open: runs that may be open at a time; those beyond are handed over whole when they are done.
+        max_open: number of runs that may be open at a time. Further runs are logged as a whole when they are done.
     """
 
     max_open: ClassVar[int] = NO_LIMIT
 
     def open(self, run: TrackedRun) -> Sink:
-        """Begin a run. All its rows are given, from the first: what an earlier process left of the run must be
-        replaced, or not be written again."""
+        """Open a run.
+
+        All rows of the run follow, from the first. Rows that an earlier process logged must be replaced or skipped.
+        """
         raise NotImplementedError
 
 
 def final_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """The final metrics of a result by the name under which they are shown; those that are no number left out."""
+    """Return the final metrics of a result, without those that are None, as `final/<name>`."""
     return {f"final/{name}": value for name, value in result["metrics"].items() if value is not None}

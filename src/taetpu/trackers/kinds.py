@@ -1,4 +1,4 @@
-"""Importing this module registers every tracker that the package brings; their libraries are imported later."""
+"""Registers every built-in tracker without importing its library."""
 
 from taetpu.trackers.tensorboard import TensorBoard
 from taetpu.trackers.trackio import Trackio

@@ -1,7 +1,7 @@
 """TensorBoard's event files, `<study>/trackers/tensorboard/<arm>/<seed>-<id>/`.
 
-They are written here rather than by a `SummaryWriter`: that one holds a file and a thread for each run, and a full disk
-is an exception in the thread. What an event is and how it is laid out is tensorboardX's.
+They are written directly rather than by a `SummaryWriter`, which needs an open file and a thread per run, and raises
+the error of a full disk in the thread. The events and their encoding are tensorboardX's.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from typing import Any
 from taetpu.core.registry import register
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
-FILE = "events.out.tfevents.taetpu"  # TensorBoard knows event files by `tfevents`
+FILE = "events.out.tfevents.taetpu"  # TensorBoard recognizes event files by `tfevents`
 
 
 @register("tracker", "tensorboard")
@@ -22,15 +22,15 @@ class TensorBoard(Tracker):
     """Event files in the study's folder: `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
 
     def open(self, run: TrackedRun) -> Sink:
-        """What an earlier process wrote of the run is replaced."""
+        """Open the run's event file, replacing that of an earlier process."""
         return Events(run.folder / run.arm / f"{run.seed}-{run.id}", run.settings)
 
 
 class Events(Sink):
-    """The event file of a run. It is open only while something is added, so that many runs need few files."""
+    """The event file of a run. It is open only during a write, so that many runs need few open files."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]):
-        import tensorboardX  # noqa: F401 (a missing library is told before anything is removed)
+        import tensorboardX  # noqa: F401 (a missing library is reported before anything is deleted)
 
         self.file, self.settings, self.last = folder / FILE, settings, 0
         shutil.rmtree(folder, ignore_errors=True)
@@ -38,19 +38,20 @@ class Events(Sink):
         self._add([self._event(file_version="brain.Event:2"), *self._summaries(0, [_settings(settings)])])
 
     def log(self, rows: Sequence[Row]) -> None:
+        """See `Sink.log`."""
         from tensorboardX.summary import scalar, text
 
         events = []
         for row in rows:
-            found = [scalar(name, value) for name, value in row.values.items()]
+            summaries = [scalar(name, value) for name, value in row.values.items()]
             if row.text is not None:
-                found.append(text("sample", _code(row.text)))
-            events += self._summaries(row.step, found)
+                summaries.append(text("sample", _code(row.text)))
+            events += self._summaries(row.step, summaries)
             self.last = row.step
         self._add(events)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Final metrics as scalars beside the settings, which is what TensorBoard's table of runs shows."""
+        """Log the final metrics with the settings, for TensorBoard's table of hyperparameters."""
         from tensorboardX.summary import hparams, scalar, text
 
         values = final_metrics(result)
@@ -85,5 +86,5 @@ def _settings(settings: Mapping[str, Any]) -> Any:
 
 
 def _code(text: str) -> str:
-    """Text that TensorBoard, which reads Markdown, is to show as it is."""
+    """Return text as a Markdown code block, which TensorBoard shows verbatim."""
     return "\n".join(f"    {line}" for line in text.split("\n"))

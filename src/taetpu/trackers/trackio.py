@@ -1,8 +1,8 @@
 """trackio: a local SQLite file, read by `trackio show`.
 
-Rows are written with its storage rather than by `trackio.init` and `log`: those know one run at a time, print, and
-drop rows with a warning when they cannot be written. A row's id is made of the run's and the step, so that one that is
-there already is not written again.
+Rows are written with trackio's storage rather than with `trackio.init` and `log`, which support one run at a time,
+print to the terminal, and drop rows that they cannot write. A row's id consists of the run's id and the step, so that a
+row is written only once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 @register("tracker", "trackio")
 class Trackio(Tracker):
-    """trackio, on this machine: `trackio show --project NAME`. Its files lie where it keeps them (`TRACKIO_DIR`)."""
+    """trackio on this machine: `trackio show --project NAME`. Its files are in its own folder (`TRACKIO_DIR`)."""
 
     project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
     """Project to log to."""
 
     def open(self, run: TrackedRun) -> Sink:
-        """Rows of the run that are there stay."""
-        import trackio.sqlite_storage  # noqa: F401 (a missing library is told at once)
+        """Open the run. Rows that are already logged are skipped."""
+        import trackio.sqlite_storage  # noqa: F401 (a missing library is reported at once)
 
         return Rows(self.project, run)
 
@@ -42,11 +42,12 @@ class Rows(Sink):
         }
 
     def log(self, rows: Sequence[Row]) -> None:
+        """See `Sink.log`."""
         texts = [{} if row.text is None else {"sample": row.text} for row in rows]
         self._write({f"{row.step}": (row.step, {**row.values, **text}) for row, text in zip(rows, texts, strict=True)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """A row of its own at the last step: trackio has no other place for what came of a run."""
+        """Log the result as a separate row at the last step, because trackio has no run summary."""
         self._write({"end": (self.last, {"outcome": result["outcome"], **final_metrics(result)})})
 
     def _write(self, rows: Mapping[str, tuple[int, dict[str, Any]]]) -> None:

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of theirs for each run, in the study's group. Its files are in `<study>/trackers/wandb`."""
+"""Weights & Biases: one W&B run per run, grouped by study. Files are in `<study>/trackers/wandb`."""
 
 import os
 import shutil
@@ -13,41 +13,41 @@ from taetpu.core.registry import register
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 PATIENCE = 60.0
-"""Seconds that training waits for a server, at the beginning of a run and at its end."""
+"""Seconds that training waits for a server at the start and the end of a run."""
 
 
 @register("tracker", "wandb")
 class WandB(Tracker):
-    """Weights & Biases. With mode offline nothing is sent: `wandb sync STUDYFOLDER/trackers/wandb/wandb/offline-run-*`.
+    """Weights & Biases. Upload runs of mode offline with `wandb sync STUDYFOLDER/trackers/wandb/wandb/offline-run-*`.
 
-    Where mode is not given, their own settings decide (`WANDB_MODE`, `wandb offline`).
+    The default mode is that of W&B's settings (`WANDB_MODE`, `wandb offline`).
     """
 
     project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")] = "taetpu"
     """Project to log to."""
     entity: str | None = None
-    """User or team; `none`: the account's default."""
+    """User or team; `none`: the default of the account."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """Whether runs are sent; `none`: as their own settings say."""
+    """Whether runs are uploaded; `none`: the mode of W&B's settings."""
     tags: tuple[str, ...] = ()
     """Tags of every run."""
 
-    max_open: ClassVar[int] = 32  # each takes a tenth of a second to begin, or a second online
+    max_open: ClassVar[int] = 32  # each takes 0.1 s to open, or 1 s online
 
     def open(self, run: TrackedRun) -> Sink:
-        """A run that was begun offline is written anew; one that was begun online goes on after its last step."""
-        # Their reports on their own faults go out in any mode, offline too, unless this is set before the import.
+        """Open the run. An offline run is rewritten; an online run continues after its last step."""
+        # W&B uploads crash reports in every mode, including offline, unless this is set before the import.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         if (self.mode or wandb.setup().settings.mode) == "online" and not wandb.login(prompt=False, verify=False):
-            raise UserError("no API key was found", remedy="`wandb login`, or mode: offline")
-        run.folder.mkdir(parents=True, exist_ok=True)  # where it cannot write, wandb takes the system's temporary one
+            raise UserError("no API key was found", remedy="Run `wandb login`, or set `mode: offline`.")
+        run.folder.mkdir(parents=True, exist_ok=True)  # wandb falls back to the system's temporary folder
         for left in sorted(Path(run.folder, "wandb").glob(f"offline-run-*-{run.id}")):
             shutil.rmtree(left)
         settings = wandb.Settings(
             silent=True,
-            console="off",  # what we print is ours
+            console="off",  # keeps wandb from capturing the output
             x_disable_stats=True,
             disable_git=True,
             disable_code=True,
@@ -55,7 +55,7 @@ class WandB(Tracker):
             finish_timeout=PATIENCE,
             finish_timeout_raises=True,
         )
-        begun = wandb.init(
+        opened = wandb.init(
             project=self.project,
             entity=self.entity,
             mode=self.mode,
@@ -65,28 +65,31 @@ class WandB(Tracker):
             group=run.study,
             config=dict(run.settings),
             dir=str(run.folder),
-            reinit="create_new",  # the runs of a pack are trained side by side
+            reinit="create_new",  # the runs of a pack are trained together
             resume=None if self.mode == "offline" else "allow",
             settings=settings,
         )
-        return Run(begun)
+        return Run(opened)
 
 
 class Run(Sink):
-    """A run of theirs."""
+    """A W&B run."""
 
     def __init__(self, run: Any):
-        self.run, self.known = run, run.starting_step
+        self.run, self.first_step = run, run.starting_step
 
     def log(self, rows: Sequence[Row]) -> None:
+        """See `Sink.log`."""
         for row in rows:
-            if row.step >= self.known:  # 0, or behind what the server has of the run
+            if row.step >= self.first_step:  # the server has the earlier rows
                 text = {} if row.text is None else {"sample": row.text}
                 self.run.log({**row.values, **text}, step=row.step)
 
     def finish(self, result: Mapping[str, Any]) -> None:
+        """See `Sink.finish`."""
         self.run.summary.update({"outcome": result["outcome"], **final_metrics(result)})
         self.run.finish()
 
     def close(self) -> None:
+        """See `Sink.close`."""
         self.run.finish(exit_code=1)
