@@ -61,7 +61,7 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(here, on_disk, room)
     problem, where, remedy, kept, then = done.out.splitlines()
     assert problem.startswith("cannot write a checkpoint: No space left on device (")
     assert where == f"  where:  {here}/disk/study/packs/pack"
-    assert remedy == "  remedy: nothing was lost: free some space and run the same command again"
+    assert remedy == "  remedy: Free some space and run the same command again; nothing was lost."
     assert (kept, then) == ("kept 1", "then 2")
     assert done.err == ""  # no traceback of a thread, no log of a library
     assert done.code == 0
@@ -93,7 +93,7 @@ def test_a_disk_too_small_at_every_stage_loses_nothing(here, on_disk, trained):
     assert [line for line in done.out.splitlines() if line.startswith("code")] == ["code 2"] * 5 + ["code 0"]
     for what in ("/config.json\n", "/metrics/0-10.json\n", "cannot write a checkpoint", "going on from step 10"):
         assert what in done.err
-    assert done.err.count("error: ") == done.err.count("remedy: nothing was lost: free some space") == 5
+    assert done.err.count("error: ") == done.err.count("remedy: Free some space") == 5
     for noise in ("Traceback", "ERROR", "Exception"):
         assert noise not in done.err
     assert (here / "grown.json").read_bytes() == (root / "small/results.json").read_bytes()

@@ -38,7 +38,7 @@ REFUSED = {
         {"path": "a", "inner": {"rat": 1}},
         "unknown field 'rat'\n  where:  base.inner.rat\n  remedy: Did you mean 'rate'? Use one of: drop, rate, size.",
     ),
-    "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: add path: ..."),
+    "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: Add path: ..."),
     "wrong type": (
         {"path": "a", "inner": {"size": "3"}},
         "'3' is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: a whole number, e.g. 4",

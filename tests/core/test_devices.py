@@ -64,9 +64,9 @@ def test_one_chip_does_not_wait_for_the_others(dev):
         ("1", ["nvidia0"], {}, "there is no device 1: this machine has one NVIDIA GPU"),
         ("1", ["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, "one NVIDIA GPU (limited by CUDA_VISIBLE_DEV"),
         ("0", [], {}, "there is no device 0: this machine has no accelerator"),
-        ("gpu", ["nvidia0"], {}, "--device gpu is neither a number nor cpu"),
-        ("-1", ["nvidia0"], {}, "--device -1 is neither a number nor cpu"),
-        ("0", ["kfd"], {}, "an AMD GPU cannot be chosen by --device"),
+        ("gpu", ["nvidia0"], {}, "a number or cpu, got gpu"),
+        ("-1", ["nvidia0"], {}, "a number or cpu, got -1"),
+        ("0", ["kfd"], {}, "cannot select an AMD GPU"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_set(dev, device, files, environ, told):

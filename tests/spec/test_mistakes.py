@@ -69,7 +69,7 @@ def test_a_missing_field_beside_unknown_ones(folder) -> None:
     assert places(found) == [
         ("base.task.colour", 3), ("base.task", 3), ("base.model.wide", 4), ("base.model", 4)
     ]  # fmt: skip
-    assert [str(error.remedy) for error in found[1::2]] == ["add seq_len: ...", "add dim: ..."]
+    assert [str(error.remedy) for error in found[1::2]] == ["Add seq_len: ...", "Add dim: ..."]
 
 
 def test_the_file_and_every_set(folder) -> None:

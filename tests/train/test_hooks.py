@@ -147,7 +147,7 @@ def test_a_hook_that_acts_nowhere_is_refused(make):
         (["test-stil"], "unknown hook kind 'test-stil'", ("train", "hooks", "test-stil", "kind")),
         (["test-still", "test-still"], "hook 'test-still' is listed twice", ("train", "hooks", 1)),
         (3, "3 is neither a list of kinds nor a mapping of them", ("train", "hooks")),
-        ({"a.b": {"kind": "test-still"}}, "'a.b' cannot be a name", ("train", "hooks", "a.b")),
+        ({"a.b": {"kind": "test-still"}}, "'a.b' is not a valid name", ("train", "hooks", "a.b")),
         ({"test-penalty": {"strength": "x"}}, "'x' is not allowed", ("train", "hooks", "test-penalty", "strength")),
     ],
 )

@@ -1,4 +1,4 @@
-"""What each slot asks of a config class: its base class, fields, methods and their arguments."""
+"""Requirements of each slot on a config class: base class, fields, methods and their arguments."""
 
 import inspect
 import json
@@ -16,12 +16,12 @@ from taetpu.core.errors import UserError
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a slot asks of a config class.
+    """The requirements of a slot on a config class.
 
     Attributes:
-        base: the class to extend, as `module.Class`; its methods say which arguments each is called with.
-        methods: further methods that must be there, each as a function that takes the arguments of the call.
-        fields: what must be there besides, and what it means.
+        base: The class to extend, as `module.Class`; its methods define the arguments of each call.
+        methods: Further required methods, each with a prototype that takes the arguments of the call.
+        fields: Further required fields, with their meaning.
     """
 
     base: str = "taetpu.core.config.Component"
@@ -38,7 +38,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(
         methods={"transform": lambda self, lr, decayed: None},
-        fields={"lr": "the peak that the schedule is given"},
+        fields={"lr": "the peak learning rate of the schedule"},
     ),
     "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
     "hook": Declaration("taetpu.optim.hooks.Hook"),
@@ -50,22 +50,23 @@ DECLARATIONS: dict[str, Declaration] = {
 
 
 def check_declaration(cls: type[Component]) -> None:
-    """Refuse a registered config class that its slot could not use.
+    """Raise if a registered config class does not meet the requirements of its slot.
 
     Raises:
-        UserError: another base class, a missing field or method, a method that takes other arguments, an annotation
-            that cannot be resolved, or a default that its field refuses or a study file cannot hold.
+        UserError: The class has a wrong base class, lacks a field or method, or has a method with other arguments, an
+            annotation that cannot be resolved, or a default that its field rejects or a study file cannot hold.
     """
     asked = DECLARATIONS[cls.slot]
     base = _resolved(asked.base)
     if not issubclass(cls, base):
         problem = f"{cls.__name__} is not a {base.__name__}, as a {cls.slot} must be"
-        raise _error(cls, problem, f"class {cls.__name__}({base.__name__}), from {base.__module__}")
+        raise _error(cls, problem, f"Define class {cls.__name__}({base.__name__}), from {base.__module__}.")
     for name, meaning in asked.fields.items():
         if name not in cls.model_fields and not hasattr(cls, name):
-            raise _error(cls, f"{cls.__name__} has no {name}: {meaning}", f"add the field {name}")
+            raise _error(cls, f"{cls.__name__} has no {name}: {meaning}", f"Add the field {name}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise _error(cls, f"{cls.__name__} does not define {', '.join(missing)}", f"a {base.__name__} needs each")
+        problem = f"{cls.__name__} does not define {', '.join(missing)}"
+        raise _error(cls, problem, f"Define each: a {base.__name__} requires it.")
     inherited = {} if base is Component else {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
     public = {name: fn for name, fn in inherited.items() if not name.startswith("_")}
     for name, prototype in {"check": Component.check, **public, **asked.methods}.items():
@@ -74,11 +75,11 @@ def check_declaration(cls: type[Component]) -> None:
 
 
 def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., Any]) -> None:
-    """Refuse a method that cannot be called as its slot calls it."""
+    """Raise if a method does not accept the arguments with which its slot calls it."""
     method, asked = getattr(cls, name, None), inspect.signature(prototype)
     shown = f"def {name}({', '.join(_written(asked))})"
     if not callable(method):
-        raise _error(cls, f"{cls.__name__} has no method {name}", f"define it: {shown}")
+        raise _error(cls, f"{cls.__name__} has no method {name}", f"Define it: {shown}")
     bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
     given = list(asked.parameters.values())[1 if bound else 0 :]
     named = {one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
@@ -89,11 +90,11 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
     try:
         found.bind(*[None] * (len(given) - len(named)), **named)
     except TypeError as error:
-        raise _error(method, f"{cls.__name__}.{name} does not take its arguments: {error}", f"write {shown}") from None
+        raise _error(method, f"{cls.__name__}.{name} does not take its arguments: {error}", f"Write {shown}") from None
 
 
 def _written(asked: inspect.Signature) -> list[str]:
-    """Arguments as they are written in a definition, without their types."""
+    """Return the parameters as a definition lists them, without types."""
     found = []
     for one in asked.parameters.values():
         if one.kind is one.KEYWORD_ONLY and "*" not in found:
@@ -103,7 +104,7 @@ def _written(asked: inspect.Signature) -> list[str]:
 
 
 def _refuse_defaults(cls: type[Component]) -> None:
-    """Refuse defaults that their own fields do not allow, such as nan, or that no study file could hold."""
+    """Raise if a field rejects its own default, such as nan, or a study file cannot hold it."""
     known: dict[str, Any] = {}
     try:
         fields = cls.model_fields
@@ -114,18 +115,18 @@ def _refuse_defaults(cls: type[Component]) -> None:
             if one["loc"] and one["loc"][0] in known and one["type"] != "missing":
                 name, what = one["loc"][0], one["msg"].removeprefix("Input ")
                 problem = f"{cls.__name__}.{name}: the default {known[str(name)]!r} is not allowed: {what}"
-                raise _error(cls, problem, "give the field a default that its type allows, or no default") from None
+                raise _error(cls, problem, "Use a default that the field's type allows, or none.") from None
     except PydanticUserError as error:
         problem = f"{cls.__name__}: {str(error).splitlines()[0]}"
-        raise _error(cls, problem, "look at the annotations of its fields") from None
-    except Exception:  # a check of fields against each other, which the defaults alone need not pass
+        raise _error(cls, problem, "Correct the annotations of its fields.") from None
+    except Exception:  # a cross-field check, which the defaults alone need not pass
         pass
     for name, value in known.items():
         try:
             json.dumps(to_data(value), allow_nan=False)
         except (TypeError, ValueError):
             problem = f"{cls.__name__}.{name}: the default {type(value).__name__} cannot be written in a study file"
-            raise _error(cls, problem, "use numbers, text, booleans, lists or None") from None
+            raise _error(cls, problem, "Use numbers, text, booleans, lists or None.") from None
 
 
 def _resolved(name: str) -> type:
@@ -134,7 +135,7 @@ def _resolved(name: str) -> type:
 
 
 def _error(where: Any, problem: str, remedy: str) -> UserError:
-    """An error in the source of a class or a method."""
+    """Return an error with the file and line of a class or method."""
     try:
         file, line = inspect.getsourcefile(inspect.unwrap(where)), inspect.getsourcelines(inspect.unwrap(where))[1]
     except (OSError, TypeError):

@@ -1,6 +1,7 @@
-"""The accelerators of this machine by their device files, and which one of them a process is to use.
+"""Detection of this machine's accelerators by their device files, and the choice of one for a process.
 
-A choice is made through the environment, before jax is imported, and holds for child processes, too. Imports no jax.
+The choice is made through the environment before jax is imported, and child processes inherit it. This module does not
+import jax.
 """
 
 import os
@@ -14,36 +15,37 @@ from taetpu.core.errors import UserError
 
 DEV = Path("/dev")
 
-# Kind: its device files under /dev, and the variable that says which of them a process sees.
+# By kind: a pattern of device files under /dev, and the variable that restricts which of them a process sees.
 KINDS = {
     "TPU": (r"accel\d+|vfio/\d+", "TPU_VISIBLE_CHIPS"),
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
     "AMD GPU": (r"kfd", None),  # one file for all of them
 }
 WSL_DEVICE = "dxg"
-"""The device file of all GPUs together under Windows; which kind they are it does not tell."""
+"""The one device file of all GPUs under WSL; it does not reveal their kind."""
 SINGLE_CHIP_ENVIRONMENT = {
     "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     "TPU_PROCESS_BOUNDS": "1,1,1",
     "CLOUD_TPU_TASK_ID": "0",
 }
-"""What libtpu must know besides, to start on one chip of several without waiting for the others, or for other hosts."""
+"""Variables with which libtpu starts on one chip of several, without waiting for other chips or hosts."""
 
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Accelerators of one kind, and the files that a process opens to use them, in the order of their numbers."""
+    """Accelerators of one kind, with the device files that a process opens, ordered by number."""
 
     kind: str
     files: tuple[Path, ...]
 
     @property
     def variable(self) -> str | None:
+        """The environment variable that selects among them, or None if there is none."""
         return KINDS[self.kind][1]
 
 
 def find_accelerators(dev: Path = DEV) -> list[Accelerators]:
-    """What this machine has, a kind an entry; empty on a machine with CPUs alone."""
+    """Return this machine's accelerators by kind; an empty list on a machine with CPUs only."""
     names = [path.relative_to(dev).as_posix() for path in (*dev.glob("*"), *dev.glob("vfio/*"))]
     found = []
     for kind, (pattern, _) in KINDS.items():
@@ -59,9 +61,9 @@ def _number(name: str) -> tuple[str, int]:
 
 
 def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have jax start on the CPU where this machine has no accelerator; libtpu would search for one, and log errors.
+    """Make jax start on the CPU if this machine has no accelerator: libtpu would search for one and log errors.
 
-    Does nothing where the user has chosen a platform, or jax is imported already.
+    Does nothing if the user has chosen a platform or jax is already imported.
     """
     chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if not (chosen or "jax" in sys.modules or find_accelerators(dev) or (dev / WSL_DEVICE).exists()):
@@ -69,38 +71,38 @@ def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.envir
 
 
 def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let this process and its children see one accelerator, or none. To be called before jax is imported.
+    """Restrict this process and its children to one accelerator, or to the CPU. Call it before jax is imported.
 
     Args:
-        device: a number from 0, among those that the environment lets the process see already; or `cpu`.
+        device: A number from 0, among the accelerators that the environment already lets the process see; or `cpu`.
+        dev: The folder of device files.
+        environ: The environment to change.
 
     Raises:
-        UserError: there is no such device, or no way to choose it.
+        UserError: There is no such device, or it cannot be selected.
     """
     if device == "cpu":
         environ["JAX_PLATFORMS"] = "cpu"
         return
     if not (device.isascii() and device.isdecimal()):
-        raise _refused(f"--device {device} is neither a number nor cpu", remedy="--device 0 is the first accelerator")
+        raise _error(f"`--device` must be a number or cpu, got {device}", "Use --device 0 for the first accelerator.")
     if not (found := find_accelerators(dev)):
-        raise _refused(
-            f"there is no device {device}: this machine has no accelerator", remedy="leave --device out, or say cpu"
-        )
-    there = found[0]
-    if there.variable is None:
-        problem = f"an {there.kind} cannot be chosen by --device"
-        raise _refused(problem, remedy=f"HIP_VISIBLE_DEVICES={device} in the environment does it")
-    limited = environ.get(there.variable)
-    seen = limited.split(",") if limited else [str(number) for number in range(len(there.files))]
-    if int(device) >= len(seen):
-        many = f"{len(seen)} {there.kind}s" if len(seen) > 1 else f"one {there.kind}"
-        limit = f" (limited by {there.variable}={limited})" if limited else ""
-        known = f"--device 0 to {len(seen) - 1}" if len(seen) > 1 else "--device 0"
-        raise _refused(f"there is no device {device}: this machine has {many}{limit}", remedy=f"{known}, or cpu")
-    environ[there.variable] = seen[int(device)]
-    if there.kind == "TPU":
+        raise _error(f"there is no device {device}: this machine has no accelerator", "Omit --device, or use cpu.")
+    first = found[0]
+    if first.variable is None:
+        problem = f"`--device` cannot select an {first.kind}"
+        raise _error(problem, f"Set HIP_VISIBLE_DEVICES={device} in the environment.")
+    limited = environ.get(first.variable)
+    visible = limited.split(",") if limited else [str(number) for number in range(len(first.files))]
+    if int(device) >= len(visible):
+        count = f"{len(visible)} {first.kind}s" if len(visible) > 1 else f"one {first.kind}"
+        limit = f" (limited by {first.variable}={limited})" if limited else ""
+        known = f"--device 0 to {len(visible) - 1}" if len(visible) > 1 else "--device 0"
+        raise _error(f"there is no device {device}: this machine has {count}{limit}", f"Use {known}, or cpu.")
+    environ[first.variable] = visible[int(device)]
+    if first.kind == "TPU":
         environ.update(SINGLE_CHIP_ENVIRONMENT)
 
 
-def _refused(problem: str, remedy: str) -> UserError:
+def _error(problem: str, remedy: str) -> UserError:
     return UserError(problem, path=("--device",), remedy=remedy)

@@ -1,4 +1,4 @@
-"""Writing files so that a kill, a crash or a full disk leaves the old content or the new, never a part of it."""
+"""Atomic file operations: a kill, a crash or a full disk leaves the old content or the new, never a part of it."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from taetpu.core.errors import UserError
 
-# What a write has not finished (or a delete has not removed) carries this prefix; listings leave out dot files.
+# Prefix of files whose write, and of folders whose removal, is unfinished; listings skip dot files.
 UNFINISHED = ".unfinished-"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -24,9 +24,12 @@ def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
     """Turn an `OSError` of the body into a `UserError` that names the path and says what to do.
 
     Args:
-        doing: the verb for the message, e.g. "write".
-        path: what the body reads or writes.
-        needed: bytes the body wants to write, for the message of a full disk.
+        doing: The verb for the message, e.g. "write".
+        path: The file or folder that the body reads or writes.
+        needed: The bytes that the body writes, for the message about a full disk.
+
+    Raises:
+        UserError: The body raised an `OSError`.
     """
     try:
         yield
@@ -34,33 +37,33 @@ def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
             problem = f"cannot {doing}: {reason} ({needed} bytes needed, {free_bytes(path)} free)"
-            remedy = "nothing was lost: free some space and run the same command again"
+            remedy = "Free some space and run the same command again; nothing was lost."
         elif error.errno in _CLOSED:
             problem = f"cannot {doing}: {reason}"
-            remedy = "give access to it, or choose another folder with --root or TAETPU_ROOT"
+            remedy = "Give access to it, or choose another folder with --root or TAETPU_ROOT."
         else:
-            problem, remedy = f"cannot {doing}: {reason}", "see to the disk, then run the same command again"
+            problem, remedy = f"cannot {doing}: {reason}", "Check the disk, then run the same command again."
         raise UserError(problem, file=path, remedy=remedy) from error
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that may still be written on the disk that holds, or would hold, `path`."""
+    """Return the free bytes of the disk that holds, or would hold, `path`."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Write all of `data` or nothing, and have it on the disk before returning.
+    """Write all of `data` or nothing, and sync it to disk before returning.
 
     Returns:
-        False, with nothing written, when the file is there and `replace` is not set.
+        False if the file exists and `replace` is not set; then nothing is written.
     """
     make_folder(path.parent)
     temporary = path.parent / (UNFINISHED + secrets.token_hex(8))
     with open(temporary, "xb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # tells `sweep` that somebody is still at it
+            fcntl.flock(file, fcntl.LOCK_EX)  # `remove_unfinished` skips locked files
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -72,7 +75,7 @@ def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, each known to the disk before the next."""
+    """Create a folder and its parents, syncing each to disk before the next."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -84,19 +87,19 @@ def make_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder. A folder vanishes as a whole: it is renamed before it is emptied."""
+    """Delete a file or a folder. A folder disappears atomically: it is renamed before it is emptied."""
     if path.is_dir() and not path.is_symlink():
         doomed = path.parent / (UNFINISHED + secrets.token_hex(8))
         path.rename(doomed)
         while doomed.exists():
-            with suppress(FileNotFoundError):  # another process sweeps it at the same time
+            with suppress(FileNotFoundError):  # another process removes it at the same time
                 shutil.rmtree(doomed)
     else:
         path.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writes and deletes of killed processes left below `folder`; those of living ones stay."""
+    """Remove unfinished writes and deletes of dead processes below `folder`, but not of running ones."""
     for parent, folders, files in os.walk(folder):
         for name in [name for name in folders if name.startswith(UNFINISHED)]:
             folders.remove(name)
@@ -111,7 +114,7 @@ def _remove_if_abandoned(path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
     except (BlockingIOError, FileNotFoundError):
-        pass  # its writer lives, or has just finished
+        pass  # its writer is running, or has just finished
 
 
 def _rename(temporary: Path, path: Path) -> bool:
@@ -120,7 +123,7 @@ def _rename(temporary: Path, path: Path) -> bool:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Give the file its name unless the name is taken; of two writers at the same moment, one is told so."""
+    """Name the file unless the name is taken; of two simultaneous writers, one gets False."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -128,7 +131,7 @@ def _link(temporary: Path, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        # Some mounts (Google Drive in Colab, FAT) have no hard links. The study's claim keeps other writers out.
+        # Some mounts (Google Drive in Colab, FAT) have no hard links. The study's claim excludes other writers.
         return False if path.exists() else _rename(temporary, path)
     return True
 

@@ -1,7 +1,7 @@
-"""Flags of XLA and libtpu: tried before anything starts, set in the environment, and what results depend on of them.
+"""Flags of XLA and libtpu: they are checked in a child process, set in the environment and recorded with results.
 
-XLA reads `XLA_FLAGS` once, when its backend starts, and ends the process at a flag that it does not know; libtpu does
-the same with `LIBTPU_INIT_ARGS`. So they are tried in a child process first. Imports no jax.
+XLA reads `XLA_FLAGS` once, when its backend starts, and aborts the process at an unknown flag; libtpu does the same
+with `LIBTPU_INIT_ARGS`. This module does not import jax.
 """
 
 import os
@@ -19,9 +19,9 @@ from taetpu.core.errors import UserError
 
 XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
-# What changes no program: how many devices a CPU is made into, which a pack's layout says, and where dumps go.
+# These do not change programs: the number of CPU devices, which a pack's layout records, and the folder of dumps.
 WITHOUT_EFFECT = ("--xla_force_host_platform_device_count", "--xla_dump_")
-NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # what changes no program for TPUs
+NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # these do not change programs for TPUs
 PROBES = {
     XLA: "import jax; jax.devices()",
     LIBTPU: "from jax.experimental import topologies as t; "
@@ -31,18 +31,18 @@ PROBE_SECONDS = 120  # seconds
 
 
 def program_flags(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
-    """The flags that programs here may depend on, by variable; a variable without any is left out."""
+    """Return the flags that programs of this process may depend on, by lower-case variable, without empty ones."""
     found = {name.lower(): relevant_flags(environ.get(name, "")) for name in OPTIONS}
     return {name: given for name, given in found.items() if given}
 
 
 def relevant_flags(text: str) -> list[str]:
-    """The flags in a variable's text that a program may depend on, in their order: the last of a name holds."""
+    """Return the flags of a variable that a program may depend on, in order: the last of a name takes effect."""
     return [flag for flag in shlex.split(text) if not flag.startswith(WITHOUT_EFFECT)]
 
 
 def tpu_flags(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with the flags that a program for TPUs may depend on; without those that would then be empty."""
+    """Return the variables with the flags that a TPU program may depend on, without empty ones."""
     found = {
         name: [flag for flag in given if not flag.startswith(NOT_FOR_TPUS)]
         for name, given in program_flags(environ).items()
@@ -58,20 +58,22 @@ def set_flags(
     *,
     compiles: bool = False,
 ) -> None:
-    """Add flags to those of the environment. To be called before jax is imported.
-
-    All that is set then is tried in a child process, that of the environment, too.
+    """Check flags, together with those of the environment, and add them to it. Call it before jax is imported.
 
     Args:
-        compiles: libtpu is asked to compile, be there a TPU or none.
+        xla: Flags for `XLA_FLAGS`.
+        libtpu: Flags for `LIBTPU_INIT_ARGS`.
+        dev: The folder of device files.
+        environ: The environment to change.
+        compiles: Whether libtpu compiles on this machine even without a TPU.
 
     Raises:
-        UserError: a flag is not known, or not read by anything here.
+        UserError: A flag is unknown, or nothing on this machine reads it.
     """
     has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
     if libtpu and not has_tpu:
-        problem = f"--libtpu-args {libtpu!r}: this machine has no TPU, so that nothing would read it"
-        raise UserError(problem, path=("--libtpu-args",), remedy="leave it out, or --xla-flags for XLA's own flags")
+        problem = f"`--libtpu-args` requires a TPU, and this machine has none, got {libtpu!r}"
+        raise UserError(problem, path=("--libtpu-args",), remedy="Omit it, or use --xla-flags for flags of XLA.")
     for name, given in ((XLA, xla), (LIBTPU, libtpu)):
         together = " ".join(part for part in (environ.get(name, ""), given) if part)
         if relevant_flags(together) and (name == XLA or has_tpu):
@@ -81,48 +83,47 @@ def set_flags(
 
 
 def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """See in a child process whether a variable's flags are accepted.
+    """Check the flags of a variable by starting its library in a child process.
 
     Raises:
-        UserError: they are not; it names the flag.
+        UserError: A flag is rejected.
     """
     if bad := next((flag for flag in shlex.split(text) if not flag.startswith("--")), None):
-        raise _refused(
-            name, f"{bad!r} is no flag", f"write flags as --name=value, {OPTIONS[name]} ... together in quotes"
-        )
+        remedy = f"Write flags as --name=value, and quote all flags of {OPTIONS[name]} together."
+        raise _error(name, f"{bad!r} is not a flag", remedy)
     if name == LIBTPU and find_spec("libtpu") is None:
-        raise _refused(name, "libtpu is not installed", "pip install 'taetpu[tpu]'")
+        raise _error(name, "libtpu is not installed", "Run pip install 'taetpu[tpu]'.")
     own = {key: value for key, value in environ.items() if key not in OPTIONS}
     own |= {name: text, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    if name == LIBTPU:  # as on a machine without one: the chips are not touched
+    if name == LIBTPU:  # as on a machine without a TPU, so that the chips stay free
         own |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
                 "TPU_ACCELERATOR_TYPE": "v5litepod-4", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
     command = [sys.executable, "-P", "-c", PROBES[name]]
     try:
         ended = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise _refused(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "try fewer flags") from None
+        raise _error(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "Use fewer flags.") from None
     if ended.returncode:
-        raise _refused(name, *_explained(name, shlex.split(text), ended.stderr))
+        raise _error(name, *_explain_output(name, shlex.split(text), ended.stderr))
 
 
-def _explained(name: str, given: Sequence[str], said: str) -> tuple[str, str]:
-    """What is wrong, and what would be right, from what the child wrote in the end."""
+def _explain_output(name: str, given: Sequence[str], output: str) -> tuple[str, str]:
+    """Return the problem and the remedy that the child's error output implies."""
     library = "libtpu" if name == LIBTPU else "jaxlib"
     what = f"{library} {version(library)}"
-    unknown = re.search(r"Unknown (?:command line )?flags? (?:in \w+: )?(.*)", said)
-    wrong = re.search(r"Couldn't interpret value (.*?) for flag (\w+)|ERROR: (?:Illegal|Invalid) value.*", said)
+    unknown = re.search(r"Unknown (?:command line )?flags? (?:in \w+: )?(.*)", output)
+    wrong = re.search(r"Couldn't interpret value (.*?) for flag (\w+)|ERROR: (?:Illegal|Invalid) value.*", output)
     if unknown:
         words = {word.lstrip("-").split("=")[0] for word in re.findall(r"[\w-]+", unknown[1])}
         named = [flag for flag in given if flag.lstrip("-").split("=")[0] in words] or [unknown[1]]
-        return f"{what} knows no flag {', '.join(named)}", "check its spelling; flags come and go with versions"
+        return f"{what} has no flag {', '.join(named)}", "Check its spelling; flags differ between versions."
     if wrong:
-        return f"{what} cannot use a value: {wrong[0].rstrip('.')}", "give the flag a value of its type"
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
-    return f"{what} does not start with {' '.join(given)}: {last[:300]}", "try the flags one by one"
+        return f"{what} rejects a value: {wrong[0].rstrip('.')}", "Use a value of the flag's type."
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    return f"{what} does not start with {' '.join(given)}: {last[:300]}", "Try the flags one by one."
 
 
-def _refused(name: str, problem: str, remedy: str) -> UserError:
+def _error(name: str, problem: str, remedy: str) -> UserError:
     return UserError(problem, path=(f"{OPTIONS[name]} or {name}",), remedy=remedy)
 
 
@@ -130,21 +131,21 @@ def _refused(name: str, problem: str, remedy: str) -> UserError:
 
 
 def enable_dumps(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have XLA write down every program that it compiles in this process. To be called before jax is imported.
+    """Make XLA dump every program that it compiles in this process. Call it before jax is imported.
 
-    Programs are compiled anew: those that the cache has would not be written.
+    The compilation cache is disabled, since cached programs would not be dumped.
     """
     environ[XLA] = f"{environ.get(XLA, '')} --xla_dump_to={shlex.quote(str(folder))}".strip()
     environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
 def environment_without_dumps(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a child process whose programs are nobody's business."""
+    """Return the environment for a child process whose programs are not dumped."""
     kept = [flag for flag in shlex.split(environ.get(XLA, "")) if not flag.startswith("--xla_dump_")]
     return {**environ, XLA: shlex.join(kept)} if XLA in environ else dict(environ)
 
 
 def folder_size(folder: Path) -> tuple[int, int]:
-    """How many files lie below a folder, and their bytes together."""
+    """Return the number of files below a folder, and their total bytes."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return len(files), sum(path.stat().st_size for path in files)

@@ -1,4 +1,4 @@
-"""What a run's identity is a hash of: plain data, so that it can be computed anew from what is stored, without jax."""
+"""The identity of a run: a hash over plain data, which can be recomputed from stored records without jax."""
 
 import hashlib
 import json
@@ -6,37 +6,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SCHEMA = 3
-"""Raised when a default changes, or when the same config comes to mean another computation. Version 3 leaves fields at
-their default out of the hash, so that a new field with a default changes no identity; 2 and before hash every field."""
+"""Incremented when a default changes, or when the same config means another computation. Version 3 omits fields at
+their default from the hash, so that a new field with a default changes no identity; versions up to 2 hash all."""
 UNRECORDED_SCHEMA = 2
-"""The schema of runs whose record does not name one."""
+"""The schema of runs whose record has none."""
 ID_LENGTH = 16
 
 OBSERVATION_FIELDS = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
-"""Fields of `train` that say how a run is watched: no part of what it computes."""
+"""Fields of `train` that control how a run is observed; they do not affect its numbers."""
 
 NUMERICS_FIELDS = ("compute",)
-"""Fields of `train` that say how its numbers are computed: these change them in their last bits alone."""
+"""Fields of `train` that control how numbers are computed; they affect only the last bits."""
 
 FIELDS_OUTSIDE_IDENTITY = {
     **dict.fromkeys(OBSERVATION_FIELDS, "how a run is watched"),
     **dict.fromkeys(NUMERICS_FIELDS, "how numbers are computed"),
 }
-"""What no identity knows of `train`, and arms may not differ in: each field with what it says."""
+"""Fields of `train` that are excluded from the identity, and that arms may not change, with what they control."""
 
 
 def canonical_json(data: Any) -> str:
-    """Plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
+    """Return plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: A number is not finite.
     """
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved config's data without what its numbers do not depend on: where data is read, how a run is watched,
-    how numbers are computed."""
+    """Return a resolved config's data without the fields that do not affect its numbers.
+
+    These are the location of the data, and the fields that control observation and numerics.
+    """
     dropped = {"task": ("source",), "train": tuple(FIELDS_OUTSIDE_IDENTITY)}
     return {
         section: {name: value for name, value in fields.items() if name not in dropped.get(section, ())}
@@ -45,10 +47,11 @@ def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved config's data without the fields that are at their default.
+    """Return a resolved config's data without the fields at their default.
 
     Args:
-        defaults: their values, by dotted path (`core.config.defaults`). A field with another value stays.
+        config: The resolved config as plain data.
+        defaults: The default values by dotted path (`core.config.fields_at_default`). A field with another value stays.
     """
     return _without(config, defaults, "")
 
@@ -74,13 +77,15 @@ def identity(
     defaults: Mapping[str, Any] | None = None,
     schema: int = SCHEMA,
 ) -> str:
-    """Return the first 16 hexadecimal digits of a sha256 over all that a run computes from.
+    """Return the first 16 hexadecimal digits of a sha256 over everything that determines a run's numbers.
 
     Args:
-        config: its resolved config as plain data.
-        fingerprint: of the data that its task reads.
-        plugins: sha256 of each plug-in that it uses a kind of, sorted.
-        defaults: the fields of the config that are at their default (see `stated`); schema 2 has none.
+        config: The resolved config as plain data.
+        seed: The seed of the run.
+        fingerprint: The fingerprint of the task's data.
+        plugins: The sorted sha256 digests of the plug-ins whose kinds the config uses.
+        defaults: The fields of the config at their default (see `without_defaults`); schema 2 has none.
+        schema: The version of the hash.
     """
     data = {
         "config": computation_fields(without_defaults(config, defaults or {})),
@@ -93,7 +98,7 @@ def identity(
 
 
 def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None:
-    """Return the identity that follows from the record of a run (`config.json`); None where it has none."""
+    """Return the identity computed from a run's record (`config.json`), or None if the record is incomplete."""
     schema = record.get("schema", UNRECORDED_SCHEMA)
     config, defaults = record.get("config"), record.get("defaults", {})
     if not config or not all(isinstance(part, Mapping) for part in (config, *config.values(), defaults)):

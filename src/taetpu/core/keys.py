@@ -1,6 +1,6 @@
-"""Randomness by name: the key of a parameter depends on its logical path, never on what else the model holds.
+"""Random keys by name: the key of a parameter depends on its logical path alone, not on the rest of the model.
 
-So two arms of one seed share every parameter that the change between them leaves alone, and the data order too.
+Two arms of one seed therefore share the data order and every parameter that the change between them does not affect.
 """
 
 import zlib
@@ -12,12 +12,12 @@ Key = jax.Array
 
 
 def root_key(seed: int | Int[Array, ""]) -> Key:
-    """The key of a run. The generator is named, so that jax's default may change under us."""
+    """Return the key of a run. The generator is fixed, so that a change of jax's default has no effect."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
 def named(key: Key, *path: str | int | Int[Array, ""]) -> Key:
-    """The key at `path` below `key`. Names are hashed by crc32 (the same in every process), numbers folded in as is."""
+    """Return the key at `path` below `key`: names are folded in as their crc32, numbers as they are."""
     for part in path:
         key = jax.random.fold_in(key, zlib.crc32(part.encode()) if isinstance(part, str) else part)
     return key

@@ -1,4 +1,4 @@
-"""From plain data (as YAML gives it) to configs and components, with errors that say where and what would be right."""
+"""Parsing of plain data, as read from YAML, into configs and components, with errors that name place and remedy."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
 
-# What to write instead of a value of another type, by how pydantic calls the type.
+# Remedies for a value of a wrong type, by pydantic's name of the right type.
 RIGHT_TYPES = {
     "int": "a whole number, e.g. 4",
     "float": "a number, e.g. 0.1",
@@ -28,26 +28,31 @@ RIGHT_TYPES = {
 
 MAX_INT = 2**63 - 1
 
-# How a remedy states a limit, by how pydantic calls it.
+# Wording of a limit in a remedy, by pydantic's name of the limit.
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
 def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
-    """Build `cls` from plain data (as YAML gives it), component slots and nested configs included.
+    """Build a config from plain data, including its component slots and nested configs.
 
-    `none` means None wherever a field may be None, and a whole number may be written as a float (`1e3`).
+    `none` means None in every field that may be None, and an integer may be written as a float (`1e3`).
+
+    Args:
+        cls: The config class.
+        data: A mapping of fields, or an instance of `cls`, which is returned as it is.
+        path: The path of `data` in its document.
 
     Raises:
-        UserError: unknown or missing fields, unknown kinds, wrong types, values out of range, all of them together;
-            paths say where, from `path` on. What may only follow from another mistake is left out: a missing field
-            that an unknown one resembles, and checks of fields against each other where a field could not be read.
+        UserError: Fields are unknown or missing, kinds are unknown, or values are of a wrong type or out of range; all
+            errors are raised together, with paths that start with `path`. Likely consequences of another error are
+            omitted: a missing field that an unknown one resembles, and cross-field checks if a field is invalid.
     """
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
         raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {field_names(cls)}")
     values, mistakes = {}, ErrorList()
-    unread = set[str]()  # fields that are written, or may be under another name
+    unread = set[str]()  # fields that are invalid, or resemble an unknown field
     for key, value in data.items():
         with mistakes.collect():
             if key not in cls.model_fields:
@@ -61,24 +66,29 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
         made = cls.model_validate(values)
     except ValidationError as error:
         wrong = {details["loc"][:1]: details for details in reversed(error.errors())}  # of a union's, the first
-        there = [wrong[place] for place in reversed(wrong) if not unread.intersection(map(str, place))]
-        mistakes += [_explained(cls, details, path) for details in there]
-    except UserError as error:  # a config's own check of its fields against each other
+        shown = [wrong[place] for place in reversed(wrong) if not unread.intersection(map(str, place))]
+        mistakes += [_explain(cls, details, path) for details in shown]
+    except UserError as error:  # a cross-field check of the config
         mistakes += [] if unread else error.within(*path).all_errors
     mistakes.raise_all()
     assert made is not None
     for name, value in made:
         if type(value) is int and abs(value) > MAX_INT:
             problem = f"{value} is not allowed: must fit 64 bits"
-            raise UserError(problem, path=(*path, name), remedy=f"at most {MAX_INT}")
+            raise UserError(problem, path=(*path, name), remedy=f"Use at most {MAX_INT}.")
     return made
 
 
 def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
-    """Build what fills a slot from `kind` or `{kind: ..., field: ...}`.
+    """Build the component of a slot from `kind` or `{kind: ..., field: ...}`.
+
+    Args:
+        slot: The name of the slot.
+        value: The kind, a mapping with the kind and its fields, or a component, which is returned as it is.
+        path: The path of `value` in its document.
 
     Raises:
-        UserError: no kind, an unknown kind, or fields that the kind refuses.
+        UserError: The kind is missing or unknown, or it rejects a field.
     """
     known = kinds(slot)
     if isinstance(value, Component) and value.slot == slot:
@@ -98,22 +108,26 @@ def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
 
 
 def build_components(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Component]:
-    """Build what fills a slot that takes many.
+    """Build the named components of a slot that takes many.
 
     Raises:
-        UserError: as `entries` and `component`.
+        UserError: As in `parse_entries` and `build_component`.
     """
     found = parse_entries(slot, value, path)
     return {name: build_component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
 
 
 def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
-    """What a slot that takes many holds, `{name: settings}` or a list of kinds, as settings with their kind by name.
+    """Return the settings, with their kinds, of each named entry of a slot that takes many.
 
-    A name is the kind where the settings give no other. None, or `none`, in place of settings leaves an entry out.
+    Args:
+        slot: The name of the slot.
+        value: `{name: settings}` or a list of kinds. The name is the kind unless the settings have one. None or `none`
+            as settings removes an entry.
+        path: The path of `value` in its document.
 
     Raises:
-        UserError: it is neither; two entries of a list have one kind; a name has a dot.
+        UserError: `value` is neither, two entries of a list have the same kind, or a name contains a dot.
     """
     if value is None or value == "none":
         return {}
@@ -124,7 +138,7 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
         for i, item in enumerate([value] if isinstance(value, str) else value):
             kind = str(item.get("kind")) if isinstance(item, Mapping) else str(item)
             if kind in found:
-                remedy = f"give them names: {{first: {{kind: {kind}, ...}}, second: ...}}"
+                remedy = f"Name them: {{first: {{kind: {kind}, ...}}, second: ...}}."
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
             found[kind] = item if isinstance(item, Mapping) else {}
     else:
@@ -134,7 +148,7 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
         )
     for name in found:
         if "." in str(name):
-            raise UserError(f"{name!r} cannot be a name", path=(*path, name), remedy="leave out the dot")
+            raise UserError(f"{name!r} is not a valid name", path=(*path, name), remedy="Remove the dot.")
     return {str(name): _with_kind(str(name), settings) for name, settings in found.items()}
 
 
@@ -145,11 +159,12 @@ def _with_kind(name: str, settings: Any) -> Any:
 
 
 def replace_fields(config: C, **fields: Any) -> C:
-    """A copy with other fields, validated."""
+    """Return a validated copy of a config with some fields replaced."""
     return load_config(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
 
 
 def field_names(cls: type[Config]) -> str:
+    """Return the names of a config's fields, separated by commas."""
     return ", ".join(cls.model_fields)
 
 
@@ -170,29 +185,30 @@ def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
 
 
 def normalize_value(value: Any, integers: bool = False) -> Any:
-    """A value with tuples for lists and, where `integers` are asked for, its whole floats as integers."""
+    """Return a value with tuples for lists and, if `integers` is set, integers for whole floats."""
     if isinstance(value, list | tuple):
         return tuple(normalize_value(item, integers) for item in value)
     return int(value) if integers and isinstance(value, float) and value.is_integer() else value
 
 
 def _leaves(annotation: Any) -> set[Any]:
-    """The types that an annotation is made of."""
+    """Return the types that an annotation consists of."""
     inner = get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]
     return set[Any]().union(*map(_leaves, inner)) if inner else {annotation}
 
 
-def _explained(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError:
+def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError:
+    """Return pydantic's error as one with place and remedy."""
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         given = cls.model_fields[str(where[0])]
         hint = f" ({given.description.rstrip('.')})" if given.description else ""
-        return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"add {where[0]}: ...")
+        return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"Add {where[0]}: ...")
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = message.replace("should be", "must be").replace("a valid tuple", "a list")
     remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
-    if first["type"] == "too_short" and where:  # of a list; what to put in it, its description says
+    if first["type"] == "too_short" and where:  # an empty list; the field's description is the remedy
         message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
     bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in BOUNDS}
     if remedy is None and where and bounds:
@@ -202,7 +218,7 @@ def _explained(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserErr
 
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
-    """What may be written instead of what is out of bounds: the limit, and the default if there is one."""
+    """Return a remedy for a value out of bounds: the limit, and the default if there is one."""
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = ", ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:

@@ -1,4 +1,4 @@
-"""Top-level names that Python can import, which a file of the user's must not take."""
+"""Top-level module names that a user's file must not shadow."""
 
 import re
 import sys
@@ -7,33 +7,32 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 STARTUP_MODULES = ("sitecustomize", "usercustomize")
-"""Modules that Python imports by itself at start-up, where it finds any."""
+"""Modules that Python imports at start-up if they exist."""
 
 TOOL_FILES = re.compile(r"conftest|noxfile|setup|tests|test_.*|.*_test", re.IGNORECASE)
-"""Names of files that tools run by themselves where they find any: pytest, pip, nox; and the usual package of tests."""
+"""Names of files that pytest, pip or nox run if they exist, and the usual package of tests."""
 
 
 def is_run_by_tools(name: str) -> bool:
-    """Would a tool import or run a file `name`.py of this folder by itself?"""
+    """Return whether a tool would run a file `name`.py of the current folder unasked."""
     return TOOL_FILES.fullmatch(name) is not None
 
 
 def find_shadowed(name: str) -> str | None:
-    """Return the module that a file `name`.py would hide from programs started in its folder, or None.
+    """Return the module that a file `name`.py would shadow for programs started in its folder, or None.
 
-    Case is ignored, since some file systems ignore it: `Jax.py` is `jax.py` there. Modules of the current folder itself
-    do not count.
+    Case is ignored, as on some file systems: `Jax.py` is `jax.py` there. Modules of the current folder do not count.
     """
     return next((module for module in importable_modules() if module.casefold() == name.casefold()), None)
 
 
 def importable_modules() -> set[str]:
-    """Return every top-level module of Python, of what is installed, and of what taetpu's extras would install."""
+    """Return every top-level module of Python, of installed packages, and of taetpu's optional requirements."""
     here = Path.cwd().resolve()
     elsewhere = [entry for entry in sys.path if entry and Path(entry).resolve() != here]
     names = {*sys.stdlib_module_names, *sys.builtin_module_names, *STARTUP_MODULES, *_extras()}
     names |= {module.name for module in iter_modules(elsewhere)}
-    return names | set(packages_distributions())  # namespace packages, such as google, are listed here alone
+    return names | set(packages_distributions())  # the only list with namespace packages, such as google
 
 
 def _extras() -> set[str]:

@@ -1,4 +1,4 @@
-"""Numbers as text: one reading for study files, claims and command lines, that of YAML 1.2's core schema.
+"""Parsing of numbers in study files, claims and command lines, by YAML 1.2's core schema.
 
 Python's `int` and `float` also read `0_1` as 1, `1e3_0` as 1e30 and the digits of other scripts.
 """
@@ -8,7 +8,7 @@ import re
 
 INTEGER = re.compile(r"[-+]?[0-9]+")
 DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Every finite number, an `INTEGER` among them."""
+"""Every finite number, including integers."""
 
 
 def parse_int(text: str) -> int:
