@@ -53,7 +53,7 @@ MISTAKES = {
     "an unknown primary metric": Mistake(
         "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "Did you mean 'val/loss'?"),
     "a key of a later version": Mistake(
-        "", "tasks: {}", "'tasks' is not there yet", "9 at tasks", "remove it"),
+        "", "tasks: {}", "'tasks' is not supported", "9 at tasks", "Remove it"),
     "an unknown tracker": Mistake(
         "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord.kind",
         "Did you mean 'tensorboard'?"),

@@ -16,8 +16,8 @@ def refused(study, added, *replace) -> str:
 
 def other_data(place: str) -> str:
     return (
-        "arm 'x' is evaluated on other data than the baseline, so that the two cannot be compared\n"
-        f"  where:  s.yaml:7 at arms.x.{place}\n  remedy: make it a study of its own"
+        "arm 'x' is evaluated on other data than the baseline, so they cannot be compared\n"
+        f"  where:  s.yaml:7 at arms.x.{place}\n  remedy: Make it a separate study."
     )
 
 
@@ -39,8 +39,8 @@ def test_other_tokens_are_compared_by_bits_per_byte_alone(study):
     arms = "seeds: 1\narms:\n  x: {task.tokenizer: byte}\n"
     for metric, what in (("val/loss", "loss"), ("val/accuracy", "accuracy")):
         assert refused(study, f"{arms}measure: {{primary: {metric}}}\n") == (
-            f"arm 'x' has other tokens than the baseline, so that {what} per token cannot be compared\n"
-            "  where:  s.yaml:8 at arms.x.task.tokenizer\n  remedy: measure: {primary: val/bits_per_byte}"
+            f"arm 'x' has other tokens than the baseline, so {what} per token cannot be compared\n"
+            "  where:  s.yaml:8 at arms.x.task.tokenizer\n  remedy: Set measure: {primary: val/bits_per_byte}."
         )
     assert len(study(f"{arms}measure: {{primary: val/bits_per_byte}}\n").runs()) == 2
 
@@ -57,6 +57,6 @@ def test_text_that_an_arm_drops_is_not_compared_in_bits_per_byte(val, allowed, s
         assert len(study(arms).runs()) == 2
         return
     text = refused(study, arms)
-    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer loses characters" in text
+    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer does not encode" in text
     assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
     assert "unseen: unk" in text

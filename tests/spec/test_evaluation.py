@@ -55,15 +55,15 @@ def test_more_windows_than_the_split_has_are_refused_with_their_number():
     with pytest.raises(UserError, match="99999999999") as caught:
         sample(eval_windows=99999999999)
     assert caught.value.path == ("eval_windows",)
-    assert str(caught.value.remedy) == f"at most {WINDOWS}, or all"
+    assert f"at most {WINDOWS}, or all" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "some"])
-def test_what_is_no_number_of_windows_is_refused(value):
+def test_an_invalid_number_of_windows_is_refused(value):
     with pytest.raises(UserError, match="must be auto, all or a positive number of windows") as caught:
         load_config(TrainConfig, {"steps": 1, "eval_windows": value})
     assert caught.value.path == ("eval_windows",)
-    assert "from 1 on" in str(caught.value.remedy)
+    assert "at least 1" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(("total", "windows"), [(100, 20), (50, 10), (2, 1), (200, 40)])

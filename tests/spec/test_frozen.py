@@ -65,7 +65,7 @@ def test_another_sample_is_refused(study, stored):
     text = refused(stored, study(PARTS, (), ("steps: 10", "steps: 10, eval_windows: 3")))
     assert "eval_windows was auto when this study was first run, and is 3 now" in text
     assert "5 at base.train.eval_windows" in text
-    assert "--set train.eval_windows=auto; or give the study another name" in text
+    assert "--set train.eval_windows=auto. " in text
 
 
 def test_a_folder_without_a_sample_gets_one(study, stored):
@@ -80,7 +80,7 @@ def refused(stored, study) -> str:
     return str(caught.value).replace(f"{study.folder}/", "")
 
 
-OTHER = "give the study another name, or another --root"
+OTHER = "use another study name or --root."
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ OTHER = "give the study another name, or another --root"
 def test_a_changed_baseline_is_refused(old, new, change, line, study, stored):
     text = refused(stored, study(PARTS, (), (old, new)))
     place = f"  where:  s.yaml:{line} at {change.split()[0]}\n"
-    assert text.startswith(f"the baseline is not that of study 's' in this folder: {change}\n{place}  remedy: ")
+    assert text.startswith(f"the baseline differs from study 's' in this folder: {change}\n{place}  remedy: ")
     assert text.endswith(OTHER)
 
 
@@ -108,7 +108,7 @@ def test_a_baseline_changed_on_the_command_line_is_refused_there(study, stored):
 
 def test_a_changed_measure_is_refused(study, stored):
     text = refused(stored, study(PARTS + "measure: {primary: val/accuracy}\n"))
-    assert text.startswith("what is measured is not that of study 's' in this folder: measure.")
+    assert text.startswith("what is measured differs from study 's' in this folder: measure.")
     assert "val/accuracy" in text
 
 
@@ -116,14 +116,13 @@ def test_changed_data_is_refused_and_moved_data_is_not(study, stored, folder):
     (folder / "moved.txt").write_bytes((folder / "text.txt").read_bytes())
     assert check_frozen(stored, study(PARTS, (), ("text.txt", "moved.txt"))) == stored
     (folder / "text.txt").write_text("hello there. " * 40)
-    assert refused(stored, study(PARTS)) == (
-        f"the task's data is not that of study 's' in this folder\n  where:  s.yaml:3 at base.task\n  remedy: {OTHER}"
-    )
+    text = refused(stored, study(PARTS))
+    assert text.startswith("the task's data differs from study 's' in this folder\n  where:  s.yaml:3 at base.task\n")
+    assert text.endswith(OTHER)
 
 
 def test_an_arm_that_means_something_else_is_refused(study, stored):
     text = refused(stored, study(PARTS.replace("model.position: none", "model.position: learned")))
-    assert text == (
-        "arm 'nope' was {model.position: none} when it was first run, and is {model.position: learned} now\n"
-        f"  where:  s.yaml:8 at arms.nope\n  remedy: give the changed arm a name of its own, or {OTHER}"
-    )
+    assert "'nope' was {model.position: none}" in text
+    assert "is {model.position: learned} now\n  where:  s.yaml:8 at arms.nope\n  remedy: " in text
+    assert text.endswith(OTHER)

@@ -33,7 +33,7 @@ ADDED = [
     ("seeds: 1000000000000", "seeds", "10000"),
     (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
     (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MAX_VALUES)),
-    ("arms: &a {x: *a}", "arms.x", "write it out"),
+    ("arms: &a {x: *a}", "arms.x", "Write the value out"),
     ("arms:\n  a: {model.norm: " + "[" * 200_000, "", "levels"),
     ("arms:\n  a: " + "{x: " * 100 + "1" + "}" * 100, "", "levels"),
     (f"arms: [{'1,' * 200_000}]", "", str(MAX_VALUES)),
@@ -45,11 +45,11 @@ SETS = [
     ("train.batch_size=100000000000", "at most 1048576"), ("task.seq_len=1000000000000", "at most 1048576"),
     ("train.steps=1e18", "at most 2147483647"), ("train.batch_size=1e12", "at most 1048576"),
     ("train.eval_windows=99999999999", "or all"), ("train.optimizer.lr=0", "above 0"),
-    ("train.optimizer.lr=.inf", "a finite number"), ("train.checkpoint=0", "from 1 on"),
-    ("train.eval_windows=0", "from 1 on"), ("train.compute.loss_chunk=0", "from 1 on"),
+    ("train.optimizer.lr=.inf", "a finite number"), ("train.checkpoint=0", "at least 1"),
+    ("train.eval_windows=0", "at least 1"), ("train.compute.loss_chunk=0", "at least 1"),
     ("model.layers.0:1000000000.ffn=none", "0:4"),
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
-    ("model.dim=&a [*a]", "write it out"), ("model.dim=" + "[" * 5000, "levels"),
+    ("model.dim=&a [*a]", "Write the value out"), ("model.dim=" + "[" * 5000, "levels"),
     ("model.dim=" + "[" * 5000 + "]" * 5000, "levels"),
     (f"model.dim={{a: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}", str(MAX_VALUES)), (f"model.norm={'x' * 400_000}", "known"),
 ]  # fmt: skip
@@ -116,10 +116,10 @@ def test_what_a_study_may_have(study) -> None:
     assert len(study(f"grid: {{train.optimizer.lr: [{values}], model.position: [rope, none]}}\n").arms) == 257
 
 
-def test_a_file_without_end() -> None:
+def test_an_endless_file_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         load_study("/dev/zero")
-    assert (str(caught.value.file), str(LONGEST_TEXT) in str(caught.value.remedy)) == ("/dev/zero", True)
+    assert (str(caught.value.file), str(LONGEST_TEXT) in caught.value.problem) == ("/dev/zero", True)
 
 
 def test_a_pipe() -> None:

@@ -47,7 +47,7 @@ def test_a_missing_file_names_what_is_there(folder: Path) -> None:
     (folder / "secrets.yaml").write_text("token: x\n")
     (folder / "empty.yaml").touch()
     os.mkfifo(folder / "pipe.yaml")
-    start = "`taetpu new NAME` writes a study to start from"
+    start = "Run `taetpu new NAME` to write a study."
     assert message(folder / "s.yaml") == f"no such file\n  where:  s.yaml\n  remedy: {start}"
     (folder / "other.yaml").write_text("# mine\nstudy: other\n")
     assert message(folder / "x").endswith("remedy: Use one of: other.yaml.")
@@ -65,7 +65,7 @@ def test_a_pipe_is_no_study_and_is_not_waited_for(folder: Path) -> None:
 
 @pytest.mark.parametrize("key", NOT_YET)
 def test_keys_of_later_versions_are_refused_by_name(key: str, study) -> None:
-    with pytest.raises(UserError, match=f"'{key}' is not there yet in this version"):
+    with pytest.raises(UserError, match=f"'{key}' is not supported in this version"):
         study(f"{key}: 1\n")
 
 
@@ -90,6 +90,6 @@ def test_what_the_data_refuses_is_found_before_training(replace, added, problem,
     assert (".".join(map(str, error.path)), error.line, Path(str(error.file)).name) == (path, line, "s.yaml")
 
 
-def test_a_file_nested_without_end_is_no_study(folder: Path) -> None:
+def test_a_file_nested_too_deeply_is_refused(folder: Path) -> None:
     (folder / "s.yaml").write_text("a: " + "[" * 5000 + "]" * 5000 + "\n")
     assert message(folder / "s.yaml").startswith("nested too deeply")

@@ -1,1 +1,1 @@
-"""From a study file to fully resolved runs, with errors that a person can act on."""
+"""From a study file to fully resolved runs, with errors that name the place and the remedy."""

@@ -1,4 +1,4 @@
-"""From what a study file says to single arms with names."""
+"""The arms of a study file, expanded to single arms with names."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice, product
@@ -21,25 +21,27 @@ from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
-    """All arms but the baseline: those that are written, those of designs, and all of them on the ladder's rungs.
+    """Return all arms but the baseline: written ones and those of designs, each on every rung of the ladder.
 
     Args:
-        mistakes: gets what is wrong with single arms under `arms`, which are left out.
+        spec: The study file.
+        base: The baseline's data.
+        mistakes: Receives the errors of single arms under `arms`, which are left out.
 
     Raises:
-        UserError: a name or a list of values that cannot be; two arms of one name; an override that matches nothing.
+        UserError: If a name or a list of values is invalid, two arms have one name, or an override matches nothing.
     """
     found: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
     for arm in ladder(spec, base, list(islice(arms, MAX_ARMS + 1))):
         if len(found) == MAX_ARMS:
             problem = f"the study has more than {MAX_ARMS} arms"
-            raise UserError(problem, path=_place(arm, ("arms",)), remedy="make several studies of it")
+            raise UserError(problem, path=_place(arm, ("arms",)), remedy="Split it into several studies.")
         twin = found.get(arm.name.casefold())
         place = ("grid",) if arm.grid else ("arms", arm.name)
         if twin is not None:
             case = "" if twin.name == arm.name else f" ({twin.name!r}: names may not differ in case alone)"
-            raise UserError(f"two arms are called {arm.name!r}{case}", path=_place(arm, place), remedy="rename one")
+            raise UserError(f"two arms are called {arm.name!r}{case}", path=_place(arm, place), remedy="Rename one.")
         found[arm.name.casefold()] = arm
     return list(found.values())
 
@@ -59,19 +61,19 @@ def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> I
 def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator[Candidate]:
     place = ("arms", name)
     if not isinstance(name, str):
-        raise UserError(f"arm name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
+        raise UserError(f"arm name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
     check_name(name, "arm", place)
     if name.casefold() == BASELINE:
-        raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="rename it")
+        raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="Rename it.")
     if not isinstance(overrides, Mapping) or not overrides:
         problem = f"arm {name!r} names no change: {format_value(overrides)!r}"
-        raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
+        raise UserError(problem, path=place, remedy="Write e.g. {model.position: none}.")
     check_paths(overrides, place)
     yield from _fan_out(name, dict(overrides), base)
 
 
 def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """One arm for each value of a list, and for each combination where several overrides have lists."""
+    """Yield an arm for each value of a list, or for each combination if several overrides have lists."""
     place = ("arms", name)
     try:
         lists = {path: overrides[path] for path in _lists(overrides, base)}
@@ -92,11 +94,11 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
 
 
 def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """The overrides whose value is a list of values. In a field that holds lists, a list is one value."""
+    """Return the overrides whose value is a list of values. For a field that holds a list, a list is one value."""
     given = [path for path, value in overrides.items() if isinstance(value, list)]
     if not given:
         return []
-    # What fields there are depends on kinds, and which layers on their number: those of the arm, the first of a list.
+    # Valid fields depend on kinds, and valid layers on their number: the arm's own, or the first of its list.
     shaping = {
         path: value[0] if isinstance(value, list) and value else value
         for path, value in overrides.items()
@@ -114,7 +116,7 @@ def _grid(spec: StudySpec) -> Iterator[Candidate]:
             raise UserError(
                 f"{format_value(values)} is not a list of values",
                 path=("grid", path),
-                remedy=f"[{format_value(values)}, ...]",
+                remedy=f"Write [{format_value(values)}, ...].",
             )
         check_values(values, ("grid", path))
     if not spec.grid:

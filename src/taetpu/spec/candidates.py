@@ -1,4 +1,4 @@
-"""Arms before they are resolved: what they change, where that is written, and names that can be a folder's."""
+"""Arms before they are resolved: their overrides, places in the study file, and path-safe names."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ MAX_CHANGES = 100  # of one arm
 
 
 Stage = Literal["written", "generated", "matched", "trial", "tuned"]
-"""Where an arm comes from: the study's `arms`, a design, `match`, or `tune`, whose trials decide its tuned arms."""
+"""The origin of an arm: the study's `arms`, a design, `match`, or `tune` with its trials and tuned arms."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class Candidate:
     """An arm before it is resolved.
 
     Attributes:
-        origins: where in the study file each override stands.
-        crossed: one of a cartesian product, where a single value may be the baseline's.
-        grid: from `grid`, where the baseline's own cell is no arm.
-        role: what a design has it for: `against` (the arm that it is compared with, if not the baseline), and the
-            design's own notes, which the analysis reads.
-        stage: where it comes from.
+        name: Its name.
+        overrides: Its changes by path.
+        origins: The place of each override in the study file.
+        crossed: Whether it is part of a cartesian product, where single values may be the baseline's.
+        grid: Whether it is from `grid`, where the baseline's own cell is dropped.
+        role: Its role in a design: `against`, the arm to compare with if not the baseline, and the design's notes for
+            the analysis.
+        stage: Its origin.
     """
 
     name: str
@@ -44,30 +46,30 @@ class Candidate:
 
 
 def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
-    """Raises `UserError` for what is no path, and for too many of them."""
+    """Raise `UserError` for an override whose path is not text, or for too many overrides."""
     if len(overrides) > MAX_CHANGES:
-        raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"at most {MAX_CHANGES}")
+        raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"Use at most {MAX_CHANGES}")
     for path in overrides:
         if not isinstance(path, str):
-            raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="e.g. model.mixer.num_heads")
+            raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="Write e.g. model.mixer.num_heads.")
 
 
 def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> None:
-    """Raises `UserError` for an empty list, and for a value that is listed twice unless it may be `repeated`."""
+    """Raise `UserError` for an empty or too long list, or for a repeated value unless `repeated` is true."""
     if len(values) > MAX_VALUES:
-        raise UserError(f"{len(values)} values are too many", path=place, remedy=f"at most {MAX_VALUES}")
+        raise UserError(f"{len(values)} values are too many", path=place, remedy=f"Use at most {MAX_VALUES}")
     if not values:
-        raise UserError("an empty list of values makes no arm", path=place, remedy="list at least one value")
+        raise UserError("an empty list of values makes no arm", path=place, remedy="List at least one value.")
     for i, value in enumerate(() if repeated else values):
         if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
-            raise UserError(f"{format_value(value)} is listed twice", path=(*place, i), remedy="remove one")
+            raise UserError(f"{format_value(value)} is listed twice", path=(*place, i), remedy="Remove one.")
 
 
 def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
-    """Raises `UserError` where the product of lists has more cells than a study has arms; no cell is made."""
+    """Raise `UserError` if the product of lists has more cells than a study may have arms. No cell is built."""
     cells = math.prod(len(values) for values in lists)
     if cells > MAX_ARMS:
-        remedy = f"at most {MAX_ARMS}; fewer values, or arms that change one thing at a time"
+        remedy = f"Use at most {MAX_ARMS}: list fewer values, or change one thing per arm."
         raise UserError(f"{cells} combinations are too many arms", path=place, remedy=remedy)
 
 
@@ -75,7 +77,7 @@ def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
 
 
 def label(value: Any) -> str:
-    """A value as part of a path-safe name; different values get different labels, by a hash where characters go."""
+    """Return a value as part of a path-safe name. A hash keeps different values apart if characters are replaced."""
     text = _plain(value)
     safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", text)
     if safe == text and 0 < len(text) <= LONGEST_LABEL:
@@ -94,19 +96,19 @@ def _plain(value: Any) -> str:
 
 
 def cell_name(values: Mapping[str, Any]) -> str:
-    """`num_heads=8,dim=64`; names are cut to what tells the paths apart."""
+    """Return the name of a cell, e.g. `num_heads=8,dim=64`, with paths shortened while they stay distinct."""
     return ",".join(f"{short}={label(values[path])}" for path, short in short_paths(list(values)).items())
 
 
 def bounded(name: str) -> str:
-    """A long name cut to what a folder's may have, and kept apart from others by a hash."""
+    """Return a name of at most `LONGEST_NAME` characters; a longer one is cut and gets a hash."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def short_paths(paths: list[str]) -> dict[str, str]:
-    """Each path's last part, or as many of its last parts as make it differ from the others; `x.kind` counts as `x`."""
+    """Return the shortest suffixes that keep paths distinct, by path; `x.kind` counts as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
     for size in range(1, max(map(len, split.values()), default=0) + 1):
         names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}

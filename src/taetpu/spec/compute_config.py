@@ -1,4 +1,4 @@
-"""How a run's numbers are computed: what changes them in their last bits, and not what they mean."""
+"""Settings of how numbers are computed, which change results by rounding only."""
 
 from typing import Any, Literal
 
@@ -9,10 +9,7 @@ from taetpu.core.config import Config
 
 
 class MeshConfig(Config):
-    """Over how many devices one run is divided: `data` of them share its batch, `model` its heads and hidden layers.
-
-    The parameters are divided over all of them (see `train.sharding`). 1 and 1 leaves a run on one device.
-    """
+    """The device mesh of one run. Parameters are sharded over all its devices (see `train.sharding`)."""
 
     data: PositiveInt = 1
     """Devices that share a run's batch."""
@@ -21,13 +18,10 @@ class MeshConfig(Config):
 
 
 class ComputeConfig(Config):
-    """No part of a run's identity, and the same for all arms. `auto` is decided when runs are packed, and kept.
+    """Compute settings. They are the same for all arms and not part of a run's identity.
 
-    `attention` is the path that attention takes where it can: `plain`, `cudnn` (NVIDIA) or `splash` (TPU); what a path
-    does not compute is left to the plain one, and `taetpu plan` says so. `remat` is what of a layer is computed a
-    second time in the backward pass rather than kept: nothing (`none`), all but the projections (`dots`), or
-    everything (`full`). `loss_chunk` bounds the tokens whose logits exist at once. `mesh` says how one run is divided
-    over devices; `auto` divides none that fits on one.
+    `auto` is resolved when runs are packed, and the result is stored. Attention that an implementation does not support
+    falls back to `plain`; `taetpu plan` reports it.
     """
 
     attention: Literal["auto", "plain", "cudnn", "splash"] = "auto"
@@ -37,16 +31,14 @@ class ComputeConfig(Config):
     (`dots`), or everything (`full`).
     """
     loss_chunk: int | Literal["auto"] | None = "auto"
-    """Tokens whose logits are in memory at once; `none`: all of them."""
+    """Tokens whose logits are in memory at once; `none` for all."""
     mesh: Literal["auto"] | MeshConfig = "auto"
-    """Devices that one run is divided over, e.g. `{data: 2, model: 2}`; `auto` divides only a run that one device
-    cannot hold.
-    """
+    """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto` shards only a run that does not fit one device."""
 
     @field_validator("loss_chunk", mode="before")
     @classmethod
     def _tokens(cls, value: Any) -> Any:
         if value in ("auto", None) or (type(value) is int and value > 0):
             return value
-        remedy = "auto, none, or a number of tokens from 1 on"
+        remedy = "Use auto, none, or a number of tokens of at least 1."
         raise PydanticCustomError("rule", "must be auto, none or a positive number of tokens", {"remedy": remedy})

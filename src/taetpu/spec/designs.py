@@ -1,7 +1,7 @@
-"""Designs: arms that a study does not write one by one, and what each of them is for.
+"""Designs: arms that a study generates, and the role of each.
 
-`leave_one_out` and `add_one_in` change one part at a time, and all at once; `factorial` crosses factors, or keeps a
-fraction of the crossing; `ladder` repeats every arm at several scales, each with a baseline of its own.
+`leave_one_out` and `add_one_in` change one part at a time, and all at once; `factorial` crosses factors in full or in a
+fraction; `ladder` repeats every arm at several scales, each with its own baseline.
 """
 
 import math
@@ -25,7 +25,7 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 
 
 def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
-    """An arm for each part, and one for all of them together, of `leave_one_out` and `add_one_in`."""
+    """Yield an arm for each part of `leave_one_out` and `add_one_in`, and one for all parts together."""
     for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
             _check_part(name, overrides, place)
             for path in overrides:
                 if path in together:
-                    raise UserError(f"two parts change {path}", path=(*place, path), remedy="make them one part")
+                    raise UserError(f"two parts change {path}", path=(*place, path), remedy="Merge them into one part.")
             own = {path: (*place, path) for path in overrides}
             together, places = {**together, **overrides}, {**places, **own}
             yield Candidate(bounded(f"{word}-{name}"), dict(overrides), own, stage="generated",
@@ -47,13 +47,13 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
 
 def _check_part(name: Any, overrides: Any, place: KeyPath, what: str = "part") -> None:
     if not isinstance(name, str):
-        raise UserError(f"the name {name!r} is not text", path=place, remedy=f"write '{name}' in quotes")
+        raise UserError(f"the name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
     check_name(name, what, place)
     if name.casefold() == "all":
-        raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="rename it")
+        raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="Rename it.")
     if not isinstance(overrides, Mapping) or not overrides:
         problem = f"{what} {name!r} names no change: {format_value(overrides)!r}"
-        raise UserError(problem, path=place, remedy="e.g. {model.position: none}")
+        raise UserError(problem, path=place, remedy="Write e.g. {model.position: none}.")
     check_paths(overrides, place)
 
 
@@ -62,12 +62,12 @@ def _check_part(name: Any, overrides: Any, place: KeyPath, what: str = "part") -
 
 @dataclass(frozen=True)
 class Factor:
-    """What is varied together with others.
+    """A factor of a factorial design.
 
     Attributes:
-        name: the end of its path, or the name that it is given.
-        written: the key under `factorial`.
-        levels: what each level is called and changes; the baseline's is first, and changes nothing.
+        name: The end of its path, or its given name.
+        written: The key under `factorial`.
+        levels: The name and the changes of each level. The baseline's level comes first and changes nothing.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Factor:
 
 
 def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """An arm for each cell but the baseline's; its role holds the level of each factor."""
+    """Yield an arm for each cell but the baseline's. Its role holds the level of each factor."""
     factors = factors_of(spec, base)
     for cell in crossing(spec, factors).cells if factors else ():
         chosen = [(factor, factor.levels[cell[factor.name]]) for factor in factors.values() if cell[factor.name]]
@@ -89,20 +89,22 @@ def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
 
 
 def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
-    """The factors of a study's `factorial`, by name.
+    """Return the factors of a study's `factorial` by name.
 
     Raises:
-        UserError: a factor is neither a list of values, of which the baseline's is one, nor a mapping of changes; two
-            have one name, or change the same; there is a single one.
+        UserError: If a factor is neither a list of values that includes the baseline's nor a mapping of changes, two
+            factors have one name or change the same path, or there is only one.
     """
     written = {name: value for name, value in spec.factorial.items() if name != "fraction"}
     if not spec.factorial:
         return {}
     check_paths(written, ("factorial",))
     if len(written) > MAX_FACTORS:
-        raise UserError(f"{len(written)} factors are too many", path=("factorial",), remedy=f"at most {MAX_FACTORS}")
+        raise UserError(
+            f"{len(written)} factors are too many", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}"
+        )
     if len(written) < 2:
-        remedy = "e.g. {model.norm: [rms, layer], model.position: [rope, none]}; arms take a single change"
+        remedy = "Write e.g. {model.norm: [rms, layer], model.position: [rope, none]}. Use arms for a single change."
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
     names = {name: name for name in written} | short_paths([name for name in written if "." in name])
     found: dict[str, Factor] = {}
@@ -110,13 +112,13 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     for key, value in written.items():
         factor, place = _factor(names[key], key, value, base), ("factorial", key)
         if factor.name in found:
-            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="rename one")
+            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one.")
         for path in factor.levels[1][1]:
             if path in changed:
                 raise UserError(
                     f"factors {changed[path]!r} and {factor.name!r} both change {path}",
                     path=place,
-                    remedy="make them one factor",
+                    remedy="Merge them into one factor.",
                 )
             changed[path] = factor.name
         found[factor.name] = factor
@@ -130,7 +132,7 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
         return Factor(name, written, [("", {}), (name, dict(value))])
     if not isinstance(value, list):
         shown = format_value(value)
-        remedy = f"[{shown}, ...], or a name with what it changes, e.g. new-{name}: {{{written}: {shown}}}"
+        remedy = f"Write [{shown}, ...], or a name with its changes, e.g. new-{name}: {{{written}: {shown}}}."
         raise UserError(f"{shown} is not a list of levels", path=place, remedy=remedy)
     check_values(value, place)
     same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
@@ -140,13 +142,13 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
             if same
             else f"none of the levels {format_value(value)} is the baseline's"
         )
-        raise UserError(few, path=place, remedy="list what the baseline has, and what to compare it with")
+        raise UserError(few, path=place, remedy="List the baseline's value and the values to compare it with.")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
 
 
 def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
-    """Do these overrides say what the baseline says anyway? Raises `UserError` at the place of one of them."""
+    """Return whether overrides leave the baseline unchanged. Raise `UserError` at the place of an invalid one."""
     try:
         return (
             load_config(RunConfig, apply_overrides(base, overrides)).resolve() == load_config(RunConfig, base).resolve()
@@ -158,31 +160,33 @@ def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: 
 
 
 def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
-    """The cells of a factorial: all, or the fraction that is asked for.
+    """Return the cells of a factorial: all of them or the requested fraction.
 
     Raises:
-        UserError: too many factors; a fraction of factors that have not two levels each, or are too few.
+        UserError: If there are too many cells, or a fraction of factors that do not have two levels or are too few.
     """
     asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
     if type(asked) in (int, str) and asked in (1, "1"):  # `true` equals 1
         if math.prod(sizes) > MAX_CELLS:
-            remedy = f"at most {MAX_CELLS} cells; or fraction: {' or '.join(FRACTIONS)}, of factors with two levels"
+            remedy = f"Use at most {MAX_CELLS} cells, or fraction: {' or '.join(FRACTIONS)} of factors with two levels."
             raise UserError(f"{math.prod(sizes)} cells are too many", path=("factorial",), remedy=remedy)
         cells = product(*map(range, sizes))
         return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
     if not isinstance(asked, str) or asked not in FRACTIONS:
         raise UserError(
-            f"{format_value(asked)} is no fraction of a design", path=path, remedy=", ".join(["1", *FRACTIONS])
+            f"{format_value(asked)} is not a supported fraction",
+            path=path,
+            remedy=f"Use {', '.join(['1', *FRACTIONS])}.",
         )
     for name, size in zip(names, sizes, strict=True):
         if size != 2:
-            problem = f"only factors of two levels can be taken in part, and {name} has {size}"
-            raise UserError(problem, path=path, remedy="fraction: 1, or two levels each")
+            problem = f"a fraction requires factors of two levels, and {name} has {size}"
+            raise UserError(problem, path=path, remedy="Set fraction: 1, or use two levels each.")
     crossed = len(names) - FRACTIONS[asked]
     if crossed < 2 or 2**crossed <= len(names):
         problem = f"{asked} of a design of {len(names)} factors has too few cells to tell the factors apart"
-        raise UserError(problem, path=path, remedy="a larger fraction, or more factors")
+        raise UserError(problem, path=path, remedy="Use a larger fraction or more factors.")
     return build_fraction(names, FRACTIONS[asked])
 
 
@@ -190,7 +194,7 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
 
 
 def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
-    """All arms at every rung, each with the rung's baseline to compare with. Without a ladder the arms as they are."""
+    """Yield all arms at every rung, each compared with the rung's baseline. Without a ladder, yield them unchanged."""
     if not spec.ladder:
         yield from arms
     for rung in rungs(spec, base):
@@ -204,8 +208,8 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
         for arm in arms:
             for path in rung.changes:
                 if path in arm.overrides:
-                    problem = f"arm {arm.name!r} and the ladder both say what {path} is"
-                    raise UserError(problem, path=arm.origins[path], remedy="keep one of them")
+                    problem = f"arm {arm.name!r} and the ladder both set {path}"
+                    raise UserError(problem, path=arm.origins[path], remedy="Keep one of them.")
             yield replace(
                 arm,
                 name=bounded(f"{arm.name}@{rung.name}"),
@@ -219,7 +223,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
 
 @dataclass(frozen=True)
 class Rung:
-    """A scale: what it changes in the baseline; nothing at the baseline's own."""
+    """A scale of the ladder, with its changes to the baseline: none at the baseline's own scale."""
 
     name: str
     number: int
@@ -227,42 +231,42 @@ class Rung:
 
 
 def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
-    """The rungs of a study's `ladder`; several settings climb together.
+    """Return the rungs of a study's `ladder`. Several settings change together.
 
     Raises:
-        UserError: settings have lists of unequal lengths, two rungs are the same, or no rung is the baseline.
+        UserError: If lists have different lengths, two rungs are equal, or no rung is the baseline.
     """
     check_paths(spec.ladder, ("ladder",))
     for path, values in spec.ladder.items():
         if not isinstance(values, list):
-            remedy = f"[{format_value(values)}, ...]"
+            remedy = f"Write [{format_value(values)}, ...]."
             raise UserError(f"{format_value(values)} is not a list of values", path=("ladder", path), remedy=remedy)
         check_values(values, ("ladder", path), repeated=True)
         first = next(iter(spec.ladder))
         if len(values) != len(spec.ladder[first]):
             problem = f"{path} has {len(values)} values, and {first} has {len(spec.ladder[first])}"
-            raise UserError(problem, path=("ladder", path), remedy="one value of each for every rung")
+            raise UserError(problem, path=("ladder", path), remedy="List one value per rung for each setting.")
     found: list[Rung] = []
     for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
         changes = dict(zip(spec.ladder, values, strict=True))
         places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
         own, name = _is_baseline(base, changes, places), cell_name(changes)
         if any(rung.name == name for rung in found):
-            raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="remove one")
+            raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="Remove one.")
         found.append(Rung(name, number, {} if own else changes))
     if found and (len(found) < 2 or all(rung.changes for rung in found)):
         problem = (
-            "a ladder has at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
+            "a ladder needs at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
         )
-        raise UserError(problem, path=("ladder",), remedy="list what the baseline has, and the scales beside it")
+        raise UserError(problem, path=("ladder",), remedy="List the baseline's value and the other scales.")
     return found
 
 
-# --- what the analysis needs to know of them -------------------------------------------------------------------------
+# --- for the analysis ------------------------------------------------------------------------------------------------
 
 
 def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The designs of a study as plain data, beside the roles of its arms.
+    """Return the designs of a study as plain data, for the analysis.
 
     Returns:
         `factorial`: its `factors` (`{name: [what each level is called, the baseline's empty]}`), the `fraction`, the

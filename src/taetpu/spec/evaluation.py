@@ -1,4 +1,4 @@
-"""The sample of the validation split that is evaluated during training: the same windows for every run of a study."""
+"""The sample of the validation split for evaluations during training, which is the same for every run of a study."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,9 +9,9 @@ from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 
 SHARE = 0.1
-"""Of the FLOPs of training the baseline, at most this much is spent on evaluating it while it trains."""
+"""The largest share of the baseline's training FLOPs to spend on evaluations during training."""
 TRAINING = 3
-"""FLOPs of training on a window per FLOP of evaluating it: the backward pass takes twice the forward pass."""
+"""FLOPs of training on a window per FLOP of evaluating it: the backward pass costs twice the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Sample:
 
     Attributes:
         asked: `train.eval_windows`.
-        windows: of the baseline's split that are in the sample.
-        total: windows in the baseline's split; 0 where it has none.
+        windows: The number of windows in the baseline's sample.
+        total: The number of windows in the baseline's split; 0 without one.
     """
 
     asked: int | str
@@ -30,13 +30,13 @@ class Sample:
 
     @classmethod
     def from_config(cls, config: ResolvedConfig, source: Source) -> "Sample":
-        """The sample of a study with this baseline.
+        """Return the sample of a study with this baseline.
 
-        `auto` follows from FLOPs, never from a clock: all evaluations of a run together take at most `SHARE` of its
-        training, or a window each where that is more. Whole batches are taken where there is one.
+        `auto` is computed from FLOPs, so that it is reproducible: all evaluations of a run together take at most
+        `SHARE` of its training, and at least one window each. The result is rounded down to whole batches.
 
         Raises:
-            UserError: more windows are asked for than the split has; the path starts in `train`.
+            UserError: If `eval_windows` is larger than the split. The path starts in `train`.
         """
         train, split = config.train, source.evaluation("val")
         total = 0 if split is None else len(split.tokens)
@@ -44,8 +44,8 @@ class Sample:
             return cls("all", total, total)
         if isinstance(train.eval_windows, int):
             if 0 < total < train.eval_windows:
-                problem = f"eval_windows={train.eval_windows} is more than the {total} windows of the validation split"
-                raise UserError(problem, path=("eval_windows",), remedy=f"at most {total}, or all")
+                problem = f"eval_windows={train.eval_windows} exceeds the {total} windows of the validation split"
+                raise UserError(problem, path=("eval_windows",), remedy=f"Use at most {total}, or all.")
             return cls(train.eval_windows, min(train.eval_windows, total), total)
         steps = train.total_steps(source.num_windows)
         affordable = int(SHARE * TRAINING * steps * train.batch_size / train.num_evaluations(steps))
@@ -55,14 +55,14 @@ class Sample:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "Sample":
-        """The inverse of `frozen`."""
+        """Return the sample stored in a study's folder; the inverse of `frozen`."""
         return cls(**data)
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """What the study's folder keeps."""
+        """The sample as plain data, as a study's folder stores it."""
         return asdict(self)
 
     def size_within(self, total: int) -> int:
-        """The size of the sample of a split of `total` windows: the same share for an arm with other windows."""
+        """Return the sample size for an arm whose split has `total` windows: the same share as the baseline's."""
         return total if self.windows >= self.total else max(1, round(self.windows * total / self.total))

@@ -11,7 +11,7 @@ from taetpu.spec.schema import EXAMPLES, RunConfig, StudySpec
 
 
 class Place(NamedTuple):
-    """A field: the config class that has it, and the kind where that class fills a slot ("" elsewhere)."""
+    """A field of a config class, with the kind if the class fills a slot ("" otherwise)."""
 
     owner: type[Config]
     name: str
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
     @property
     def example(self) -> str | None:
-        """A value as a study file would have it, where the schema has an example."""
+        """An example value as a study file would have it, or None."""
         return EXAMPLES.get(self.name) if self.owner is StudySpec else None
 
     @property
@@ -33,18 +33,18 @@ class Place(NamedTuple):
 
 
 def known_paths() -> list[str]:
-    """Return the paths that `find` takes of one name: top-level fields, and those of the baseline."""
+    """Return the paths of one name: top-level fields and sections of the baseline."""
     return [*StudySpec.model_fields, *RunConfig.model_fields]
 
 
 def find_fields(path: str) -> list[Place]:
-    """Return the fields that a path names: one, or that of every kind that can fill a slot on the way.
+    """Return the fields that a path names: one, or one for each kind that can fill a slot on the path.
 
     Args:
-        path: dotted; `base.` may be left out, and a layer or the name of a hook or metric may be any.
+        path: A dotted path. `base.` is optional. Any layer number and any hook or metric name is valid.
 
     Raises:
-        UserError: there is no such field; with the nearest names.
+        UserError: If there is no such field. The remedy lists the nearest names.
     """
     first, *rest = path.removeprefix("base.").split(".")
     root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
@@ -73,7 +73,7 @@ def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
 
 
 def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
-    """Yield every field that a study file can set, with its path; for a slot, the fields of all registered kinds."""
+    """Yield every field of a study file with its path, including the fields of all registered kinds of a slot."""
     for place in list_fields(cls):
         path = f"{prefix}{place.name}"
         yield path, place
@@ -85,7 +85,7 @@ def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tup
 
 
 def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
-    """The fields below some, and what of a path is left: entries of slots that take many have names, layers numbers."""
+    """Return the fields one level below some, and the rest of the path after an entry's name or a layer's number."""
     below: list[Place] = []
     skipped = False
     for place in found:

@@ -1,4 +1,4 @@
-"""Fractions of two-level factorial designs: which cells to keep, and what can then not be told apart.
+"""Fractional two-level factorial designs: the cells to run and the effects that are aliased.
 
 Source: Box, Hunter and Hunter (2005), Statistics for Experimenters, chapter 6.
 """
@@ -9,16 +9,17 @@ from functools import reduce
 from itertools import combinations, product
 
 Word = frozenset[str]
-"""Factors whose product is constant over the cells that are kept."""
+"""Factors whose product is constant over the cells of a fraction."""
 
 
 @dataclass(frozen=True)
 class Fraction:
-    """Some cells of a two-level design.
+    """A fraction of a factorial design.
 
     Attributes:
-        cells: each factor's level (0 or 1), cell by cell; the cell of zeros comes first.
-        words: all products of factors that are constant; empty in a full design.
+        factors: The names of the factors.
+        cells: The level of each factor, cell by cell. The baseline's cell, all zeros, comes first.
+        words: The defining words: products of factors that are constant. Empty for a full design.
     """
 
     factors: tuple[str, ...]
@@ -27,17 +28,18 @@ class Fraction:
 
     @property
     def resolution(self) -> int | None:
-        """The length of the shortest word: from 5 on no pair is mixed with a factor or a pair, with 4 pairs are mixed
-        among themselves, with 3 factors are mixed with pairs. None for a full design.
+        """The length of the shortest defining word; None for a full design.
+
+        At 3, factors are aliased with pairs; at 4, pairs with pairs; from 5 on, neither.
         """
         return min(map(len, self.words), default=None)
 
 
 def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
-    """One cell in `2 ** halvings`, chosen for the highest resolution and then for the fewest shortest words.
+    """Return one cell in `2 ** halvings`, with the highest resolution and then the fewest shortest words.
 
-    The first factors are crossed in full; each of the others takes the level that makes its product with some of the
-    first constant. The cell of zeros, the baseline, is always among the cells.
+    The first factors are crossed in full. The level of each remaining factor makes its product with a subset of the
+    first ones constant. The baseline's cell, all zeros, is always included.
     """
     crossed, derived = tuple(factors[: len(factors) - halvings]), tuple(factors[len(factors) - halvings :])
     subsets = [Word(c) for size in range(len(crossed), 1, -1) for c in combinations(crossed, size)]
@@ -53,13 +55,13 @@ def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
 
 
 def _products(words: Sequence[Word]) -> frozenset[Word]:
-    """All products of words; a factor twice is 1."""
+    """Return all products of words, in which a factor cancels itself."""
     return frozenset(
         reduce(lambda a, b: a ^ b, chosen) for size in range(1, len(words) + 1) for chosen in combinations(words, size)
     )
 
 
 def _badness(words: frozenset[Word]) -> list[int]:
-    """How many words there are of each length from 1 on: the first that differs decides."""
+    """Return the number of words of each length from 1 on, to be compared lexicographically."""
     lengths = [len(word) for word in words]
     return [lengths.count(size) for size in range(1, max(lengths, default=0) + 1)]

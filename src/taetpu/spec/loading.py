@@ -1,4 +1,4 @@
-"""From a study file to a `Study`: every arm resolved and checked before anything is trained."""
+"""Load a study file: resolve and check every arm before anything is trained."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,18 +23,22 @@ from taetpu.spec.trackers import load_trackers
 from taetpu.spec.tuning import Tuning, tuning
 
 MAX_LAYERS = 2**14  # of all arms together
-UNSPLIT = "let val or test of the task be above 0"
+UNSPLIT = "Set val or test of the task above 0."
 
 
 def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
     """Read a study file, apply `--set` changes to its baseline, and resolve all arms. No data is read.
 
     Args:
-        sets: changes of the baseline as on the command line, `path=value` each.
+        file: The study file.
+        sets: Changes to the baseline as on the command line, `path=value` each.
+
+    Returns:
+        The study.
 
     Raises:
-        UserError: with the file, the line and the path of what is wrong; mistakes that do not depend on each other
-            come together, in the order of the file.
+        UserError: If the file is invalid, with file, line and path. Independent errors are raised together, in the
+            order of the file.
     """
     document = read_document(Path(file))
     folder = document.file.resolve().parent
@@ -71,12 +75,12 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
 
 
 def _raise_located(mistakes: ErrorList, document: Document) -> None:
-    """Raise what was collected, in the order of the file."""
+    """Raise the collected errors, in the order of the file."""
     ErrorList(document.locate(mistake) for mistake in mistakes).raise_all()
 
 
 def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
-    """The top level of the file. Raises `UserError` for it together with what is wrong in the baseline."""
+    """Load the top level of the file. Raise its error together with those of the baseline."""
     mistakes = ErrorList()
     with mistakes.collect():
         return load_spec(document.data)
@@ -94,10 +98,10 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
         if (folder / name).exists() and not (folder / name).is_file():
             problem = f"{name!r} is a folder, a pipe or a device"
-            raise UserError(problem, path=("plugins", i), remedy="name a Python file")
+            raise UserError(problem, path=("plugins", i), remedy="Pass a Python file.")
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
-            remedy = f"Did you mean {near[0]!r}?" if near else "`taetpu new NAME` writes one"
+            remedy = f"Did you mean {near[0]!r}?" if near else "Run `taetpu new NAME` to write one."
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 
@@ -120,7 +124,7 @@ def _num_layers(data: Mapping[str, Any]) -> Any:
 def _baseline(
     data: dict[str, Any], sets: list[str], document: Document, mistakes: ErrorList
 ) -> tuple[dict[str, Any], RunConfig, Arm]:
-    """The baseline with `--set`. Raises `UserError` for what is wrong in both, together with earlier `mistakes`."""
+    """Resolve the baseline with `--set`. Raise the errors of both together with earlier `mistakes`."""
     overrides = _parse_sets(sets, mistakes)
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
     found, config, resolved = ErrorList(), None, None
@@ -135,16 +139,18 @@ def _baseline(
 
 
 def _parse_sets(sets: list[str], mistakes: ErrorList) -> dict[str, tuple[str, Any]]:
-    """`{path: (as written, value)}` of those that can be read; `mistakes` gets what is wrong with the others."""
+    """Return `{path: (as written, value)}` of valid `--set` options; `mistakes` receives the errors of the others."""
     found: dict[str, tuple[str, Any]] = {}
     for text in sets:
         path, equals, value = text.partition("=")
         path, place = path.strip(), (f"--set {text}",)
         with mistakes.collect():
             if not equals or not path or not value.strip():
-                raise UserError(f"{text!r} is not of the form path=value", path=place, remedy="e.g. train.steps=200")
+                raise UserError(
+                    f"{text!r} is not of the form path=value", path=place, remedy="Write e.g. train.steps=200."
+                )
             if path in found:
-                raise UserError(f"{path} is set twice", path=place, remedy="keep one of them")
+                raise UserError(f"{path} is set twice", path=place, remedy="Keep one of them.")
             try:
                 found[path] = text, parse_value(value)
             except UserError as error:
@@ -158,7 +164,7 @@ def _parse_sets(sets: list[str], mistakes: ErrorList) -> dict[str, tuple[str, An
 def _arms(
     spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document, mistakes: ErrorList
 ) -> dict[str, Arm]:
-    """All arms by name, the baseline first. Raises `UserError` for what is wrong with any of them."""
+    """Resolve all arms by name, the baseline first. Raise the errors of all of them together."""
     arms, layers = {first.name: first}, len(first.config.model.layers)
     found = candidates(spec, base, mistakes)
     _check_layers(layers * len(found), first)
@@ -176,7 +182,7 @@ def _arms(
 
 
 def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:
-    """The arm, resolved; None for the cell of a grid that is a baseline itself."""
+    """Return the resolved arm; None for the cell of a grid that equals its baseline."""
     arm = _built(candidate, base, arms[BASELINE], document)
     _refuse_observation(candidate)
     if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
@@ -188,15 +194,17 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
             f"{'part of ' if many else ''}arm {candidate.name!r} changes nothing: "
             f"{idle} is already {format_value(candidate.overrides[idle])}",
             path=candidate.origins[idle],
-            remedy="remove it, or change what the baseline says",
+            remedy="Remove it, or change the baseline.",
         )
     return arm
 
 
 def _check_layers(layers: int, baseline: Arm) -> None:
     if layers > MAX_LAYERS:
-        problem = f"the arms have more than {MAX_LAYERS} layers in all"
-        raise baseline.explain(UserError(problem, path=("model", "num_layers"), remedy="fewer arms, or fewer layers"))
+        problem = f"the arms have more than {MAX_LAYERS} layers in total"
+        raise baseline.explain(
+            UserError(problem, path=("model", "num_layers"), remedy="Use fewer arms or fewer layers.")
+        )
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:
@@ -217,13 +225,18 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
 def derive_arm(
     study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Mapping[str, Any]
 ) -> Arm:
-    """Return an arm with further values, by path, which `match` or `tune` of the study file ask for.
+    """Return an arm with further values by path, which `match` or `tune` of the study file require.
 
     Args:
-        role: see `spec.candidates.Candidate`.
+        study: The study.
+        arm: The arm to derive from.
+        name: The name of the new arm.
+        values: The further values by path.
+        stage: The stage of the new arm.
+        role: Its role (see `spec.candidates.Candidate`).
 
     Raises:
-        UserError: it cannot be built; the error's place is `match` or `tune`.
+        UserError: If the arm cannot be built. The error's place is `match` or `tune`.
     """
     key = "match" if stage == "matched" else "tune"
     overrides = merge_overrides(arm.overrides, values)
@@ -240,13 +253,13 @@ def _refuse_observation(candidate: Candidate) -> None:
         if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
             part = "part of " if len(candidate.overrides) > 1 else ""
             problem = f"{part}arm {candidate.name!r} changes nothing that is trained: {path} says {says}"
-            raise UserError(problem, path=place, remedy="set it in base")
+            raise UserError(problem, path=place, remedy="Set it in base.")
 
 
 def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> str | None:
-    """An override without which the arm would be the same.
+    """Return an override without effect; None if there is none.
 
-    In a product of several lists single values may be the baseline's, as long as one of them is not.
+    In a product of several lists, single values may be the baseline's unless all are.
     """
     if candidate.crossed:
         same = load_config(RunConfig, base).resolve() == resolved
@@ -255,21 +268,21 @@ def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfi
 
 
 def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> Iterator[str]:
-    """The overrides without any of which the arm would be the same."""
+    """Yield the overrides without effect on the resolved config."""
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
             if load_config(RunConfig, apply_overrides(base, others)).resolve() == resolved:
                 yield path
         except UserError:
-            continue  # the others do not stand without it, so it does something
+            continue  # the others are invalid without it, so it has an effect
 
 
 def _check_primary(metric: str, arms: list[Arm]) -> None:
-    """Every run must yield what arms are compared by."""
+    """Raise `UserError` unless every run measures the primary metric."""
     known = arms[0].config.metrics()
     if metric not in known:
-        problem = f"no evaluation of this task measures {metric!r}"
+        problem = f"the evaluations of this task do not measure {metric!r}"
         if not known:
             raise arms[0].explain(UserError(problem, path=("task", "val"), remedy=UNSPLIT))
         raise UserError(problem, path=("measure", "primary"), remedy=suggest(metric, known))
@@ -277,15 +290,17 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
         has = arm.config.metrics()
         if metric not in has:
             problem = f"no run of arm {arm.name!r} measures {metric!r}, which arms are compared by"
-            raise arm.explain(UserError(problem, path=("task",), remedy=f"it has {', '.join(has)}" if has else UNSPLIT))
+            raise arm.explain(
+                UserError(problem, path=("task",), remedy=f"Use one of: {', '.join(has)}." if has else UNSPLIT)
+            )
 
 
 def _check_selection(tune: Tuning | None, arms: Iterable[Arm]) -> None:
-    """What tuning chooses by must be measured, also where arms are compared on the test split."""
+    """Raise `UserError` unless every run measures the metric that tuning selects by."""
     for arm in arms if tune else ():
         if tune and tune.metric not in arm.config.metrics():
-            problem = f"tuning chooses by {tune.metric}, and no run of arm {arm.name!r} measures it"
-            remedy = "let val of the task be above 0: what is chosen on the test split cannot be judged on it"
+            problem = f"tuning selects by {tune.metric}, which no run of arm {arm.name!r} measures"
+            remedy = "Set val of the task above 0. Selecting on the test split would bias the comparison on it."
             raise arm.explain(UserError(problem, path=("task", "val"), remedy=remedy))
 
 
@@ -297,6 +312,6 @@ def _refuse_twins(arms: Iterable[Arm]) -> None:
             raise UserError(
                 f"arms {seen[key]!r} and {arm.name!r} are the same",
                 path=next(iter(arm.origins.places.values())),
-                remedy="remove one",
+                remedy="Remove one.",
             )
         seen[key] = arm.name

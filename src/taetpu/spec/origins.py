@@ -1,4 +1,4 @@
-"""Where in a study file the cause of an error stands, when the error was met in a resolved config."""
+"""Locations in the study file of errors in a resolved config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,12 @@ from taetpu.spec.schema import BASELINE
 
 @dataclass(frozen=True)
 class Origins:
-    """The places of one arm's overrides.
+    """The places of one arm's overrides in the study file.
 
     Attributes:
-        places: `{override: path in the study file}`; for the baseline those of `--set`.
+        document: The study file.
+        arm: The name of the arm.
+        places: `{override: path in the study file}`; for the baseline, those of `--set`.
     """
 
     document: Document
@@ -24,10 +26,14 @@ class Origins:
     places: Mapping[str, KeyPath] = field(default_factory=dict)
 
     def explain(self, error: UserError, num_layers: Any = 0) -> UserError:
-        """The error with file, line and path of its cause. Its path leads into the config, or starts with an override.
+        """Return an error with the file, line and path of its cause in the study file.
 
-        What no override touches is blamed on the arm as a whole, or on its only override; in the baseline it is what
-        the file says.
+        A path that no override covers is attributed to the only override or to the whole arm, and in the baseline to
+        the file's own setting.
+
+        Args:
+            error: An error whose path is one of the resolved config, or starts with an override.
+            num_layers: The number of layers, which negative layer numbers refer to.
         """
         number = normalize_value(num_layers, integers=True)
         layers = number if type(number) is int else 0
@@ -51,7 +57,7 @@ class Origins:
         return whole if len(self.places) > 1 and whole in self.document.lines else next(iter(self.places.values()))
 
     def _in_baseline(self, path: KeyPath, num_layers: int) -> KeyPath:
-        """A path into one resolved layer as the file has it: under that layer's own settings, or model-wide."""
+        """Return a path into a resolved layer as the file has it: in the layer's own settings, or model-wide."""
         if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
             return path
         own = self.document.data["base"]["model"].get("layers") or {}
@@ -62,7 +68,7 @@ class Origins:
 
 
 def _below(override: str, path: KeyPath, num_layers: int) -> KeyPath | None:
-    """What of a config path lies below an override, () when the override lies below the path; None when they part."""
+    """Return the part of a config path below an override: () if it is above, None if they are unrelated."""
     parts: list[Any] = override.split(".")
     layered = parts[:2] == ["model", "layers"] and len(parts) > 2
     if layered and _in_layer(path) and _selects(parts[2], path[2], num_layers):
@@ -85,7 +91,7 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
 
 
 def keep_first_per_list(mistakes: ErrorList) -> ErrorList:
-    """Mistakes of arms without those that the same list of values has made before."""
+    """Keep the first mistake of each list of values."""
     first: dict[KeyPath, UserError] = {}
     for mistake in mistakes:
         first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)

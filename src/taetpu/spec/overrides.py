@@ -1,9 +1,9 @@
-"""Overrides: `{dotted path: value}` on a baseline's plain data, checked against the config classes field by field.
+"""Overrides: `{dotted path: value}` on a baseline's plain data, checked against the config classes.
 
-A path names a field (`model.dim`), a whole slot (`model.position: none`), the kind of a slot (`model.norm.kind: layer`,
-which keeps the fields that both kinds have), a field of what fills a slot, or any of these in some layers
-(`model.layers.-1.ffn`, `model.layers.0:2.mixer.num_heads`). The order of overrides never matters: two that touch the
-same place are refused, kinds are set before fields, and single layers last.
+A path names a field (`model.dim`), a slot (`model.position: none`), the kind of a slot (`model.norm.kind: layer`, which
+keeps the fields that both kinds have), a field of a component, or any of these in some layers (`model.layers.-1.ffn`,
+`model.layers.0:2.mixer.num_heads`). The order of overrides does not matter: two that overlap are refused, kinds are set
+before fields, and single layers last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ Parts = tuple[str | int, ...]
 
 
 class Spot(NamedTuple):
-    """A place to write to: `data[name]`, where `data` is to become a `cls`; None where the key is a layer's number."""
+    """A place to write to: `data[name]`, where `data` holds the fields of `cls`; None if `name` is a layer's number."""
 
     cls: type[Config] | None
     data: dict[Any, Any]
@@ -30,11 +30,11 @@ class Spot(NamedTuple):
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a baseline's data with overrides applied.
+    """Return a copy of a baseline's data with overrides applied.
 
     Raises:
-        UserError: overrides that match nothing or overlap, or a new kind lacks a field that the baseline sets, all of
-            them together; their paths start with the override. Errors of the baseline itself have a config path.
+        UserError: If overrides match nothing or overlap, or a new kind lacks a field that the baseline sets. All errors
+            are raised together. Their paths start with the override; errors of the baseline have a config path.
     """
     mistakes = ErrorList()
     new = apply_valid(data, overrides, mistakes)
@@ -43,10 +43,12 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> dict[str, Any]:
-    """As `apply`, with those overrides that can be applied.
+    """Return a copy of a baseline's data with the valid overrides applied.
 
     Args:
-        mistakes: gets the errors of the others.
+        data: The baseline's data.
+        overrides: The overrides by path.
+        mistakes: Receives the errors of the invalid ones.
     """
     new = deepcopy(dict(data))
     twice = _overlapping(((tuple(path.split(".")), path) for path in overrides), mistakes)
@@ -62,7 +64,7 @@ def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes:
 
 
 def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> None:
-    """Write overrides of single layers. Raises `UserError` where the number of layers is not known."""
+    """Write overrides of single layers. Raise `UserError` if the number of layers is unknown."""
     num_layers = _num_layers(data)
     targets: dict[str, list[Parts]] = {}
     for path in overrides:
@@ -76,7 +78,7 @@ def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: 
 
 
 def merge_overrides(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides with further values: in place of those of the same path, and inside of what fills a slot as a whole."""
+    """Return overrides with further values, which replace equal paths and fields of overridden slots."""
     found = dict(overrides)
     for path, value in values.items():
         around = next((other for other in found if path.startswith(f"{other}.")), None)
@@ -95,7 +97,7 @@ def _inside(filled: Any, parts: list[str], value: Any) -> Any:
 
 
 def takes_list(data: Mapping[str, Any], path: str) -> bool:
-    """Is a list a value of the field at `path`? Raises `UserError` when the path matches nothing."""
+    """Return whether the field at `path` holds a list. Raise `UserError` if the path matches nothing."""
     copy, num_layers = deepcopy(dict(data)), 0
     if _layered(path):
         num_layers = _num_layers(copy)
@@ -119,7 +121,7 @@ def _write(data: dict[str, Any], path: str, value: Any, num_layers: int = 0) -> 
 
 
 def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: str) -> None:
-    """Fill the slot with another kind, keeping the fields that were set."""
+    """Fill the slot with another kind, and keep the fields that are set."""
     known = kinds(old.slot)
     if not isinstance(kind, str) or kind not in known:
         raise UserError(f"unknown {old.slot} kind {kind!r}", path=(path,), remedy=suggest(str(kind), known))
@@ -131,7 +133,7 @@ def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: st
         raise UserError(
             f"{old.slot} {kind!r} has no {', '.join(lost)}, which the baseline sets for {old.kind!r}",
             path=(path,),
-            remedy=f"write the whole slot: {slot}: {{{whole}}}",
+            remedy=f"Write the whole slot: {slot}: {{{whole}}}",
         )
     data.clear()
     data.update(kind=kind, **kept)
@@ -149,10 +151,12 @@ def _kinds_first(path: str) -> tuple[bool, str]:
 
 
 def _spots(data: dict[str, Any], path: str, num_layers: int) -> list[Spot]:
-    """Where an override writes: one place, or one in each layer that it names. Mappings on the way are made.
+    """Return the places that an override writes to, one per layer that it names, and create missing mappings.
 
     Args:
-        num_layers: of a path into layers, which are then spread (see `_spread_layers`).
+        data: The data, with layers spread (see `_spread_layers`) if the path leads into layers.
+        path: The path of the override.
+        num_layers: The number of layers.
     """
     parts = path.split(".")
     if not _layered(path):
@@ -177,7 +181,7 @@ def _num_layers(data: Mapping[str, Any]) -> int:
 
 
 def _concrete(path: str, num_layers: int) -> list[Parts]:
-    """A path into layers once for each layer that it names, the layer as a number from 0."""
+    """Return a path into layers once for each layer that it names, with the layer as a number from 0."""
     _, _, where, *rest = path.split(".")
     try:
         return [("model", "layers", number, *rest) for number in select_layers(where, num_layers)]
@@ -186,7 +190,7 @@ def _concrete(path: str, num_layers: int) -> list[Parts]:
 
 
 def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
-    """Rewrite the layers' own settings as one mapping for each layer, by number."""
+    """Rewrite the settings of single layers as one mapping per layer number."""
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
@@ -213,7 +217,7 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
         if not parts:
             if mark is None and inner is not None and cls.model_fields[name].is_required():
                 example = f"{path}.{next(iter(inner.model_fields))}"
-                raise UserError(f"{path} is a section of settings", path=(path,), remedy=f"name one, e.g. {example}")
+                raise UserError(f"{path} is a section of settings", path=(path,), remedy=f"Set one, e.g. {example}.")
             return Spot(cls, data, name)
         done = (*done, name)
         if mark is not None and mark.many:
@@ -235,27 +239,27 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             data, cls = data[name], inner
         else:
             problem = f"{path!r} matches nothing: {dotted_path(done)} is a single value"
-            raise UserError(problem, path=(path,), remedy=f"override {dotted_path(done)}")
+            raise UserError(problem, path=(path,), remedy=f"Override {dotted_path(done)}")
 
 
 def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: KeyPath) -> dict[str, Any]:
-    """What fills a slot, as a mapping with its kind and the fields that are set."""
+    """Return the component of a slot as a mapping with its kind and the fields that are set."""
     mark, value = slot_of(cls, name), data.get(name, ...)
     slot = mark.name if mark else ""
     if value is ...:
         default = cls.model_fields[name].default
         if not isinstance(default, Component):
-            raise UserError(f"{name!r} is missing", path=at[:-1], remedy=f"add {name}: ...")
+            raise UserError(f"{name!r} is missing", path=at[:-1], remedy=f"Add {name}: ...")
         return {"kind": default.kind, **{f: getattr(default, f) for f in sorted(default.model_fields_set)}}
     return _with_fields(slot, "none" if value is None else value, at)
 
 
 def _with_fields(slot: str, value: Any, at: KeyPath) -> dict[str, Any]:
-    """A component's kind, or its settings, as a mapping that fields can be written to."""
+    """Return a component's kind or settings as a mapping that fields can be written to."""
     filled = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = filled.get("kind")
     if not isinstance(kind, str) or kind not in kinds(slot):
-        build_component(slot, value, at)  # says what is wrong with it
+        build_component(slot, value, at)  # raises the error
     return filled
 
 
@@ -266,7 +270,7 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
         having = [kind for kind, other in kinds(cls.slot).items() if name in other.model_fields]
         if having:
             slot = f"{dotted_path(done)}: {{kind: {having[0]}, {name}: ...}}"
-            remedy = f"{', '.join(having)} has it; write the whole slot: {slot}"
+            remedy = f"{', '.join(having)} has it. Write the whole slot: {slot}"
         else:
             remedy = suggest(name, [*fields, "kind"])
         return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
@@ -280,7 +284,7 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
 
 
 def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> set[str]:
-    """The paths that say what an earlier one says; `mistakes` gets an error for each."""
+    """Return the paths that overlap an earlier one; `mistakes` receives an error for each."""
     twice = set[str]()
     whole: dict[Parts, str] = {}
     below: dict[Parts, tuple[Parts, str]] = {}  # by each place on the way to a target
@@ -290,8 +294,8 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> s
         if found is not None:
             other, earlier = found
             if path not in twice:
-                problem = f"{path!r} overlaps {earlier!r}: both say what {dotted_path(max(parts, other, key=len))} is"
-                mistakes.append(UserError(problem, path=(path,), remedy="keep one of them"))
+                problem = f"{path!r} overlaps {earlier!r}: both set {dotted_path(max(parts, other, key=len))}"
+                mistakes.append(UserError(problem, path=(path,), remedy="Keep one of them."))
             twice.add(path)
             continue
         whole[parts] = path
@@ -300,12 +304,12 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> s
 
 
 def format_brief(value: Any) -> str:
-    """A value on one line, a component by its kind alone."""
+    """Return a value on one line, with a component as its kind alone."""
     return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else format_value(value)
 
 
 def format_value(value: Any) -> str:
-    """A value as it would be written in a study file, on one line."""
+    """Return a value as a study file would have it, on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""A study as loaded: its arms, resolved, and its runs; and what of it is frozen in the study's folder."""
+"""A loaded study: its resolved arms, its runs, and the part of it that is frozen in its folder."""
 
 import shlex
 from collections.abc import Mapping
@@ -25,12 +25,11 @@ from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
 MAX_SETS = 5  # options that a remedy names
-READ = ("rows", "batch", "evaluation", "prompt", "show")  # what is called of a prepared task
+READ = ("rows", "batch", "evaluation", "prompt", "show")  # the methods of a prepared task
 
-# What of a study may never change once it is frozen, and how it is called.
+# The parts of a study that may not change once frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
-# What of the baseline may: where data is read from (the data has an entry of its own), how runs are watched and
-# computed.
+# The fields of the baseline that may change: the location of the data, and how runs are observed and computed.
 FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
 
 
@@ -69,14 +68,14 @@ class Arm:
     """The baseline with named changes.
 
     Attributes:
-        overrides: the changes as written, a list of values already replaced by one of them.
-        diff: what they come to: `{path: (the baseline's value, this arm's)}`; a slot filled by another kind is one
-            entry, and a change of all layers alike is written without their numbers.
-        origins: where in the study file each override stands.
-        crossed: one of a product of several lists, where a single value may be the baseline's.
-        idle: the overrides whose value is the baseline's, so that they change nothing.
-        role: what a design has it for (see `spec.candidates.Candidate`).
-        stage: where the arm comes from; `study.arms` lists all of them.
+        overrides: The changes as written, with a list of values replaced by one of them.
+        diff: The resolved changes, `{path: (baseline's value, arm's value)}`. A slot with another kind is one entry,
+            and a change of all layers has no layer number.
+        origins: The place of each override in the study file.
+        crossed: Whether it is part of a product of lists, where single values may be the baseline's.
+        idle: The overrides whose value is the baseline's.
+        role: Its role in a design (see `spec.candidates.Candidate`).
+        stage: The origin of the arm; `study.arms` lists all of them.
     """
 
     name: str
@@ -91,13 +90,13 @@ class Arm:
 
     @property
     def change(self) -> str:
-        """What the arm changes, on one line; empty for the baseline."""
+        """The changes of the arm on one line; empty for the baseline."""
         return ", ".join(
             f"{path}: {format_brief(old)} -> {format_brief(new)}" for path, (old, new) in self.diff.items()
         )
 
     def explain(self, error: UserError) -> UserError:
-        """An error met in this arm's config, seen from the study file."""
+        """Return an error in this arm's config with its place in the study file."""
         return self.origins.explain(error, len(self.config.model.layers))
 
 
@@ -105,14 +104,14 @@ class Sources:
     """The prepared tasks of a study, each read once.
 
     Args:
-        folder: where the study file stands; relative paths in tasks start there.
+        folder: The folder of the study file, to which relative paths in tasks refer.
     """
 
     def __init__(self, folder: Path):
         self.folder, self._known = folder, dict[str, Source]()
 
     def prepare(self, config: ResolvedConfig) -> Source:
-        """The task of a run. Raises `UserError`, its path relative to the task, when the data cannot be used."""
+        """Prepare the task of a config, once. Raise `UserError`, with a path in the task, if its data is invalid."""
         key = canonical_json(to_data(config.task))
         if key not in self._known:
             task = config.task
@@ -121,7 +120,7 @@ class Sources:
             if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
                 made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
                 problem = f"{made}, which has no method {missing[0]}"
-                raise UserError(problem, remedy="return a data.batches.Source")
+                raise UserError(problem, remedy="Return a data.batches.Source.")
             self._known[key] = prepared
         return self._known[key]
 
@@ -131,13 +130,13 @@ class Study:
     """A study file, resolved.
 
     Attributes:
-        folder: where the file stands.
-        base: the baseline's data as written, `--set` included.
-        arms: the baseline first.
-        design: what its arms were made by (see `spec.designs.described`).
-        match: what arms are matched by, besides steps (see `study.matching`).
-        tune: what every arm tries first.
-        trackers: where runs are shown while they train, by name (see `taetpu.trackers`).
+        folder: The folder of the file.
+        base: The baseline's data as written, with `--set` applied.
+        arms: All arms, the baseline first.
+        design: The designs of its arms (see `spec.designs.described`).
+        match: The quantities to match arms by, besides steps (see `study.matching`).
+        tune: The tuning of its arms, or None.
+        trackers: The trackers by name (see `taetpu.trackers`).
     """
 
     name: str
@@ -156,24 +155,24 @@ class Study:
     trackers: dict[str, Any] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the arms with their changes."""
+        """Return the arms and their changes as HTML, for notebooks."""
         said = f"{len(self.arms)} arms, {len(self.seeds)} seeds; {self.measure.primary} decides"
         rows = [(arm.name, arm.change) for arm in self.arms]
         return paragraph(said, strong=self.name) + table(("arm", "change"), rows, left=2)
 
     @cached_property
     def sources(self) -> Sources:
-        """The prepared tasks; nothing is read before it is asked for."""
+        """The prepared tasks, each read on first use."""
         return Sources(self.folder)
 
     def changed(self, **fields: Any) -> "Study":
-        """The study with other fields. Its data is not read again."""
+        """Return the study with other fields and the same prepared tasks."""
         new = replace(self, **fields)
         new.__dict__["sources"] = self.sources
         return new
 
     def against(self, arm: Arm) -> Arm:
-        """What an arm is compared with: the baseline, or that of its scale; itself where it is one."""
+        """Return the arm to compare with: the baseline or that of its scale; itself for a baseline."""
         return self._by_name[arm.role.get("against", self.arms[0].name)]
 
     @cached_property
@@ -181,11 +180,11 @@ class Study:
         return {arm.name: arm for arm in self.arms}
 
     def runs(self) -> list[RunSpec]:
-        """Every arm on every seed, arm by arm. Prepares the tasks: a run's identity depends on their content.
+        """Return every arm on every seed, arm by arm. Prepares the tasks, whose content is part of a run's identity.
 
         Raises:
-            UserError: a task's data cannot be used, or training on it cannot be as long as asked, or an arm's values
-                cannot be compared with the baseline's.
+            UserError: If a task's data or the length of training is invalid, or an arm cannot be compared with the
+                baseline.
         """
         return list(self._runs)
 
@@ -214,33 +213,29 @@ class Study:
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
         if source.evaluated != baseline.evaluated:
-            problem = (
-                f"arm {arm.name!r} is evaluated on other data than the baseline, so that the two cannot be compared"
-            )
-            raise arm.explain(UserError(problem, path=("task",), remedy="make it a study of its own"))
+            problem = f"arm {arm.name!r} is evaluated on other data than the baseline, so they cannot be compared"
+            raise arm.explain(UserError(problem, path=("task",), remedy="Make it a separate study."))
         if source.unit != baseline.unit and what != "bits_per_byte":
-            problem = (
-                f"arm {arm.name!r} has other tokens than the baseline, so that {what} per token cannot be compared"
-            )
-            remedy = f"measure: {{primary: {split}/bits_per_byte}}"
+            problem = f"arm {arm.name!r} has other tokens than the baseline, so {what} per token cannot be compared"
+            remedy = f"Set measure: {{primary: {split}/bits_per_byte}}."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
         if what == "bits_per_byte":
             self._check_bytes(arm, *(getattr(of.evaluation(split), "num_bytes", None) for of in (source, baseline)))
 
     def _check_bytes(self, arm: Arm, own: int | None, baseline: int | None) -> None:
-        """Raise `UserError` unless bits per byte of an arm and of its baseline have the same denominator."""
+        """Raise `UserError` unless an arm and its baseline are evaluated on the same number of bytes."""
         if own is not None and own == baseline:
             return
         if own is None:
-            why = "its tokenizer loses characters of the evaluation text, which would cost no bits"
+            why = "its tokenizer does not encode all characters of the evaluation text"
         else:
-            why = f"its evaluation text has {own} bytes, and that of its baseline {baseline}"
+            why = f"its evaluation text has {own} bytes, the baseline's {baseline}"
         problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: {why}"
-        remedy = "a tokenizer that restores the text (byte, bpe, or char with unseen: unk), or another metric"
+        remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
         raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
-        """An arm's prepared task. Raises `UserError` with its place in the study file."""
+        """Return an arm's prepared task. Raise `UserError` with its place in the study file."""
         try:
             return self.sources.prepare(arm.config)
         except UserError as error:
@@ -251,7 +246,7 @@ class Study:
 
 
 def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
-    """What differs between two configs; see `Arm.diff`."""
+    """Return the differences of two configs; see `Arm.diff`."""
     a, b = to_data(old), to_data(new)
     before, after = a["model"].pop("layers"), b["model"].pop("layers")
     a["model"]["num_layers"], b["model"]["num_layers"] = len(before), len(after)
@@ -274,8 +269,10 @@ def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any
 
 
 def frozen_data(study: Study) -> dict[str, Any]:
-    """What a study's folder keeps of its study, as plain data. The baseline has its defaults written out, so that a
-    later version with other defaults cannot change it unseen. Prepares the baseline's task."""
+    """Return the plain data that a study's folder stores. Prepares the baseline's task.
+
+    The baseline's defaults are written out, so that a later version with other defaults cannot change it silently.
+    """
     return {
         "study": study.name,
         "schema": SCHEMA,
@@ -292,13 +289,12 @@ def frozen_data(study: Study) -> dict[str, Any]:
 
 
 def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """What the folder should keep after this run: what is stored, with the arms and seeds that are new.
+    """Check a study against its folder, and return the stored data extended by new arms and seeds.
 
-    Arms and seeds that the file no longer has stay recorded, and so does how runs were watched at first.
+    Arms and seeds that the file no longer has stay recorded, as do the first settings of how runs are observed.
 
     Raises:
-        UserError: the folder belongs to another baseline, measure, data or schema, an arm has another meaning than
-            before, or runs would be evaluated on another sample than those before.
+        UserError: If baseline, measure, data, schema, the evaluation sample or the changes of a stored arm differ.
     """
     check_schema(stored, study)
     new, known = frozen_data(study), _with_defaults(stored)
@@ -308,23 +304,23 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 change = (
                     "" if part == "data" else f": {path} was {format_brief(before)}, and is {format_brief(after)} now"
                 )
-                problem = f"{what} is not that of study {study.name!r} in this folder{change}"
-                raise _refused(study, problem, path, _as_begun(stored, study) if part == "base" else "")
+                problem = f"{what} differs from study {study.name!r} in this folder{change}"
+                raise _frozen_error(study, problem, path, _restoring_options(stored, study) if part == "base" else "")
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
     asked, windows = new["evaluation"]["asked"], new["evaluation"]["windows"]
     if asked != sample["asked"] and windows != sample["windows"]:
         problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
-        remedy = _as_begun(stored, study) or f"eval_windows: {sample['asked']}, or "
-        raise _refused(study, problem, "base.train.eval_windows", remedy)
+        remedy = _restoring_options(stored, study) or f"Set eval_windows: {sample['asked']}. "
+        raise _frozen_error(study, problem, "base.train.eval_windows", remedy)
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
             now = format_value(arm.overrides)
-            raise _refused(
+            raise _frozen_error(
                 study,
                 f"arm {arm.name!r} was {format_value(before)} when it was first run, and is {now} now",
                 f"arms.{arm.name}",
-                "give the changed arm a name of its own, or ",
+                "Give the changed arm another name. ",
             )
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
@@ -335,7 +331,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:
-    """Raise `UserError` when the folder's runs have identities of another schema: they mix with none of this one."""
+    """Raise `UserError` if the folder's run identities have another schema, which cannot be mixed with this one."""
     schema = stored.get("schema")
     if schema != SCHEMA:
         later = type(schema) is int and schema > SCHEMA
@@ -344,25 +340,25 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
             f"uses schema {SCHEMA}: runs of the two cannot be mixed"
         )
         remedy = (
-            f"{'update taetpu, or ' if later else ''}give the study another name or another --root to train it again; "
-            "`taetpu report` opens the folder as it is"
+            f"{'Update taetpu. ' if later else ''}To train the study again, use another study name or --root. "
+            "`taetpu report` opens this folder."
         )
         raise study.document.locate(UserError(problem, path=("study",), remedy=remedy))
 
 
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored, its baseline and measure with the fields that an earlier version did not have yet."""
+    """Return stored data with the defaults of fields that the storing version did not have."""
     found = dict(stored)
     for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
             found[part] = to_data(load_config(cls, stored.get(part)))
         except UserError:
-            continue  # of a kind or a field that is gone: it is compared as it is stored
+            continue  # a kind or field was removed: compare as stored
     return found
 
 
-def _as_begun(stored: Mapping[str, Any], study: Study) -> str:
-    """How to run the study file with the stored baseline: an instruction for a remedy; empty where `--set` cannot."""
+def _restoring_options(stored: Mapping[str, Any], study: Study) -> str:
+    """Return the start of a remedy that restores the stored baseline by `--set`; empty if `--set` cannot."""
     sample = stored.get("evaluation", {"asked": None, "windows": 0, "total": 1})
     wanted, asked = _with_defaults(stored)["base"], sample["asked"]
     if isinstance(asked, int) and sample["windows"] == sample["total"]:
@@ -380,19 +376,21 @@ def _as_begun(stored: Mapping[str, Any], study: Study) -> str:
     if len(sets) > MAX_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
         return ""
     if not sets:
-        return "to continue what is stored, run without --set; or "
+        return "To continue the stored study, run without --set. "
     options = " ".join(f"--set {shlex.quote(f'{path}={format_value(value)}')}" for path, value in sets.items())
-    return f"to continue what is stored, run with {options}; or "
+    return f"To continue the stored study, run with {options}. "
 
 
 def _is_free(path: str) -> bool:
-    """Whether what is at a path of the stored study may change."""
+    """Return whether a path of the stored study may change."""
     return any(path == free or path.startswith(f"{free}.") for free in FREE)
 
 
-def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserError:
+def _frozen_error(study: Study, problem: str, path: str, remedy: str = "") -> UserError:
     first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
-    error = UserError(problem, path=tuple(rest), remedy=f"{remedy}give the study another name, or another --root")
+    error = UserError(
+        problem, path=tuple(rest), remedy=f"{remedy}To start a new one, use another study name or --root."
+    )
     if first == "base":
         return study.arms[0].explain(error)
     if first == "data":
@@ -401,7 +399,7 @@ def _refused(study: Study, problem: str, path: str, remedy: str = "") -> UserErr
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
-    """Do stored overrides come to the same config? They may be written differently."""
+    """Return whether stored overrides resolve to the arm's config, even if written differently."""
     try:
         return load_config(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
     except UserError:

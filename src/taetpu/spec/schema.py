@@ -1,4 +1,4 @@
-"""What a study file may say, and what a run is resolved to."""
+"""The schema of a study file, and the resolved config of a run."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
 NOT_YET = ("tasks",)
 
-# Of the keys that hold mappings, for who has written something else.
+# Example values of the keys that hold mappings, for error messages.
 EXAMPLES = {
     "base": "{task: ..., model: ..., train: ...}",
     "arms": "{nope: {model.position: none}}",
@@ -39,14 +39,14 @@ Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
-    """A baseline as written: the defaults filled in, layers still as overrides."""
+    """A baseline with defaults filled in and single layers still as overrides."""
 
     task: Annotated[Any, SlotMark("task"), Field(description="what is learned, e.g. {kind: text, ...}")]
     model: Annotated[ModelConfig, Field(description="at least dim and num_layers")]
     train: Annotated[TrainConfig, Field(description="at least steps or epochs")]
 
     def resolve(self) -> "ResolvedConfig":
-        """Every layer spelled out. Raises `UserError` as `ModelConfig.resolve` does, the path starting at `model`."""
+        """Resolve every layer. Raise `UserError` like `ModelConfig.resolve`, with a path that starts at `model`."""
         try:
             return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
         except UserError as error:
@@ -54,16 +54,16 @@ class RunConfig(Config):
 
 
 class ResolvedConfig(Config):
-    """What is trained: nothing left to look up. A run's identity is computed from it."""
+    """A fully resolved config, from which a run's identity is computed."""
 
     task: Annotated[Any, SlotMark("task")]
     model: LMConfig
     train: TrainConfig
 
     def check(self) -> None:
-        """Raise `UserError` where parts do not fit each other; the path starts in this config.
+        """Raise `UserError` if parts do not fit each other. The path starts in this config.
 
-        The size of the vocabulary is not known before the data is read: components see 0 here.
+        Components see a vocabulary size of 0, since it is unknown before the data is read.
         """
         try:
             self.model.check(0, self.task.seq_len)
@@ -73,20 +73,20 @@ class ResolvedConfig(Config):
             causal = getattr(layer.mixer, "causal", self.task.causal)
             if causal != self.task.causal:
                 reason = (
-                    "a position would see the tokens that it is to predict"
+                    "a position would read the tokens that it predicts"
                     if self.task.causal
-                    else "a position would not see the question whole"
+                    else "a position would not read the whole question"
                 )
                 raise UserError(
                     f"causal={_yes(causal)} does not fit task {self.task.kind!r}: {reason}",
                     path=("model", "layers", i, "mixer", "causal"),
-                    remedy=f"causal: {_yes(self.task.causal)}",
+                    remedy=f"Set causal: {_yes(self.task.causal)}.",
                 )
 
     def metrics(self) -> list[str]:
-        """The metrics by which runs of this config can be compared: those of whole evaluation splits.
+        """Return the metrics that runs of this config can be compared by: those of whole evaluation splits.
 
-        Training metrics are not among them: they are means over windows whose length depends on how often is logged.
+        Training metrics are excluded, since they are means over windows whose length depends on `log_every`.
         """
         splits = [name for name in ("val", "test") if getattr(self.task, name, 1)]
         found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
@@ -96,16 +96,16 @@ class ResolvedConfig(Config):
 
 
 class Measure(Config):
-    """What arms are compared by, and how. The direction defaults to what is better: less loss, more accuracy."""
+    """How arms are compared. The direction defaults to `min` for losses and `max` for accuracies."""
 
     primary: str = "val/loss"
-    """The metric that arms are compared by, at the end of training."""
+    """The metric to compare arms by, at the end of training."""
     direction: Literal["min", "max"] = "min"
     """Whether less (`min`) or more (`max`) of it is better."""
     equivalence: Annotated[PositiveFloat | None, Field(description="a smaller difference does not matter")] = None
     alpha: Annotated[float, Field(gt=0, le=0.2, description="chance of any false verdict of better or worse")] = 0.05
     looks: tuple[int, ...] = ()
-    """Numbers of seeds at which verdicts are given, e.g. [5, 8]."""
+    """Numbers of seeds at which interim analyses give verdicts, e.g. [5, 8]."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,30 +117,30 @@ class Measure(Config):
         if self.direction != (usual := _better(self.primary)):
             more = "more" if self.direction == "max" else "less"
             problem = f"{self.direction} would call {more} {self.primary} better"
-            raise UserError(problem, path=("direction",), remedy=f"direction: {usual}, or leave it out")
+            raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
         if self.primary.endswith("accuracy") and self.equivalence is not None and self.equivalence >= 1:
-            problem = f"two accuracies differ by at most 1, so all differences are below {self.equivalence:g}"
-            raise UserError(problem, path=("equivalence",), remedy="a share of tokens, e.g. 0.01")
+            problem = f"{self.equivalence:g} is not below 1, the largest difference of two accuracies"
+            raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
         return self
 
 
 def _better(metric: Any) -> str:
-    """More accuracy; less of all else that is measured."""
+    """Return the better direction of a metric: `max` for accuracies, `min` for all others."""
     return "max" if str(metric).endswith("accuracy") else "min"
 
 
 class StudySpec(Config):
-    """A study file's top level, before anything is applied."""
+    """The top level of a study file."""
 
     study: Annotated[str, Field(description="the name of the study")]
     base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
     seeds: Annotated[Any, Field(description="the number of seeds, or a list of them, e.g. 5 or [11, 12, 13]")] = 3
     plugins: tuple[str, ...] = ()
-    """Python files with kinds of your own, relative to the study file."""
+    """Python files that register additional kinds, relative to the study file."""
     arms: dict[Any, Any] = Field(default_factory=dict)
-    """Variants of the baseline by name, each with its overrides: dotted paths from `model`, `train` or `task` on."""
+    """Variants of the baseline by name, each with its overrides: paths from `model`, `train` or `task` on."""
     grid: dict[Any, Any] = Field(default_factory=dict)
-    """An arm for every combination of these values, which are listed by dotted path."""
+    """Lists of values by dotted path, with an arm for every combination."""
     leave_one_out: dict[Any, Any] = Field(default_factory=dict)
     """Parts to remove from the baseline, by name: an arm without each part, and one without all of them."""
     add_one_in: dict[Any, Any] = Field(default_factory=dict)
@@ -148,14 +148,14 @@ class StudySpec(Config):
     factorial: dict[Any, Any] = Field(default_factory=dict)
     """Factors to cross, each a list of values or a named change; `fraction` runs a part of the combinations."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
-    """Scales at which every arm is repeated: a list of values for each dotted path, one value a scale."""
+    """Scales at which every arm is repeated: a list of values for each dotted path, one value per scale."""
     tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on `seeds` of their own")] = Field(
         default_factory=dict
     )
-    match: Annotated[tuple[Matching, ...], Field(description="what every arm gets as much of as the baseline")] = ()
+    match: Annotated[tuple[Matching, ...], Field(description="what every arm is given as much of as the baseline")] = ()
     measure: Measure = Measure()
-    """What arms are compared by, and how."""
-    trackers: Annotated[Any, Field(description="where runs are shown, e.g. [tensorboard]")] = None
+    """How arms are compared."""
+    trackers: Annotated[Any, Field(description="services that show the runs, e.g. [tensorboard]")] = None
 
     @field_validator("match", mode="before")
     @classmethod
@@ -173,15 +173,15 @@ class StudySpec(Config):
     @classmethod
     def _mapping(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
-        if value is None:  # a key with nothing but comments under it
+        if value is None:  # a key with only comments below it
             return {}
         if not isinstance(value, dict):
             given = list(value) if isinstance(value, tuple) else value  # as YAML has it
             problem = f"{given!r} is not allowed: must be a mapping, each line a name, a colon and a value"
-            raise UserError(problem, path=(name,), remedy=f"{name}: {EXAMPLES[name]}")
+            raise UserError(problem, path=(name,), remedy=f"Write e.g. {name}: {EXAMPLES[name]}")
         if not value and name not in ("base", "arms"):
             problem = f"an empty {name} {EMPTY.get(name, 'makes no arm')}"
-            raise UserError(problem, path=(name,), remedy=f"{name}: {EXAMPLES[name]}, say")
+            raise UserError(problem, path=(name,), remedy=f"Write e.g. {name}: {EXAMPLES[name]}")
         return value
 
     @model_validator(mode="after")
@@ -191,42 +191,43 @@ class StudySpec(Config):
         return self
 
     def check_looks(self, seeds: int) -> None:
-        """Raises `UserError` unless looks are at growing numbers of seeds, of which the study's is one."""
+        """Raise `UserError` unless the interim analyses are at increasing numbers of seeds that include the study's."""
         looks, path = self.measure.looks, ("measure", "looks")
         if not looks:
             return
         if len(looks) > MAX_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
-            remedy = f"at most {MAX_LOOKS} growing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]"
+            remedy = (
+                f"Use at most {MAX_LOOKS} increasing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]."
+            )
             raise UserError(f"looks at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
         if seeds not in looks:
-            problem = f"the study has {seeds} seeds, and no look is planned at that many"
-            raise UserError(problem, path=path, remedy=f"seeds: {looks[0]}, or looks: [{seeds}, ...]")
+            problem = f"the study has {seeds} seeds, which is not one of the looks {list(looks)}"
+            raise UserError(problem, path=path, remedy=f"Set seeds: {looks[0]}, or looks: [{seeds}, ...].")
 
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds themselves: `n` means 0 to n - 1."""
+        """Return the list of seeds: `n` means 0 to n - 1."""
         seeds = self.seeds
         if type(seeds) is int and 0 < seeds <= MAX_SEEDS:
             return tuple(range(seeds))
         if type(seeds) is int and seeds > 0:
-            raise UserError(
-                f"{seeds} seeds are more than a study takes", path=("seeds",), remedy=f"at most {MAX_SEEDS}"
-            )
+            raise UserError(f"{seeds} seeds are too many", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
-            raise UserError(problem, path=("seeds",), remedy="e.g. 5, or [11, 12, 13]")
+            raise UserError(problem, path=("seeds",), remedy="Write e.g. 5, or [11, 12, 13].")
         if len(seeds) > MAX_SEEDS:
-            problem = f"{len(seeds)} seeds are more than a study takes"
-            raise UserError(problem, path=("seeds",), remedy=f"at most {MAX_SEEDS}")
+            raise UserError(f"{len(seeds)} seeds are too many", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
         for i, seed in enumerate(seeds):
             if type(seed) is not int or not 0 <= seed <= MAX_SEED:
-                raise UserError(f"{seed!r} is not a seed", path=("seeds", i), remedy=f"an integer from 0 to {MAX_SEED}")
+                raise UserError(
+                    f"{seed!r} is not a seed", path=("seeds", i), remedy=f"Use integers from 0 to {MAX_SEED}."
+                )
         if (i := repeated(seeds)) is not None:
-            raise UserError(f"seed {seeds[i]} is listed twice", path=("seeds", i), remedy="seeds must differ")
+            raise UserError(f"seed {seeds[i]} is listed twice", path=("seeds", i), remedy="Remove one.")
         return tuple(seeds)
 
 
 def repeated(seeds: Sequence[int]) -> int | None:
-    """The position of the first seed that stands earlier in the list; None where all differ."""
+    """Return the position of the first repeated seed; None if all differ."""
     seen = set[int]()
     for i, seed in enumerate(seeds):
         if seed in seen:
@@ -236,10 +237,10 @@ def repeated(seeds: Sequence[int]) -> int | None:
 
 
 def load_spec(data: dict[str, Any]) -> StudySpec:
-    """The top level of a study file.
+    """Load the top level of a study file.
 
     Raises:
-        UserError: also for keys that belong to later versions, which are refused by name.
+        UserError: If a field is invalid, or a key is reserved for a later version.
     """
     _refuse(data, NOT_YET, ())
     return load_config(StudySpec, data)
@@ -248,19 +249,19 @@ def load_spec(data: dict[str, Any]) -> StudySpec:
 def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: KeyPath) -> None:
     for key in keys:
         if key in data:
-            raise UserError(f"{key!r} is not there yet in this version", path=(*path, key), remedy="remove it")
+            raise UserError(f"{key!r} is not supported in this version", path=(*path, key), remedy="Remove it.")
 
 
 def check_name(name: str, what: str, path: KeyPath) -> str:
-    """A name that can be a folder's everywhere. Raises `UserError` otherwise."""
+    """Return a name that is a valid folder name on every platform. Raise `UserError` otherwise."""
     if NAME.fullmatch(name):
         return name
     safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-")
     hint = f", e.g. {safe if NAME.fullmatch(safe) else f'my-{what}'}"
     raise UserError(
-        f"{what} name {name!r} cannot be a folder's name",
+        f"{what} name {name!r} is not a valid folder name",
         path=path,
-        remedy=f"letters, digits and = . , + _ -, at most {LONGEST_NAME}, a letter or digit first{hint}",
+        remedy=f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit{hint}.",
     )
 
 

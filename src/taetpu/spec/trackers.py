@@ -1,4 +1,4 @@
-"""The `trackers` of a study file: where its runs are shown. No part of what is frozen, nor of any run's identity."""
+"""The `trackers` of a study file. They are neither stored with the study nor part of a run's identity."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from taetpu.spec.schema import check_name
 
 
 def load_trackers(given: Any) -> dict[str, Component]:
-    """A study's trackers by name, from a list of kinds or from settings by name.
+    """Return a study's trackers by name, from a list of kinds or from settings by name.
 
     Raises:
-        UserError: an unknown kind or field, or a name that cannot be a folder's.
+        UserError: If a kind or field is unknown, or a name is not a valid folder name.
     """
-    if isinstance(given, Mapping):  # a name with nothing behind it means the defaults, and not that it is left out
+    if isinstance(given, Mapping):  # `name:` without settings means the defaults
         given = {name: {} if settings is None else settings for name, settings in given.items()}
     found = build_components("tracker", given, ("trackers",))
     for name in found:

@@ -1,4 +1,4 @@
-"""How a run is trained: length, batches, optimizer, evaluation, what is kept."""
+"""Training settings: length, batches, optimizer, evaluation and checkpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,16 +15,16 @@ MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
 EVAL_WINDOWS = ("auto", "all")
 
-SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # what every run measures
+SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # measured by every run
 
 
 class SampleConfig(Config):
-    """What is drawn from the model at each evaluation, for people to read."""
+    """The text sampled from the model at each evaluation."""
 
     tokens: Size = 60
     """Tokens to draw."""
     temperature: NonNegativeFloat = 0.8
-    """Divides the logits before sampling; 0 takes the likeliest token."""
+    """Divides the logits before sampling; 0 selects the likeliest token."""
     top_k: Size | None = None
     """Sample among this many of the likeliest tokens; `none`: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -32,16 +32,9 @@ class SampleConfig(Config):
 
 
 class TrainConfig(Config):
-    """Exactly one of `steps` (optimizer steps) and `epochs` (passes over the training windows) is set.
+    """The training settings of a run. Exactly one of `steps` and `epochs` is set.
 
-    `batch_size` counts the sequences of an optimizer step, which are worked on in `accumulate` parts. `eval_every` None
-    evaluates about ten times; the last step is always evaluated. `eval_windows` is how many windows of the validation
-    split are evaluated during training: a number, `all`, or as many as cost a tenth of the baseline's training (`auto`;
-    see `spec.evaluation`). `checkpoint` says after which steps a killed run can go on: at each evaluation (`eval`),
-    after 1, 2, 4, 8 ... steps (`log`), every n steps (a number), or only when done (`end`); the models of those steps
-    stay when `keep_checkpoints` is set. A training loss above `loss_bound`, or one that is not a number, means that the
-    run diverged. `hooks` change single steps, `metrics` look into them: both are lists of kinds, or settings by name.
-    `compute` says how numbers are computed.
+    The last step is always evaluated. A run diverges if its training loss is above `loss_bound` or NaN.
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
@@ -51,7 +44,7 @@ class TrainConfig(Config):
     batch_size: Size = 32
     """Sequences of an optimizer step."""
     accumulate: Size = 1
-    """Parts that a batch is divided into, to save memory; must divide `batch_size`."""
+    """Microbatches of a batch, which save memory; must divide `batch_size`."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
@@ -59,13 +52,13 @@ class TrainConfig(Config):
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
     """Upper bound of the gradient's norm; `none`: no clipping."""
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
-    """Changes of single steps: a list of kinds, or settings by name."""
+    """Changes to the training step: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
-    """What is measured of single steps: a list of kinds, or settings by name."""
+    """Additional measurements of training steps: a list of kinds, or settings by name."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
-    """How numbers are computed. No part of a run's identity, and the same for all arms."""
+    """How numbers are computed. Not part of a run's identity, and the same for all arms."""
     eval_every: PositiveInt | None = None
     """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
     eval_windows: int | str = "auto"
@@ -77,20 +70,20 @@ class TrainConfig(Config):
     n steps (a number), or only when done (`end`).
     """
     keep_checkpoints: bool = False
-    """Whether the models of checkpoint steps are kept."""
+    """Whether to keep the models of all checkpoint steps."""
     log_every: PositiveInt = 10
     """Steps over which logged training metrics are averaged."""
     sample: SampleConfig | None = SampleConfig()
-    """The text drawn from the model at each evaluation; `none`: no text."""
+    """The text sampled from the model at each evaluation; `none` for no text."""
     loss_bound: PositiveFloat = 1e3
-    """A training loss above this bound means that the run diverged."""
+    """A run with a training loss above this bound has diverged."""
 
     @field_validator("checkpoint", mode="before")
     @classmethod
     def _known_rule(cls, value: Any) -> Any:
         if value in CHECKPOINTS or (type(value) is int and value > 0):
             return value
-        remedy = "eval, log, end, or a number of steps from 1 on"
+        remedy = "Use eval, log, end, or a number of steps of at least 1."
         raise PydanticCustomError("rule", "must be eval, log, end or a positive number of steps", {"remedy": remedy})
 
     @field_validator("eval_windows", mode="before")
@@ -98,7 +91,7 @@ class TrainConfig(Config):
     def _known_sample(cls, value: Any) -> Any:
         if value in EVAL_WINDOWS or (type(value) is int and value > 0):
             return value
-        remedy = "auto, all, or a number of windows from 1 on"
+        remedy = "Use auto, all, or a number of windows of at least 1."
         raise PydanticCustomError("rule", "must be auto, all or a positive number of windows", {"remedy": remedy})
 
     @model_validator(mode="after")
@@ -110,58 +103,58 @@ class TrainConfig(Config):
                 if both
                 else "neither steps nor epochs is set",
                 path=("epochs",) if both else (),
-                remedy="leave one out" if both else "add steps: ... or epochs: ...",
+                remedy="Remove one of them." if both else "Add steps: ... or epochs: ...",
             )
         if self.batch_size % self.accumulate:
             raise UserError(
                 f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}",
                 path=("accumulate",),
-                remedy="a divisor of batch_size",
+                remedy="Use a divisor of batch_size.",
             )
         self.check_mesh()
         if taken := sorted(set(self.metrics) & set(SERIES)):
-            problem = f"a metric cannot be called {taken[0]!r}: every run measures that anyway"
-            raise UserError(problem, path=("metrics", taken[0]), remedy="another name, with the kind in its settings")
+            problem = f"the metric name {taken[0]!r} is reserved: every run measures it"
+            raise UserError(problem, path=("metrics", taken[0]), remedy="Use another name and set its kind.")
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
             raise UserError(
                 f"min_lr={floor} is above lr={peak}, so the learning rate would rise",
                 path=("schedule", "min_lr"),
-                remedy=f"at most {peak}",
+                remedy=f"Use at most {peak}.",
             )
         if self.steps is not None:
             self.check_schedule(self.steps)
         return self
 
     def check_mesh(self) -> None:
-        """Raise `UserError` when the devices that are to share a batch cannot share it evenly."""
+        """Raise `UserError` if the mesh's `data` devices cannot share a microbatch evenly."""
         mesh, part = self.compute.mesh, self.batch_size // self.accumulate
         if mesh != "auto" and part % mesh.data:
             fits = [n for n in range(1, part + 1) if part % n == 0]
             raise UserError(
-                f"data={mesh.data} does not divide the {part} sequences that are worked on at once "
+                f"data={mesh.data} does not divide the {part} sequences of a microbatch "
                 f"(batch_size={self.batch_size}, accumulate={self.accumulate})",
                 path=("compute", "mesh", "data"),
-                remedy=f"data of {', '.join(map(str, fits))}, or another batch_size",
+                remedy=f"Use data of {', '.join(map(str, fits))}, or another batch_size.",
             )
 
     def check_schedule(self, steps: int) -> None:
-        """Raise `UserError` when warm-up leaves no step after it."""
+        """Raise `UserError` unless warm-up is shorter than training."""
         warmup = getattr(self.schedule, "warmup", None)
         if isinstance(warmup, int) and warmup >= steps:
             raise UserError(
                 f"warmup={warmup} is not shorter than the {steps} steps of training",
                 path=("schedule", "warmup"),
-                remedy=f"at most {steps - 1}",
+                remedy=f"Use at most {steps - 1}.",
             )
 
     def evaluations(self, steps: int) -> list[int]:
-        """The steps of a run of `steps` after which it is evaluated, the last one among them."""
+        """Return the steps of a run of `steps` that are followed by an evaluation, including the last."""
         every = self._eval_every(steps)
         return sorted({*range(every, steps, every), steps})
 
     def num_evaluations(self, steps: int, after: int = 0) -> int:
-        """The length of `evaluations` behind step `after`, without building it: a run may have 2^31 steps."""
+        """Return the number of evaluations after step `after`, without the list: a run may have 2^31 steps."""
         every = self._eval_every(steps)
         return -(-steps // every) - after // every if after < steps else 0
 
@@ -169,23 +162,23 @@ class TrainConfig(Config):
         return self.eval_every or max(1, steps // 10)
 
     def total_steps(self, num_windows: int | None) -> int:
-        """Optimizer steps of a run on a task with `num_windows` training windows (None: drawn without end).
+        """Return the optimizer steps of a run on a task with `num_windows` training windows (None: unlimited).
 
         Raises:
-            UserError: `epochs` of a task without end; warm-up is not shorter than training.
+            UserError: If `epochs` is set for an unlimited task, or warm-up is not shorter than training.
         """
         if self.steps is not None:
             return self.steps
         if num_windows is None:
             raise UserError(
-                f"epochs={self.epochs}, but this task draws its sequences without end",
+                f"epochs={self.epochs}, but this task draws an unlimited number of sequences",
                 path=("epochs",),
-                remedy="set steps instead",
+                remedy="Set steps instead.",
             )
         asked = (self.epochs or 0) * num_windows / self.batch_size
         if asked > MAX_STEPS:
             problem = f"epochs={self.epochs:g} of {num_windows} windows are {asked:.3g} steps"
-            raise UserError(problem, path=("epochs",), remedy=f"at most {MAX_STEPS} steps")
+            raise UserError(problem, path=("epochs",), remedy=f"Use at most {MAX_STEPS} steps.")
         steps = max(1, round(asked))
         self.check_schedule(steps)
         return steps

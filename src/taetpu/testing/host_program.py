@@ -41,7 +41,7 @@ class Rolled(Stack):
     """A stack that is never unrolled. Stacks this small are by default, which would leave rolled loops untested."""
 
     @property
-    def layers_a_pass(self) -> int:
+    def layers_per_pass(self) -> int:
         """One layer."""
         return 1
 
