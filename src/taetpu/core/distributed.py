@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class PeerFailed(Failed):
-    """Another process failed in what all do together; its own output says why."""
+    """Another process failed in a common step; its output has the reason."""
 
 
 class LocalFailure(Failed):
-    """Something failed in this process alone, in the middle of collectives: the processes cannot continue together."""
+    """A failure of this process alone, between collectives: the processes cannot continue together."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Cluster:
     """How processes find each other.
 
     Attributes:
-        coordinator: `host:port` of the primary process, or `auto`: as the environment says (Cloud TPU, Slurm, Open MPI,
-            Kubernetes).
-        processes, process: how many there are, and the number of this one, from 0.
+        coordinator: `host:port` of the primary process; `auto` detects it (Cloud TPU, Slurm, Open MPI, Kubernetes).
+        processes: The number of processes.
+        process: The index of this process, from 0.
     """
 
     coordinator: str
@@ -69,13 +69,13 @@ JOINED: list[Cluster] = []
 
 @contextmanager
 def join_cluster(cluster: Cluster | None) -> Iterator[None]:
-    """Join a cluster for a `with` block, which must be entered before jax is first used.
+    """Join a cluster for a `with` block. Enter it before jax is first used.
 
     At the end all processes wait for each other. A process that fails alone ends at once; the others end at their next
     collective, at the latest when its heartbeat is missed.
 
     Raises:
-        UserError: the cluster is not described, or the other processes cannot be found.
+        UserError: The description of the cluster is incomplete, or the other processes cannot be reached.
     """
     if cluster is None:
         yield
@@ -90,7 +90,7 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         remedy = "Start as many processes as --processes says, each with its own --process; check the address."
-        raise UserError(f"the processes do not find each other: {reason}", remedy=remedy) from None
+        raise UserError(f"the processes cannot connect to each other: {reason}", remedy=remedy) from None
     JOINED.append(cluster)
     try:
         yield
@@ -117,10 +117,10 @@ def multi_process() -> bool:
 
 
 def require_joined() -> None:
-    """Raise `UserError` where processes were joined without `joined`: none of them would follow the primary."""
+    """Raise `UserError` if processes were joined without `join_cluster`: they would not follow the primary process."""
     if multi_process() and not JOINED:
-        remedy = "Start `taetpu run` in every process, with --coordinator; or leave jax.distributed.initialize out."
-        raise UserError(f"taetpu.run trains in one process, and jax knows {jax.process_count()}", remedy=remedy)
+        remedy = "Start `taetpu run` in every process, with --coordinator; or do not call jax.distributed.initialize."
+        raise UserError(f"taetpu.run trains in one process, and jax has {jax.process_count()}", remedy=remedy)
 
 
 def is_primary() -> bool:
@@ -129,7 +129,7 @@ def is_primary() -> bool:
 
 
 def any_process(*flags: bool, number: int = 0) -> tuple[Any, ...]:
-    """Return whether each flag is set in any process, and the primary's number, in one collective."""
+    """Return, in one collective, whether each flag is set in any process, and the primary's `number`."""
     if not multi_process():
         return *flags, number
     gathered = np.asarray(multihost_utils.process_allgather(np.array([*flags, number], np.int32)))
@@ -137,10 +137,10 @@ def any_process(*flags: bool, number: int = 0) -> tuple[Any, ...]:
 
 
 def in_every_process(fn: Callable[[], T]) -> T:
-    """Return what `fn` returns here, in a step that succeeds in all processes or in none.
+    """Return `fn()`, in a step that succeeds in all processes or in none.
 
     Raises:
-        PeerFailed: it raised in another process. What it raises here is raised.
+        PeerFailed: `fn` raised in another process. Its exception in this process is raised as it is.
     """
     try:
         result = fn()
@@ -148,20 +148,20 @@ def in_every_process(fn: Callable[[], T]) -> T:
         any_process(True)
         raise
     if any_process(False)[0]:
-        raise PeerFailed("another process failed; its own output says why")
+        raise PeerFailed("another process failed; its output has the reason")
     return result
 
 
 def on_primary(fn: Callable[[], None]) -> None:
-    """Call `fn` in the primary process. Raises as `in_every_process`."""
+    """Call `fn` in the primary process. Raises like `in_every_process`."""
     in_every_process(fn if is_primary() else lambda: None)
 
 
 @contextmanager
 def raise_local_failure() -> Iterator[None]:
-    """Turn what this process alone raises into `Separated`: others may wait for it in a collective for ever.
+    """Turn an exception of this process alone into `LocalFailure`: others may wait for it in a collective.
 
-    A `UserError` and a `Failed` come from a step that all processes take, and are raised in all.
+    `UserError` and `Failed` are left as they are: they come from a step that all processes take, and are raised in all.
     """
     try:
         yield
@@ -172,11 +172,11 @@ def raise_local_failure() -> Iterator[None]:
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"process {jax.process_index()} of {jax.process_count()} failed: {reason}"
-        raise LocalFailure(f"{problem}\nrun the same command in every process again: it resumes") from error
+        raise LocalFailure(f"{problem}\nRun the same command in every process again: it resumes.") from error
 
 
 def broadcast(value: Any = None) -> Any:
-    """Return the primary's value, JSON, in every process."""
+    """Return the primary's value, which JSON can hold, in every process."""
     if not multi_process():
         return value
     message = json.dumps(value).encode() if is_primary() else b""
@@ -196,14 +196,14 @@ def _collective(data: bytes, size: int) -> bytes:
 
 
 def to_host(array: Any) -> np.ndarray:
-    """Return an array on the host; every process must ask, since parts may lie on devices of others."""
+    """Return an array on the host. Every process must call it: shards may be on devices of other processes."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
     return np.asarray(array)
 
 
 def to_devices(tree: Any, sharding: jax.sharding.Sharding) -> Any:
-    """Put host arrays on devices. Each of several processes puts its own part, and need not know the rest."""
+    """Put host arrays on devices. Each of several processes puts its own shards and needs no others."""
     if not multi_process():
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda a: jax.make_array_from_callback(a.shape, sharding, lambda index: a[index]), tree)

@@ -58,7 +58,7 @@ class UserError(Exception):
 
     @property
     def all_errors(self) -> "list[UserError]":
-        """This error and those that were found with it."""
+        """The error, followed by those that were found with it."""
         return [self, *self.others]
 
     def map(self, change: "Callable[[UserError], UserError]") -> "UserError":

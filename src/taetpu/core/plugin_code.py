@@ -1,4 +1,4 @@
-"""Plug-in code while it runs: calls of `os._exit`, the place where it was interrupted, and slow imports."""
+"""Guards around running plug-in code: calls of `os._exit`, the place of an interruption, slow imports."""
 
 import os
 import sys
@@ -11,16 +11,16 @@ from types import FrameType
 from typing import NoReturn
 
 MODULE_PREFIX = "taetpu_plugin_"
-"""Begins the name of every plug-in's module."""
+"""Prefix of the module name of every plug-in."""
 ANNOUNCE_SECONDS = 2.0
-"""Seconds without a word while a plug-in is loaded."""
+"""Seconds after which a plug-in that is still loading is announced."""
 _EXIT = os._exit
 
 
 def guard_exit() -> None:
-    """Make `os._exit` raise `SystemExit` where plug-in code calls it, so that it is reported like `sys.exit`.
+    """Make `os._exit` raise `SystemExit` if plug-in code calls it, so that it is reported like `sys.exit`.
 
-    Other callers, and processes that a plug-in forks, exit as before.
+    Other callers, and processes that a plug-in forks, are not affected.
     """
     os._exit = _guarded_exit
 
@@ -51,7 +51,7 @@ def plugin_location(error: BaseException) -> str | None:
 
 @contextmanager
 def announce_slow_import(file: Path) -> Iterator[None]:
-    """Write to stderr that a plug-in is still being loaded, once it has taken longer than `PATIENCE`."""
+    """Write to stderr that a plug-in is still loading, once it has taken longer than `ANNOUNCE_SECONDS`."""
     timer = threading.Timer(ANNOUNCE_SECONDS, lambda: sys.stderr.write(f"loading plug-in {file} ...\n"))
     timer.daemon = True
     timer.start()

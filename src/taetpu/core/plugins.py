@@ -21,19 +21,20 @@ from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
 from taetpu.core.signals import is_interrupt
 from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
-_LOADED: dict[str, Snapshot] = {}  # what all runs share, as it was when the plug-ins had been loaded
+_LOADED: dict[str, Snapshot] = {}  # the shared state at the time when the plug-ins had been loaded
 UTF_8_REMEDY = "save it as UTF-8 text, without another encoding in its first two lines"
 REGISTER_REMEDY = "register a kind instead, and name it in the arms that are to use it"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in as it was loaded.
+    """A loaded plug-in.
 
     Attributes:
-        source: its content.
-        sha256: of the content; it enters the identity of every run that uses one of its kinds.
-        kinds: what it registered, as `slot/kind`.
+        file: The absolute path of the file.
+        source: The content of the file.
+        sha256: The digest of the content; it enters the identity of every run that uses one of its kinds.
+        kinds: The registered kinds, as `slot/kind`.
     """
 
     file: Path
@@ -43,16 +44,16 @@ class Plugin:
 
 
 def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
-    """Run plug-in files, so that their kinds can be named. Kinds of plug-ins loaded before are forgotten.
+    """Load plug-in files and register their kinds. Plug-ins that were loaded before are unregistered.
 
     Raises:
-        UserError: a file cannot be read or run, registers nothing or a malformed kind, or changes what all runs share
-            (see `core.snapshot`).
+        UserError: A file cannot be read or run, registers nothing or a malformed kind, or changes state that all runs
+            share (see `core.snapshot`).
     """
     for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         _forget(name)
     _LOADED.clear()
-    return tuple(_load(file.absolute()) for file in files)  # a traceback's file is then told from others'
+    return tuple(_load(file.absolute()) for file in files)  # tracebacks then name each file unambiguously
 
 
 def _load(file: Path) -> Plugin:
@@ -65,7 +66,7 @@ def _load(file: Path) -> Plugin:
     for module in BUILTIN_MODULES.values():
         import_module(module)
     for module in _imported(tree):
-        with suppress(Exception):  # an import that fails is explained when the plug-in makes it
+        with suppress(Exception):  # a failing import is reported when the plug-in runs it
             import_module(module)
     before = Snapshot()
     guard_exit()
@@ -103,7 +104,7 @@ def _read(file: Path) -> bytes:
 
 
 def _parsed(file: Path, source: bytes) -> ast.Module:
-    """A file's syntax tree. Python says of some files only while it parses them that they are too deep or too long."""
+    """Return a file's syntax tree. Some files fail only while parsing: nested too deeply, or too long."""
     text = _decoded(file, source)
     line = remedy = None
     try:
@@ -129,7 +130,7 @@ def _decoded(file: Path, source: bytes) -> str:
 
 
 def _imported(tree: ast.Module) -> list[str]:
-    """The modules of taetpu's and of the libraries that a file imports: in a snapshot is only what is loaded."""
+    """Return the modules of taetpu and the libraries that a file imports; a snapshot covers only loaded modules."""
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -138,13 +139,13 @@ def _imported(tree: ast.Module) -> list[str]:
 
 
 def _run(name: str, file: Path, tree: ast.Module) -> None:
-    """Execute a file's content as a module of its own."""
+    """Execute a file's content as a new module."""
     spec = spec_from_file_location(name, file)
     if spec is None:
         raise UserError("a plug-in is a Python file", file=file, remedy="give it a name that ends in .py")
     module = sys.modules[name] = module_from_spec(spec)
     try:
-        # Not by the loader: it takes bytecode of an earlier content where an edit left time and size as they were.
+        # The loader would use stale bytecode if an edit left the file's time and size unchanged.
         exec(compile(tree, file, "exec", dont_inherit=True), vars(module))
     except UserError as error:
         raise error.within(file=file, line=_line_in(error, file)) from None
@@ -153,10 +154,11 @@ def _run(name: str, file: Path, tree: ast.Module) -> None:
 
 
 def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
-    """An exception that came out of a plug-in, as one with the plug-in's file and line; None when none is to blame.
+    """Return an exception that a plug-in raised as an error with its file and line, or None if no plug-in raised it.
 
     Args:
-        file: the plug-in that is being loaded; else any plug-in loaded now.
+        error: The exception.
+        file: The plug-in that is being loaded; by default all loaded plug-ins are searched.
     """
     files = {str(file)} if file else {str(getattr(m, "__file__", "")) for m in _modules()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
@@ -179,14 +181,18 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
 
 @contextmanager
 def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
-    """Turn every exception that comes out of a plug-in into a `UserError` with its file and line.
+    """Turn every exception that a plug-in raises into a `UserError` with its file and line.
 
-    `SystemExit` and other exceptions that end programs are included, so that `sys.exit(0)` or `os._exit(0)` in a
-    plug-in does not end a study as if it were done. Ctrl-C is not, but a `KeyboardInterrupt` that a plug-in raises is.
+    This includes `SystemExit`: `sys.exit(0)` or `os._exit(0)` in a plug-in must not end a study successfully. It also
+    includes a `KeyboardInterrupt` that a plug-in raises, but not Ctrl-C.
 
     Args:
-        problem: what cannot be done when no line of a plug-in raises it, but something that one returned does.
-        used: the components that are used; those of plug-ins are named.
+        problem: The problem to report if the exception comes from an object that a plug-in returned, not from one of
+            its lines.
+        used: The components in use; the message names those of plug-ins.
+
+    Raises:
+        UserError: A plug-in raised an exception.
     """
     try:
         yield
@@ -210,10 +216,10 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
 
 @contextmanager
 def forbid_changes() -> Iterator[None]:
-    """Refuse what plug-ins have changed since they were loaded, in a config class or an `init`, and put it back.
+    """Raise if plug-ins changed shared state, in a config class or an `init`, and restore it.
 
     Raises:
-        UserError: anything that all runs share was changed, except values that the program itself may cache.
+        UserError: Shared state was changed since the plug-ins were loaded, other than values that may be caches.
     """
     try:
         yield
@@ -224,12 +230,12 @@ def forbid_changes() -> Iterator[None]:
 
 
 def check_unchanged(when: str = "after it was loaded") -> None:
-    """Put back what plug-ins have changed since they were loaded, a thread of theirs among them.
+    """Raise if plug-ins, or their threads, changed shared state since they were loaded, and restore it.
 
-    It takes a tenth of a second, and nothing without plug-ins.
+    It takes a tenth of a second, and no time without plug-ins.
 
     Raises:
-        UserError: anything that all runs share was changed, except values that the program itself may cache.
+        UserError: Shared state was changed, other than values that may be caches.
     """
     if changed := _put_back_later_changes():
         word = re.findall(r"\w+", changed[0].name)[-1].encode()
@@ -247,9 +253,9 @@ def _put_back_later_changes() -> list[Change]:
 
 
 def _undo(before: Snapshot, name: str) -> list[Change]:
-    """Put back all that a plug-in changed besides registering kinds of its own, and say what that is.
+    """Undo and return all changes of a plug-in other than the registration of its kinds.
 
-    A process that goes on, such as a notebook's, must not go on with what was refused.
+    A process that continues, such as a notebook's, must not keep rejected changes.
     """
     changed = [change for change in before.changes() if getattr(change.after, "__module__", "") != name
                or not change.name.startswith("taetpu.core.registry._KINDS")]  # fmt: skip
@@ -264,7 +270,7 @@ def _listed(changed: list[Change]) -> str:
 
 
 def _forget(name: str) -> None:
-    """Forget a plug-in's module and its kinds."""
+    """Remove a plug-in's module and kinds."""
     unregister(name)
     sys.modules.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Kinds: what can fill a slot, by name. A component registers itself beside its class; nothing lists them centrally."""
+"""The registry of kinds: the named components of each slot. Components register themselves where they are defined."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ C = TypeVar("C", bound=Component)
 
 KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
-# The modules that fill the slots, imported when a slot is first asked for (so that importing taetpu stays cheap).
+# The modules with the built-in kinds, imported when a slot is first used, which keeps importing taetpu cheap.
 BUILTIN_MODULES = {
     "mixer": "taetpu.nn.attention",
     "position": "taetpu.nn.position",
@@ -37,11 +37,18 @@ _KINDS: dict[str, dict[str, type[Component]]] = {slot: {} for slot in BUILTIN_MO
 
 
 def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
-    """Name a config class as one of the kinds of a slot: `@register("ffn", "mine")`.
+    """Register a config class as a kind of a slot: `@register("ffn", "mine")`.
+
+    Args:
+        slot: The name of the slot.
+        kind: The name of the kind, of letters, digits, `_`, `+` and `-`.
+
+    Returns:
+        A class decorator.
 
     Raises:
-        UserError: the slot is unknown, the kind is not a name, what is named is no `Component`, or the kind is taken by
-            another class.
+        UserError: The slot is unknown, the kind is not a valid name or taken by another class, or the class is not a
+            `Component`.
     """
     if not isinstance(slot, str) or slot not in BUILTIN_MODULES:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN_MODULES))
@@ -69,7 +76,7 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
 
 def kinds(slot: str) -> Mapping[str, type[Component]]:
-    """The kinds of a slot, by name."""
+    """Return the config classes of a slot's kinds, by kind."""
     if slot not in BUILTIN_MODULES:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN_MODULES))
     import_module(BUILTIN_MODULES[slot])
@@ -77,17 +84,17 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
 
 
 def unregister(module: str) -> None:
-    """Forget the kinds that a module registered."""
+    """Remove the kinds that a module registered."""
     for known in _KINDS.values():
         for kind in [kind for kind, cls in known.items() if cls.__module__ == module]:
             del known[kind]
 
 
 def registered_by(module: str) -> list[type[Component]]:
-    """The kinds that a module registered."""
+    """Return the config classes that a module registered."""
     return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]
 
 
 def _file(cls: type[Component]) -> str | None:
-    """The file that a class stands in."""
+    """Return the file that defines a class."""
     return getattr(sys.modules.get(cls.__module__), "__file__", None)

@@ -1,4 +1,4 @@
-"""How jax is to start: set in the environment before jax is first imported. Imports no jax itself."""
+"""Preparation of the environment for jax, before it is first imported. This module does not import jax."""
 
 import os
 import sys
@@ -11,25 +11,24 @@ from taetpu.core.devices import default_to_cpu
 
 
 def cpu_cores() -> int:
-    """CPU cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cache_folder() -> Path:
-    """Where compiled programs and measurements are kept: `TAETPU_CACHE`, else under the user's cache folder."""
+    """Return the folder of compiled programs and measurements: `TAETPU_CACHE`, or one in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("TAETPU_CACHE") or Path(base) / "taetpu")
 
 
 def prepare_jax(*, cpu: bool = False) -> None:
-    """Set what jax reads at import, unless the user has set it already.
+    """Set the variables that jax reads at import, unless the user has set them.
+
+    On a machine without accelerators jax uses the CPU, each core as one XLA device, so that a pack's runs spread over
+    the cores. Compiled programs are cached on disk.
 
     Args:
-        cpu: use no accelerator, whatever is set: to look at programs for other machines.
-
-    Without an accelerator's device file jax is told to use the CPU (it would search, and complain, otherwise), and
-    each core becomes one XLA device, so that a pack's runs can be spread over cores. Compiled programs are kept on
-    disk between processes.
+        cpu: Use the CPU even if the machine has accelerators, for example to inspect programs for other machines.
     """
     if "jax" in sys.modules:
         return
@@ -46,6 +45,6 @@ def prepare_jax(*, cpu: bool = False) -> None:
 
 
 def call_prepared(cpu: bool, module: str, name: str, *arguments: Any) -> Any:
-    """Return what a function of a module returns that imports jax, which is prepared before, in a process of Ray."""
+    """Prepare jax, then import a module and return the result of one of its functions; for processes of Ray."""
     prepare_jax(cpu=cpu)
     return getattr(import_module(module), name)(*arguments)

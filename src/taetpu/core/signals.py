@@ -1,4 +1,4 @@
-"""Ctrl-C, which waits while it would do harm, and SIGTERM, which announces that the machine is preempted."""
+"""Handling of Ctrl-C, which can be delayed, and of SIGTERM, which announces that the machine is preempted."""
 
 import gc
 import signal
@@ -10,12 +10,13 @@ from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C as a signal, which a `KeyboardInterrupt` that other code raises is not."""
+    """Ctrl-C as a signal, as opposed to a `KeyboardInterrupt` that other code raises."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Is an exception a Ctrl-C? Python's own handler, outside of `listening`, does not distinguish it from code that
-    raises `KeyboardInterrupt`, which then counts as one.
+    """Return whether an exception is a Ctrl-C.
+
+    With Python's own handler, outside `raise_interrupts`, every `KeyboardInterrupt` counts as one.
     """
     if type(error) is KeyboardInterrupt:
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -24,23 +25,23 @@ def is_interrupt(error: BaseException) -> bool:
 
 @contextmanager
 def raise_interrupts() -> Iterator[Callable[[], None]]:
-    """Raise `Interrupted` on Ctrl-C, at once and again at each later call of the function that this yields.
+    """Raise `Interrupted` on Ctrl-C, and again at each later call of the yielded function.
 
-    Python prints and drops what a callback of the garbage collector raises, and JAX registers one: there, only the next
-    call raises.
+    Python prints and drops an exception that is raised in a callback of the garbage collector, and JAX registers one:
+    there, only the next call raises.
     """
-    pressed_once = threading.Event()
+    pressed = threading.Event()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        pressed_once.set()
+    def handle(number: int, frame: FrameType | None) -> None:
+        pressed.set()
         if not _in_gc_callback(frame):
             raise Interrupted
 
     def check() -> None:
-        if pressed_once.is_set():
+        if pressed.is_set():
             raise Interrupted
 
-    with _handler(note):
+    with _handler(handle):
         yield check
 
 
@@ -54,58 +55,59 @@ def _in_gc_callback(frame: FrameType | None) -> bool:
     return False
 
 
-class _Note:
-    """Notes Ctrl-C; pressed again, it is raised."""
+class _Recorder:
+    """A signal handler that records the first Ctrl-C and raises at the second."""
 
-    heard = 0
+    count = 0
 
     def __call__(self, number: int, frame: Any) -> None:
-        self.heard += 1
-        if self.heard > 1:
+        self.count += 1
+        if self.count > 1:
             raise Interrupted
 
 
 @contextmanager
 def record_interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is only noted, and what this gives says whether it was; pressed again, it waits no longer."""
-    note = _Note()
-    with _handler(note):
-        yield lambda: note.heard > 0
+    """Record Ctrl-C instead of raising it; the yielded function returns whether it was pressed. A second one raises."""
+    recorder = _Recorder()
+    with _handler(recorder):
+        yield lambda: recorder.count > 0
 
 
 @contextmanager
 def record_sigterm() -> Iterator[Callable[[], bool]]:
-    """SIGTERM, with which a machine says that it will be taken away, is only noted; what this gives says whether it
-    was. A second one ends the process as ever.
-    """
-    heard = threading.Event()
+    """Record SIGTERM, the announcement of a preemption; the yielded function returns whether it arrived.
 
-    def note(number: int, frame: Any) -> None:
-        heard.set()
+    A second SIGTERM ends the process.
+    """
+    received = threading.Event()
+
+    def record(number: int, frame: Any) -> None:
+        received.set()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    with _handler(note, signal.SIGTERM):
-        yield heard.is_set
+    with _handler(record, signal.SIGTERM):
+        yield received.is_set
 
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the block is done; pressed again, it waits no longer.
+    """Delay Ctrl-C until the block is done; a second one raises at once.
 
-    For libraries that run an event loop: one of its threads would be left in the middle of its work.
+    This protects libraries that run an event loop, whose threads an interruption would leave in an undefined state.
     """
-    if isinstance(signal.getsignal(signal.SIGINT), _Note):  # it waits anyway, further out
+    if isinstance(signal.getsignal(signal.SIGINT), _Recorder):  # an outer block delays it already
         yield
         return
-    with record_interrupts() as heard:
+    with record_interrupts() as interrupted:
         yield
-    if heard():
+    if interrupted():
         raise Interrupted
 
 
 @contextmanager
 def _handler(handler: Callable[[int, Any], None], number: signal.Signals = signal.SIGINT) -> Iterator[None]:
-    """What a signal does inside. Only the main thread hears signals, and only it may say what they do."""
+    """Set a signal's handler for a `with` block, in the main thread: only it may set handlers and receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

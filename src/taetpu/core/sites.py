@@ -1,7 +1,7 @@
 """Sites: named points of the forward pass where activations are read or edited.
 
-`site("mixer.z", x)` marks a point and costs nothing while nobody asks. Asking goes through `capture`, whose sites and
-edits are fixed before tracing: a context manager round a function that is already jitted would silently see nothing.
+`site("mixer.z", x)` marks a point, at no cost outside a capture. `capture` reads and edits sites, fixed before tracing:
+a context manager around a function that is already jitted would silently have no effect.
 """
 
 import traceback
@@ -21,13 +21,13 @@ from taetpu.core.errors import UserError, suggest
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace the activation at a site by `fn(x, value)`.
+    """The replacement of the activation at a site by `fn(x, value)`.
 
     Args:
-        site: the site's name.
-        fn: a pure function of the activation and of `value`; it is part of the program.
-        layer: only in this layer (counted from 0); everywhere when None.
-        value: name under which `capture`'s `values` hold an array for `fn`; it may change without a new compile.
+        site: The name of the site.
+        fn: A pure function of the activation and of `value`; it is part of the program.
+        layer: The only layer to edit, counted from 0; None edits the site everywhere.
+        value: The name of an array in `capture`'s `values`, which may change without recompilation.
     """
 
     site: str
@@ -39,16 +39,16 @@ class Edit:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ragged:
-    """What was read of a site that layers have in different shapes, e.g. a pattern with different numbers of heads.
+    """The activations of a site whose shape differs between layers, e.g. patterns with different numbers of heads.
 
     Attributes:
-        parts: arrays `(layers, ...)` of neighbouring layers that agree, in order.
+        parts: Arrays `(layers, ...)` of neighbouring layers of one shape, in order.
     """
 
     parts: tuple[Array, ...]
 
     def over_layers(self, fn: Callable[[Array], Array]) -> Array:
-        """`fn` of each part, `(layers, ...) -> (layers,)`, joined: one value for each layer."""
+        """Return one value for each layer: `fn`, `(layers, ...) -> (layers,)`, of each part, concatenated."""
         return jnp.concatenate([fn(part) for part in self.parts])
 
     def __jax_array__(self) -> Array:
@@ -67,12 +67,12 @@ class Ragged:
 
 Read = Array | Ragged
 Reads = tuple[dict[str, Read], ...]
-"""What each of the captures inside each other has read, innermost first."""
-MAX_FRAMES = 40  # calls by which two sites of one name are told apart
+"""The activations that each of the nested captures has read, innermost first."""
+MAX_FRAMES = 40  # stack frames that distinguish two sites of one name
 
 
 def _joined(one: Read, other: Read) -> Read:
-    """Reads of layers one after another."""
+    """Concatenate the reads of consecutive layers."""
     parts = [part for read in (one, other) for part in (read.parts if isinstance(read, Ragged) else (read,))]
     if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
         return jnp.concatenate(parts)
@@ -81,21 +81,21 @@ def _joined(one: Read, other: Read) -> Read:
 
 @dataclass
 class _Tape:
-    """What one capture reads and edits of the code that is being traced: of one layer, or of all that is in none."""
+    """The state of one capture while a layer, or the code outside the layers, is traced."""
 
     sites: frozenset[str]
     edits: tuple[Edit, ...]
     values: Mapping[str, Array]
-    seen: set[tuple[str, int | None]]  # shared by all tapes of one capture: which sites the model really has, and where
-    trace: Any  # the trace that the tape belongs to; a read from another one would leak a tracer
+    seen: set[tuple[str, int | None]]  # the sites that the model has, with their layers; shared by a capture's tapes
+    trace: Any  # the trace of this tape; a read in another one would leak a tracer
     reads: dict[str, Read]
     layer: Any = None  # the layer's number inside a stack (a tracer in a scan), else None
-    layers: Sequence[int | None] = (None,)  # the numbers that it will take
-    places: dict[str, Sequence[str]] = field(default_factory=dict)  # the calls that led to each site that was passed
-    read_in: dict[str, set[int]] = field(default_factory=dict)  # the layers whose reads were handed over, by site
+    layers: Sequence[int | None] = (None,)  # the values that `layer` takes
+    places: dict[str, Sequence[str]] = field(default_factory=dict)  # the call stack of each site that was passed
+    read_in: dict[str, set[int]] = field(default_factory=dict)  # the layers whose reads were recorded, by site
 
-    def asks(self, name: str) -> bool:
-        """Is the site read or edited?"""
+    def requests(self, name: str) -> bool:
+        """Return whether the site is read or edited."""
         return name in self.sites or any(edit.site == name for edit in self.edits)
 
 
@@ -106,26 +106,30 @@ _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
 def is_requested(name: str) -> bool:
-    """Is the site read or edited in a capture that is being traced? For code that has a cheaper way when not.
+    """Return whether a capture that is being traced reads or edits a site, for code that is cheaper otherwise.
 
-    Asking says that the site is there.
+    The call also registers the site as present.
     """
     tapes = _TAPES.get()
     for tape in tapes:
         tape.seen.update((name, layer) for layer in tape.layers)
-    return any(tape.asks(name) for tape in tapes)
+    return any(tape.requests(name) for tape in tapes)
 
 
 def site(name: str, x: Array) -> Array:
-    """Mark a point: returns `x`, edited if an edit asks for it.
+    """Mark a site, and return its activation with the edits of all captures applied.
+
+    Args:
+        name: The name of the site.
+        x: The activation.
 
     Raises:
-        UserError: the site is read or edited, and another one of this name was passed in the same layer.
+        UserError: The site is read or edited, and another one of this name was passed in the same layer.
     """
     if not _TAPES.get() or not is_requested(name):
         return x
-    asking = [tape for tape in _TAPES.get() if tape.asks(name)]
-    for tape in asking:
+    requesting = [tape for tape in _TAPES.get() if tape.requests(name)]
+    for tape in requesting:
         if tape.trace != _trace_now():
             raise RuntimeError(
                 f"site {name!r} is inside a transform that owns no tape: wrap its body with sites.with_layer_tapes"
@@ -135,16 +139,16 @@ def site(name: str, x: Array) -> Array:
             if edit.site == name:
                 new = edit.fn(x, tape.values[edit.value] if edit.value else None).astype(x.dtype)
                 x = new if edit.layer is None else jnp.where(tape.layer == edit.layer, new, x)
-    for tape in asking:  # after all edits: every capture reads what flows on
+    for tape in requesting:  # every capture reads the activation after all edits
         if name in tape.sites:
             tape.reads[name] = x
     return x
 
 
 def _check_single(tape: _Tape, name: str) -> None:
-    """Raise `UserError` where a site that is asked for was passed before: one of them would be hidden.
+    """Raise `UserError` if a requested site was passed before: one read would hide the other.
 
-    Outside the layers edits meet every pass, as where a model is called twice.
+    Outside the layers, edits apply to every pass, for example if a model is called twice.
     """
     if name not in tape.sites and tape.layer is None:
         return
@@ -162,9 +166,10 @@ def _listed(layers: Iterable[Any]) -> str:
 
 
 def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
-    """Give the body of a scan over `layers` tapes of its own: `wrapped(layer, *args) -> (body(*args), reads)`.
+    """Return the body of a scan over `layers` with new tapes: `wrapped(layer, *args) -> (body(*args), reads)`.
 
-    Wrap anew at every call: jax caches traces by function identity, and a cached body would replay one without a tape.
+    Wrap the body in every call: jax caches traces by function identity, and a cached body would be replayed without
+    tapes.
     """
 
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
@@ -180,16 +185,16 @@ def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callabl
 
 
 def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
-    """Hand a stack's reads, each `(layers, ...)`, to the enclosing tapes; several stacks join along the layer axis.
+    """Add a stack's reads to the enclosing tapes; several stacks are concatenated along the layer axis.
 
-    Where layers have the site in different shapes, as with different numbers of heads, they cannot be joined: see
-    `Ragged`.
+    Reads of layers with different shapes become `Ragged`.
 
     Args:
-        layers: the stack's layers, by number.
+        reads: The reads of each capture, with arrays `(layers, ...)`.
+        layers: The numbers of the stack's layers.
 
     Raises:
-        UserError: a layer's site is read a second time, since the model is called twice.
+        UserError: A layer's site is read a second time, because the model is called twice.
     """
     for tape, found in zip(_TAPES.get(), reads, strict=True):
         for name, value in found.items():
@@ -202,16 +207,20 @@ def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
 
 
 def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[Edit] = ()) -> Callable[..., Any]:
-    """`g(*args, values={}) -> (fn(*args), {site: activation})`.
+    """Return `g(*args, values={}) -> (fn(*args), {site: activation})`, which reads and edits sites.
 
-    Sites inside a stack come back with a leading layer axis. Write `jit(capture(f))` or `jit(vmap(capture(f)))`, never
-    `capture(jit(f))`.
+    Activations inside a stack have a leading layer axis. Write `jit(capture(f))` or `jit(vmap(capture(f)))`, never
+    `capture(jit(f))`. Captures can be nested: inner edits are applied first, and all captures read the result of every
+    edit.
 
-    Captures may be inside each other. An inner one's edits come first, and all read what is left after every edit.
+    Args:
+        fn: The function whose sites are read.
+        sites: The names of the sites to read.
+        edits: The edits to apply.
 
     Raises:
-        UserError: the model has no such site, or not in the layer of an edit, or two of one name in a layer (raised
-            while tracing).
+        UserError: The model has no such site, does not have it in the layer of an edit, or has two of one name in a
+            layer. It is raised while tracing.
     """
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}
@@ -230,7 +239,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
 
 
 def find_sites(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]:
-    """The sites that `fn(*args)` passes, each with the layers it is in (none: outside them). Nothing is computed."""
+    """Trace `fn(*args)` and return its sites, each with the numbers of its layers (empty: outside the layers)."""
     seen: set[tuple[str, int | None]] = set()
 
     def noted(*args: Any) -> Any:

@@ -1,5 +1,6 @@
-"""A snapshot of what all runs share and no plug-in may change: taetpu's modules, functions of the libraries, jax's
-settings, environment variables.
+"""A snapshot of the state that all runs share and no plug-in may change.
+
+It covers taetpu's modules, functions of the libraries, jax's settings and environment variables.
 """
 
 import os
@@ -17,13 +18,13 @@ ATTRIBUTES = {
     FieldInfo: ("default", "default_factory", "annotation"),
 }
 CUSTOM_RULES = ("custom_jvp", "custom_vjp")
-"""Types of jax's functions with rules of their own for derivatives, which are attributes."""
+"""Types of jax functions that hold custom derivative rules as attributes."""
 TABLES = {
     "jax._src.interpreters.ad": ("primitive_jvps", "primitive_transposes"),
     "jax._src.interpreters.batching": ("primitive_batchers", "fancy_primitive_batchers"),
     "jax._src.interpreters.mlir": ("_lowerings", "_platform_specific_lowerings"),
 }
-"""By module: what jax does with each primitive. A plug-in may add its own primitives."""
+"""jax's tables of rules for primitives, by module. A plug-in may add its own primitives."""
 MAX_DEPTH = 8  # containers within containers
 ABSENT = object()
 
@@ -33,10 +34,10 @@ CHECKED_ATTRIBUTES = ("__pydantic_fields__", "__pydantic_validator__", "__pydant
 
 
 class Change(NamedTuple):
-    """What `owner` held under `key`, and what it holds now; `ABSENT` where there was or is nothing.
+    """A change of the value that `owner` holds under `key`; `ABSENT` stands for no value.
 
     Attributes:
-        cache: may the program itself have changed it? So it is with values of names that begin with an underscore.
+        cache: Whether the value may be a cache of the program itself: its name begins with an underscore.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Change(NamedTuple):
         return f"{'changes' if self.key is None else 'replaces'} {self.name}"
 
     def undo(self) -> None:
-        """Put back what was there."""
+        """Restore the value."""
         owner, key, value = self.owner, self.key, self.before
         if isinstance(owner, list):
             owner[:] = value
@@ -71,7 +72,7 @@ class Change(NamedTuple):
 
 
 def _set(config: Any, name: str, value: Any) -> None:
-    """Set one of jax's settings, also where a context manager that was entered and not left hides it."""
+    """Set one of jax's settings, even if a context manager that was not exited overrides it."""
     config.update(name, value)
     jax: Any = sys.modules["jax"]
     if getattr(config, name) != value and hasattr(jax, name.removeprefix("jax_")):
@@ -79,7 +80,7 @@ def _set(config: Any, name: str, value: Any) -> None:
 
 
 class _Held(NamedTuple):
-    """One holder of values and a copy of its content: a dict, or a tuple of a list's or a set's items."""
+    """A container of values with a copy of its content: a dict, or a tuple of a list's or a set's items."""
 
     name: str
     owner: Any
@@ -88,14 +89,14 @@ class _Held(NamedTuple):
 
 
 class Snapshot:
-    """The state of everything shared, as it is now."""
+    """The shared state at the time of construction."""
 
     def __init__(self) -> None:
         self._held = [held for name, module in list(sys.modules.items()) for held in _of_module(name, module)]
         self._variables, self._settings = _variables(), _settings()
 
     def changes(self) -> list[Change]:
-        """What is no longer as it was, by name. Modules that were imported since are not looked at."""
+        """Return the changes since construction, by name. Modules imported since then are ignored."""
         found = [change for held in self._held for change in _changed(held)]
         found += _differences("os.environ[{!r}]", os.environ, self._variables, _variables())
         found += _differences("jax.config.{}", _config(), self._settings, _settings())
@@ -147,7 +148,7 @@ def _of_module(name: str, module: ModuleType) -> Iterator[_Held]:
 
 
 def _inside(name: str, value: Any, module: str, *, cache: bool = False, depth: int = MAX_DEPTH) -> Iterator[_Held]:
-    """The holders in a value: what a container holds, a function's code and defaults, a field's default."""
+    """Yield the containers in a value: nested containers, a function's code and defaults, a field's default."""
     value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     if (named := ATTRIBUTES.get(type(value))) is not None:
         if type(value) is FieldInfo or value.__module__ == module:
@@ -191,7 +192,7 @@ def _may_be_cache(owner: Any, key: Any, value: Any) -> bool:
 
 
 def _counts(owner: Any, key: Any, before: Any, after: Any, ours: bool) -> bool:
-    """Would other runs feel it? Not what an import or a first use sets, nor what a library keeps for itself."""
+    """Return whether a change can affect other runs, unlike one by an import, a first use or a library's cache."""
     if isinstance(owner, ModuleType):
         if str(key).startswith("__") or (before is ABSENT and isinstance(after, ModuleType)):
             return False

@@ -1,7 +1,8 @@
-"""The split of a config into a program's structure and its numbers.
+"""The split of a config into a program's static structure and its traced numbers.
 
-A field marked `Traced` holds a number that enters the compiled program as an array, so that runs which differ in it
-alone share one compile. `split` takes those numbers out of a config tree, `bind` puts arrays (or tracers) back in.
+A field marked `Traced` holds a number that enters the compiled program as an array, so that runs that differ only in
+such fields share one compiled program. `split` extracts these numbers from a config tree, `bind` inserts arrays or
+tracers.
 """
 
 from collections.abc import Mapping
@@ -13,9 +14,14 @@ C = TypeVar("C", bound=Config)
 
 
 def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, Any]]:
-    """Take the traced numbers out: `(structure, {path: number})`.
+    """Split a config into its structure and its traced numbers.
 
-    `live` names the fields (paths with `*` for numbers) that are traced though neutral here; see `Traced.promote`.
+    Args:
+        config: The config.
+        live: Fields, as paths with `*` for numbers, that are traced even if neutral here; see `Traced.promote`.
+
+    Returns:
+        The structure, with a `Hole` for each traced number, and the numbers by path.
     """
     numbers: dict[str, Any] = {}
 
@@ -36,7 +42,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
                 if new is not value:
                     update[name] = new
             elif not _same(value, mark.neutral) or wildcard_path(here) in live:
-                # A config that was bound already holds numbers.
+                # A bound config already holds encoded numbers.
                 encode = None if hasattr(value, "shape") else mark.encode
                 numbers[".".join(here)] = encode(node, value) if encode else value
                 update[name] = Hole()
@@ -46,7 +52,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
 
 def promoted_fields(config: Config) -> frozenset[str]:
-    """The promotable fields that a config really uses, as generic paths: what `live` is collected from."""
+    """Return the promotable fields that are not neutral in a config, as wildcard paths, for `live`."""
     found: set[str] = set()
 
     def visit(node: Any, path: tuple[str, ...]) -> None:
@@ -68,7 +74,7 @@ def promoted_fields(config: Config) -> frozenset[str]:
 
 
 def bind(structure: C, numbers: Mapping[str, Any]) -> C:
-    """Put numbers (arrays, tracers) into the holes of a structure. The result is for building, never for showing."""
+    """Insert numbers (arrays or tracers) into the holes of a structure, to build a model from."""
 
     def visit(node: Any, path: tuple[str, ...]) -> Any:
         if isinstance(node, Hole):
@@ -91,7 +97,7 @@ def bind(structure: C, numbers: Mapping[str, Any]) -> C:
 
 
 def wildcard_path(path: tuple[str, ...]) -> str:
-    """A path with every number in it replaced by `*`."""
+    """Return a path with every number replaced by `*`."""
     return ".".join("*" if part.isdigit() else part for part in path)
 
 

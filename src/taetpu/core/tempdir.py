@@ -1,6 +1,4 @@
-"""A folder of this process alone, for what must lie on a disk for a while. It goes with the process, and what killed
-ones left goes with the next.
-"""
+"""The temporary folder of this process. It is removed at exit; a later process removes those of killed processes."""
 
 import atexit
 import fcntl
@@ -17,53 +15,53 @@ from taetpu.core.runtime import cache_folder
 
 LOCK, SWEPT = "lock", "swept"
 LOCK_KEPT_SECONDS = 600
-"""For which the lock file of a process that is gone is kept; longer than a claim in a bucket lasts."""
+"""Seconds for which the lock file of a dead process is kept: longer than a claim in a bucket is valid."""
 
 
 @cache
 def process_folder() -> Path:
-    """The folder, made when first asked for.
+    """Return the folder, which the first call creates.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: It cannot be created.
     """
     top = cache_folder() / "scratch"
     with disk.explain_os_error("create the folder", top):
         disk.make_folder(top)
         folder = Path(tempfile.mkdtemp(dir=top))
-        # Open for as long as the process lives: the kernel frees the lock, however it ends.
+        # Never closed: the kernel releases the lock when the process ends.
         fcntl.flock(os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
-        (folder / f"{LOCK}.new").rename(folder / LOCK)  # whoever sees it sees it locked
+        (folder / f"{LOCK}.new").rename(folder / LOCK)  # the file is never visible unlocked
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return folder
 
 
 def process_lock() -> Path:
-    """A file that is locked for as long as this process lives."""
+    """Return a file that is locked while this process lives."""
     return process_folder() / LOCK
 
 
 def is_abandoned(lock: Path) -> bool:
-    """Is the process gone whose `lock_file` this was? A file that is not there says nothing: no."""
+    """Return whether the process of a lock file is dead; False if the file does not exist."""
     try:
         with lock.open("r") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked, or not there
+    except OSError:  # locked, or missing
         return False
     return True
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of processes that are gone.
+    """Remove the folders of dead processes.
 
-    The lock file stays for a while: other claims of the same process are judged by it.
+    The lock file stays for `LOCK_KEPT_SECONDS`: it shows that other claims of the same process are abandoned.
     """
     for lock in process_folder().parent.glob(f"*/{LOCK}"):
         if not is_abandoned(lock):
             continue
         swept = lock.with_name(SWEPT)
-        with suppress(OSError):  # another process sweeps at the same time
+        with suppress(OSError):  # another process removes it at the same time
             if swept.exists() and time.time() - swept.stat().st_mtime > LOCK_KEPT_SECONDS:
                 shutil.rmtree(lock.parent)
                 continue

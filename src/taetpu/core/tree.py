@@ -1,4 +1,4 @@
-"""Pytrees by path: leaves as a flat dict of dotted names."""
+"""Helpers for pytrees: leaves by dotted path, and element counts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ import jax
 
 
 def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """`{"stacks.0.mixer.wq": array, ...}` in tree order. None leaves do not appear."""
+    """Return `{"stacks.0.mixer.wq": array, ...}` in tree order, without None leaves."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in pairs}
 
 
 def count_elements(tree: Any) -> int:
-    """Numbers in a tree of arrays (or of their shapes)."""
+    """Return the number of elements in a tree of arrays or of their shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
