@@ -10,6 +10,7 @@ import typer
 
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import WIDTH, print_json
+from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.core.config import Config
@@ -112,7 +113,6 @@ def _value(value: Any) -> str:
 
 def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field at a path and its nested fields."""
-    from taetpu.core.errors import UserError, suggest
     from taetpu.core.registry import BUILTIN_MODULES
     from taetpu.spec.fields import find_fields, known_paths, list_fields
     from taetpu.spec.schema import StudySpec
@@ -163,7 +163,6 @@ def describe_field(place: "Place") -> dict[str, Any]:
 
 
 def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
-    from taetpu.core.errors import UserError, suggest
 
     raise UserError(f"unknown {slot} kind {kind!r}", remedy=suggest(kind, known))
 

@@ -7,6 +7,7 @@ import typer
 
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json, print_table, print_text
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice
@@ -45,7 +46,6 @@ def chips(
 def slice_named(name: str, effect_of_all: str) -> "Slice":
     """Return the slice of a name; a `UserError`'s remedy mentions `all`."""
     from taetpu.core.chips import parse_slice
-    from taetpu.core.errors import UserError
 
     try:
         return parse_slice(name)

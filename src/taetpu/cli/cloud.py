@@ -12,6 +12,7 @@ import typer
 
 from taetpu.cli.options import MachineOptions
 from taetpu.cli.output import log, wrap_lines
+from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.cloud.gcloud import Command
@@ -30,7 +31,6 @@ def read_settings(need_project: bool = True) -> "Settings":
     """
     from taetpu.cloud import settings
     from taetpu.cloud.gcloud import use_project
-    from taetpu.core.errors import UserError
 
     found = settings.read_settings()
     if need_project and not found.project:
@@ -56,7 +56,6 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import Spec
     from taetpu.core.chips import parse_slice
-    from taetpu.core.errors import UserError
 
     if options.kind is None:
         raise UserError("missing --type", remedy="Name a slice, such as v6e-8; `taetpu chips` lists them.")
@@ -134,7 +133,6 @@ def confirm(
     Raises:
         UserError: standard input is not a terminal.
     """
-    from taetpu.core.errors import UserError
 
     log(wrap_lines(plan))
     if dry_run:
@@ -206,7 +204,6 @@ def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
 
     Ctrl-C, SIGTERM and SIGHUP exit with 128 + the signal. A `UserError` gets the remaining machines called `name`.
     """
-    from taetpu.core.errors import UserError
 
     received = signal.SIGINT
 
@@ -245,7 +242,6 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
     from taetpu.cloud.provision import check_one
-    from taetpu.core.errors import suggest
 
     wanted = machine_name(settings, name)
     machines = list_machines()
@@ -282,7 +278,6 @@ def select_hosts(name: str | None, worker: str) -> "tuple[Settings, Hosts, list[
         UserError: `worker` is neither a host's number nor "all".
         CloudError: as `find_hosts`.
     """
-    from taetpu.core.errors import UserError
 
     settings = read_settings()
     hosts = find_hosts(settings, name)

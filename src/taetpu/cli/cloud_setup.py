@@ -9,6 +9,7 @@ import typer
 from taetpu.cli.cloud import confirm, read_settings
 from taetpu.cli.options import AsJson, DryRun, Yes
 from taetpu.cli.output import log, print_json, print_table, print_text
+from taetpu.core.errors import Failed
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
@@ -19,7 +20,6 @@ def doctor(as_json: AsJson = False) -> None:
     Example: taetpu doctor
     """
     from taetpu.cloud.doctor import Check, run_checks
-    from taetpu.core.errors import Failed
 
     done: list[Check] = []
     for check in run_checks(read_settings(need_project=False), Path.cwd()):

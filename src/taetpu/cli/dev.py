@@ -12,6 +12,7 @@ from taetpu.cli.cloud import select_hosts
 from taetpu.cli.jobs import COMMAND, Debug, Detach, check_idle, command_words, run_job, sync_project
 from taetpu.cli.options import Tpu, Workers
 from taetpu.cli.output import log
+from taetpu.core.errors import Failed, UserError
 
 if TYPE_CHECKING:
     from taetpu.cloud.ssh import Hosts
@@ -60,7 +61,6 @@ def _run_files(
     words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
 ) -> None:
     """Copy Python files to the hosts and run them; with `scrap`, delete the copies at the end."""
-    from taetpu.core.errors import Failed
 
     settings, hosts, workers = select_hosts(tpu, worker)
     commands, files = _parse(words)
@@ -125,7 +125,6 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
     Raises:
         UserError: no file is named, or one does not exist.
     """
-    from taetpu.core.errors import UserError
 
     ends = [-1, *(number for number, word in enumerate(words) if word == NEXT), len(words)]
     groups = [words[a + 1 : b] for a, b in pairwise(ends)]
@@ -140,7 +139,6 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
 def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
     """Copy paths to the hosts, or the project if there are none; return the changed paths."""
     from taetpu.cloud import transfer
-    from taetpu.core.errors import UserError
 
     if not paths:
         return sync_project(hosts, workers)

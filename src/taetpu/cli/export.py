@@ -9,6 +9,7 @@ import typer
 
 from taetpu.cli.options import Spot, StudyOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
@@ -94,7 +95,6 @@ def skypilot(options: SkyPilotOptions) -> None:
 
     Example: taetpu export skypilot study.yaml --shards 8 --tpu v6e-8 --root gs://my-studies/studies --install GIT
     """
-    from taetpu.core.errors import UserError
     from taetpu.study.export import skypilot_task
 
     if not options.install:
@@ -206,7 +206,6 @@ def _shared_root(root: str | None) -> str:
     Raises:
         UserError: the root is a folder that nodes do not share.
     """
-    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 
@@ -226,7 +225,6 @@ def _bucket_root(root: str | None) -> str:
     Raises:
         UserError: the root is not in a bucket.
     """
-    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 
@@ -244,7 +242,6 @@ def _write(file: Path, text: str, force: bool) -> None:
         UserError: the file exists with other content.
     """
     from taetpu.core import disk
-    from taetpu.core.errors import UserError
 
     if file.exists() and not force and file.read_bytes() != text.encode():
         raise UserError(

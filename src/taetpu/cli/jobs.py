@@ -11,6 +11,7 @@ import typer
 from taetpu.cli.cloud import find_hosts, read_settings, select_hosts
 from taetpu.cli.options import DryRun, Tpu, Workers, integer, number
 from taetpu.cli.output import log
+from taetpu.core.errors import Failed, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,6 @@ def run(
 
     Example: taetpu tpu run --detach python train.py --lr 3e-4
     """
-    from taetpu.core.errors import UserError
 
     words = command_words(context)
     if not words:
@@ -228,7 +228,6 @@ def finish(hosts: "Hosts", name: str, workers: "Sequence[int]", *, debug: bool =
         Failed: it failed on a host.
     """
     from taetpu.cloud import jobs, transfer
-    from taetpu.core.errors import Failed
 
     try:
         print_log(hosts, name, workers, to_end=True)

@@ -4,15 +4,13 @@ Exit codes: 0 done, 1 a bug or a confirmation declined, 2 invalid input, 3 faile
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from taetpu.cli import catalog, chips, cloud_setup, dev, export, new, plan, results, run, status, tpu, verify
-
-if TYPE_CHECKING:
-    from taetpu.core.errors import UserError
+from taetpu.core.errors import Failed, UserError
 
 INTERRUPTED = 130
 
@@ -99,7 +97,6 @@ app.add_typer(export.app, name="export")
 
 def main() -> None:
     """Run a command of `sys.argv`; exit with its code, or print an error and exit with the error's code."""
-    from taetpu.core.errors import Failed, UserError
     from taetpu.core.signals import raise_interrupts
 
     arguments = sys.argv[1:] or ["--help"]
@@ -126,7 +123,6 @@ def _fail(error: "UserError") -> NoReturn:
 
 def _usage_error(error: typer.TyperException) -> "UserError":
     """Return a usage error of typer as a `UserError`."""
-    from taetpu.core.errors import UserError
 
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "taetpu"

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from taetpu.core.errors import UserError
+
 ARGUMENT = ("the argument NAME",)
 
 
@@ -15,7 +17,6 @@ def new(name: Annotated[str, typer.Argument(help="The study's name; writes NAME.
     """
     from importlib.resources import files
 
-    from taetpu.core.errors import UserError
     from taetpu.core.modules import find_shadowed, is_run_by_tools
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml

@@ -21,6 +21,7 @@ from taetpu.cli.cloud import (
 from taetpu.cli.options import to_argv
 from taetpu.cli.output import log
 from taetpu.cli.run import AUDIT, RunOptions, TrainOptions
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,6 @@ def check_options(options: RunOptions) -> None:
     """Raise `UserError` for options that the command on the machine would reject, before a machine costs money."""
     from importlib.util import find_spec
 
-    from taetpu.core.errors import UserError
     from taetpu.core.flags import LIBTPU, XLA, check_flags
     from taetpu.core.runtime import prepare_jax
 
@@ -267,7 +267,6 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
     Raises:
         UserError: `--root` is not a gs:// address.
     """
-    from taetpu.core.errors import UserError
 
     named = root or os.environ.get("TAETPU_ROOT", "")
     if named.startswith("gs://"):
@@ -304,7 +303,6 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
 
 def check_paths(study: "Study") -> None:
     """Raise `UserError` for absolute paths of plug-ins and texts: folders of another machine differ."""
-    from taetpu.core.errors import UserError
 
     for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):

@@ -18,6 +18,7 @@ from taetpu.cli.preflight import (
     refuse_oversized,
     requested_slices,
 )
+from taetpu.core.errors import UserError
 
 OTHER_DATA = "different windows than in the baseline, or in a different order"
 
@@ -54,7 +55,6 @@ def plan(options: PlanOptions) -> None:
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
-    from taetpu.core.errors import UserError
     from taetpu.core.flags import set_flags
     from taetpu.core.runtime import prepare_jax
 

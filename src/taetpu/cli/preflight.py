@@ -7,6 +7,7 @@ import typer
 
 from taetpu.cli.chips import ALL, slice_named
 from taetpu.cli.output import plural, print_table, print_text
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
@@ -29,7 +30,6 @@ def requested_slices(name: str | None) -> "list[Slice]":
         UserError: the slice does not exist.
     """
     from taetpu.core.chips import generations, parse_slice
-    from taetpu.core.errors import UserError
 
     if name is None:
         return []
@@ -67,7 +67,6 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
 
 def _too_few(tpu: "Slice", mesh: Any) -> str:
     """Return why a slice is too small for the study's mesh, or ""."""
-    from taetpu.core.errors import UserError
     from taetpu.train.device_capabilities import Capabilities
 
     try:
@@ -274,7 +273,6 @@ def refuse_oversized(found: list[dict[str, Any]]) -> None:
     """Raise `UserError` with the compiler's figures if an arm does not fit on the only requested slice."""
     if len(found) != 1:
         return
-    from taetpu.core.errors import UserError
     from taetpu.tpu.preflight import describe_failures
 
     if refused := describe_failures(found[0]):

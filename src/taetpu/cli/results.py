@@ -8,6 +8,7 @@ import typer
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json, print_text, wrap
 from taetpu.cli.status import print_departures, warn_of_damaged_plan
+from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
@@ -60,7 +61,6 @@ def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:
     """Print differences between the stored results and the raw metrics; raise `Failed` if there are any."""
-    from taetpu.core.errors import Failed
     from taetpu.stats.verify import verify
 
     problems = verify(study)
@@ -89,7 +89,6 @@ def check(
 
     Example: taetpu check claims.yaml
     """
-    from taetpu.core.errors import Failed
     from taetpu.study.claims import check_claims
 
     try:

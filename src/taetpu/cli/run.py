@@ -23,6 +23,7 @@ from taetpu.cli.options import (
 )
 from taetpu.cli.output import log, print_json
 from taetpu.cli.results import print_results
+from taetpu.core.errors import Failed, UserError
 
 if TYPE_CHECKING:
     from taetpu.store.backend import Store
@@ -145,7 +146,6 @@ def run(options: RunOptions) -> None:
 
 def _check(options: RunOptions) -> None:
     """Raise `UserError` for options that exclude each other or lack the option that they belong to."""
-    from taetpu.core.errors import UserError
 
     tpu, ray, shard = options.on == "tpu", options.on == "ray", options.shard is not None
     cluster, member = options.coordinator is not None, (options.processes, options.process) != (None, None)
@@ -182,7 +182,6 @@ def train_study(options: RunOptions) -> None:
     """
     from rich.console import Console
 
-    from taetpu.core.errors import Failed
     from taetpu.study.progress import StudyProgress
     from taetpu.study.run import run as run_file
     from taetpu.study.shards import SharesLeft
@@ -299,7 +298,6 @@ class Dumps:
 
 def _dumps_of(options: StudyOptions) -> Dumps | None:
     """Return an unused dumps folder of the study; None if the file is invalid, which loading it reports later."""
-    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.documents import from_yaml
     from taetpu.store.study import StudyFolder

@@ -9,6 +9,7 @@ import typer
 
 from taetpu.cli.options import AsJson, Root, integer, number
 from taetpu.cli.output import log, print_json, print_table, print_text
+from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,6 @@ def status(
 
     Example: taetpu status runs/quickstart --watch
     """
-    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
     from taetpu.store.index import find_studies
 
@@ -95,7 +95,6 @@ def status(
 
 def warn_of_damaged_plan(study: "StudyFolder") -> None:
     """Print a warning if the plan of the packs is damaged: results do not depend on it, but `taetpu run` does."""
-    from taetpu.core.errors import UserError
 
     try:
         study.read_plan()
@@ -105,7 +104,6 @@ def warn_of_damaged_plan(study: "StudyFolder") -> None:
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
     """Return the rows of `_arms`, or a row with the problem of a study that cannot be read."""
-    from taetpu.core.errors import UserError
 
     try:
         return _arms(study)
@@ -275,7 +273,6 @@ def ui(
     import secrets
     import socket
 
-    from taetpu.core.errors import UserError
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 

@@ -6,6 +6,7 @@ import typer
 
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json, print_table, print_text
+from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
     from taetpu.tpu.verifying.runner import Outcome
@@ -27,7 +28,6 @@ def verify(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from taetpu.core.errors import Failed
     from taetpu.tpu.verifying import runner
 
     columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn()
