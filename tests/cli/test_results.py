@@ -1,114 +1,10 @@
-"""`status`, `list`, `report` and `catalog`: what they find, and that looking changes nothing."""
+"""`taetpu report`, `report --verify` and `check`: results agree with the stored metrics, or the difference is named."""
 
 import json
 import shutil
 
 import pytest
 from tests.forged import unsealed
-
-from taetpu.cli.catalog import describe_field
-from taetpu.core.registry import BUILTIN_MODULES, kinds
-from taetpu.report import summary
-from taetpu.spec.fields import find_fields, walk_fields
-from taetpu.spec.schema import StudySpec
-from taetpu.spec.train_config import TrainConfig
-from taetpu.stats import formatting
-
-
-def test_status_before_anything_is_trained(taetpu, here):
-    assert taetpu("status") == (0, "no studies under ./runs\n", "")
-    assert taetpu("status", "--json").json() == {}
-    assert taetpu("list") == (0, "no studies under ./runs\n", "")
-    assert taetpu("list", "--root", "nowhere", "--json").json() == []
-    assert [p.name for p in here.iterdir()] == ["s.yaml"]
-
-
-def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, trained, contents):
-    root = here / "root"
-    for name in ("small", "other"):
-        shutil.copytree(trained[0] / "small", root / name)
-    before = contents(root)
-    assert list(taetpu("status", root, "--json").json()) == ["other", "small"]
-    assert list(taetpu("status", root / "small", "--json").json()) == ["small"]
-    rows = taetpu("status", root / "small", "--json").json()["small"]
-    table = taetpu("status", root / "small").out.splitlines()
-    assert table[0] == "small"
-    assert table[1].split() == ["arm", "done", "step", "train/loss", "val/loss"]
-    for row, line in zip(rows, table[2:4], strict=True):
-        losses = [formatting.number(row[metric], row["places"]) for metric in ("train/loss", "val/loss")]
-        assert line.split() == [row["arm"], row["done"], str(row["step"]), *losses]
-        assert (row["done"], row["step"]) == ("2/2", 20)
-    results = json.loads((root / "small/results.json").read_text())
-    arms = results["arms"]
-    assert [(row["effect"], row["ci95"]) for row in rows] == [(arm["effect"], arm["ci95"]) for arm in arms]
-    assert [row["standing"] for row in rows] == ["baseline", arms[1]["verdict"]]
-    assert (table[4], table[5].split()) == ("", ["arm", "effect", "95", "%", "interval", "verdict"])
-    assert table[6].split() == [
-        "low-lr", summary.format_effect(arms[1], results), *summary.format_interval(arms[1]["ci95"], results).split(),
-        arms[1]["verdict"],
-    ]  # fmt: skip
-
-    found = taetpu("list", "--root", root, "--json").json()
-    assert [(entry["study"], entry["arms"], entry["seeds"], entry["runs"]) for entry in found] == [
-        ("other", 2, 2, "4/4"),
-        ("small", 2, 2, "4/4"),
-    ]
-    assert taetpu("list", "--root", root).out.splitlines()[1].split()[:4] == ["other", "2", "2", "4/4"]
-    assert contents(root) == before
-
-
-def test_a_diverged_run_is_shown_and_its_json_is_strict(taetpu, here, trained):
-    """One arm's last losses are NaN in the store."""
-    from taetpu.store.index import find_study
-
-    root = here / "root"
-    shutil.copytree(trained[0], root)
-    for run in find_study(root).runs():
-        if run.arm == "low-lr":
-            run.append(20, 21, {"train/loss": ([21], [float("nan")]), "val/loss": ([21], [float("inf")])})
-    unsealed(root / "small")
-    row = taetpu("status", root, "--json").json()["small"][1]
-    assert (row["train/loss"], row["val/loss"]) == (None, None)
-    assert taetpu("status", root).out.splitlines()[3].split()[-2:] == ["nan", "inf"]
-
-
-def test_a_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
-    root = here / "root"
-    for name in ("small", "other"):
-        shutil.copytree(trained[0] / "small", root / name)
-    (root / "other/study.yaml").write_text("study: [")
-    found = taetpu("list", "--root", root, "--json").json()
-    assert [bool(entry["problem"]) for entry in found] == [True, False]
-    assert "not valid YAML" in found[0]["problem"]
-    assert taetpu("list", "--root", root).code == 0
-    code, out, err = taetpu("status", root)
-    assert (code, err) == (0, "")
-    assert f"  where:  {root}/other/study.yaml:1" in out
-    assert "\nsmall\n" in out
-    told = taetpu("status", root, "--json").json()
-    assert "not valid YAML" in told["other"][0]["problem"]
-    assert [row["done"] for row in told["small"]] == ["2/2", "2/2"]
-    done = taetpu("status", root / "other")
-    assert done.code == 2
-    assert f"where:  {root}/other/study.yaml:1" in done.err
-
-
-def test_an_unfinished_study_gets_effects_and_no_verdict(taetpu, here, trained, contents):
-    root = here / "root"
-    shutil.copytree(trained[0], root)
-    file = unsealed(root / "small") / "study.yaml"
-    file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n", 1))
-    before = contents(root)
-    rows = taetpu("status", root / "small", "--json").json()["small"]
-    finished = json.loads((root / "small/results.json").read_text())["arms"][1]
-    assert [row["standing"] for row in rows] == ["baseline", "interim"]
-    assert (rows[1]["done"], rows[1]["effect"], rows[1]["ci95"]) == ("2/3", finished["effect"], finished["ci95"])
-    lines = taetpu("status", root / "small").out.splitlines()
-    assert lines[4].startswith("interim effects of finished runs")
-    assert lines[5].split() == ["arm", "effect", "95", "%", "interval"]
-    assert lines[6].startswith("low-lr  +")
-    assert not [line for line in lines if any(verdict in line for verdict in ("better", "worse", "inconclusive"))]
-    assert contents(root) == before
 
 
 def test_a_report_is_made_again_from_what_is_stored(taetpu, here, trained):
@@ -132,89 +28,226 @@ def test_a_report_of_many_studies_asks_for_one(taetpu, here, trained):
     assert "Name the folder of one of them: other, small" in done.err
 
 
-def test_the_catalog_lists_every_kind(taetpu):
-    found = taetpu("catalog", "--json").json()
-    assert {slot: set(entries) for slot, entries in found.items()} == {
-        slot: set(kinds(slot)) for slot in BUILTIN_MODULES
-    }
-    lines = taetpu("catalog").out.splitlines()
-    for slot in BUILTIN_MODULES:
-        at = lines.index(slot)
-        for kind in kinds(slot):
-            assert any(line.startswith(f"  {kind} ") for line in lines[at:])
+@pytest.fixture
+def study(here, trained):
+    """The folder of a trained study, without digests and so free to be tampered with."""
+    shutil.copytree(trained[0], here / "root")
+    return unsealed(here / "root/small")
 
 
-@pytest.mark.parametrize("slot", ["", *BUILTIN_MODULES])
-def test_the_catalog_fits_a_terminal(taetpu, slot):
-    code, out, err = taetpu("catalog", slot)
-    assert (code, err) == (0, "")
-    assert [line for line in out.splitlines() if len(line) > 80] == []
+def edited(file, change):
+    """A JSON file after `change(its data)`."""
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
 
 
-def test_every_field_of_a_study_file_has_a_meaning_and_is_found_by_its_path():
-    for slot in BUILTIN_MODULES:
-        kinds(slot)
-    paths = dict(walk_fields())
-    assert {"study", "base.train.schedule.warmup", "base.model.layers.drop", "measure.primary"} <= set(paths)
-    silent = [path for path, place in paths.items() if not describe_field(place)["about"]]
-    assert silent == [], "give each a docstring or Field(description=...)"
-    for path, place in paths.items():
-        named = path.replace("model.layers.", "model.layers.-1.")
-        assert (place.owner, place.name) in [(found.owner, found.name) for found in find_fields(named)], path
+def test_an_unchanged_study_verifies(taetpu, study, contents):
+    before = contents(study)
+    done = taetpu("report", study, "--verify")
+    assert (done.code, done.err) == (0, "")
+    assert "agrees with the raw metrics of 4 runs" in done.out
+    assert taetpu("report", study, "--verify", "--json").json() == {"study": "small", "problems": []}
+    assert contents(study) == before
 
 
-SECTIONS = ["study", "base", "task.seq_len", "model", "train", "measure", "model.layers", "train.metrics.gradient-norm"]
+def result_of(study, arm):
+    return next(study.glob(f"runs/{arm}/0-*/result.json"))
 
 
-@pytest.mark.parametrize("path", [*SECTIONS, *list(StudySpec.model_fields)[2:], "train.schedule", "base.train.compute"])
-def test_every_field_is_documented_in_80_columns(taetpu, path):
-    code, out, err = taetpu("catalog", path)
-    assert (code, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= 80
-    words = " ".join(out.split())
-    (entries,) = taetpu("catalog", path, "--json").json().values()
-    shown = entries if path == "study" else entries + [below for entry in entries for below in entry["fields"]]
-    for entry in shown:
-        assert any(f"{name}{end}" in words for name in (entry["name"], path) for end in (": ", " ("))
-        assert entry["type"] in words
-        assert " ".join(entry["about"].split())[1:].rstrip(".") in words
+TAMPERED = {
+    "an effect": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(effect=-1.0)),
+        "results.json: arms[low-lr].effect is -1.0, and ",
+    ),
+    "a verdict": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(verdict="equivalent")),
+        "results.json: arms[low-lr].verdict is 'equivalent', and ",
+    ),
+    "an arm left out": (
+        lambda study: edited(study / "results.json", lambda data: data["arms"].pop()),
+        "results.json: arms is ",
+    ),
+    "a result": (
+        lambda study: edited(result_of(study, "low-lr"), lambda data: data["metrics"].update({"val/loss": 0.5})),
+        "val/loss is 0.5 in the result, and ",
+    ),
+}
 
 
-def test_a_field_is_documented_as_the_schema_has_it(taetpu):
-    out = taetpu("catalog", "train.optimizer.lr").out
-    assert out.startswith("train.optimizer.lr (adamw): float > 0 = 0.001 (traced)\n    Peak learning rate")
-    assert "e.g. tune: {train.optimizer.lr: [1e-3, 3e-3]}" in taetpu("catalog", "tune").out
-    assert "taetpu catalog schedule" in taetpu("catalog", "train.schedule").out
-    entry = taetpu("catalog", "train", "--json").json()["train"][0]
-    assert [field["name"] for field in entry["fields"]] == list(TrainConfig.model_fields)
+@pytest.mark.parametrize("what", TAMPERED)
+def test_tampering_is_found(taetpu, study, what):
+    tamper, problem = TAMPERED[what]
+    tamper(study)
+    done = taetpu("report", study, "--verify")
+    assert done.code == 3
+    assert problem in done.out
+    assert "differences from the raw metrics" in done.err
+    told = taetpu("report", study, "--verify", "--json")
+    assert told.code == 3
+    assert any(problem in line for line in json.loads(told.out)["problems"])
+
+
+def test_at_most_ten_differences_are_told_the_cause_first_in_lines_of_80(taetpu, study):
+    file = study / "study.yaml"
+    file.write_text(file.read_text().replace("seeds:\n- 0\n- 1\narms", "seeds:\n- 0\n- 5\narms"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 3
+    lines = done.out.splitlines()
+    assert "seeds are [0, 5], and the plan says [0, 1]" in " ".join(line.strip() for line in lines[:3])
+    assert sum(not line.startswith(" ") for line in lines) == 11
+    assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
+    problems = json.loads(taetpu("report", study, "--verify", "--json").out)["problems"]
+    assert lines[-1].startswith(f"and {len(problems) - 10} more; --json ")
+    for command in ("report", "status"):
+        told = " ".join(taetpu(command, study).out.split())
+        assert "not as planned: seeds are [0, 5], and the plan says [0, 1]" in told
+
+
+def test_evidence_is_wrapped(taetpu, here, study):
+    done = taetpu("check", claims(here, "low-lr is not better"))
+    assert len(done.out.splitlines()) > 2
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+BROKEN = {
+    "a study without seeds": ("study.yaml", "seeds:\n- 0\n- 1\narms", "arms", "the study has no seeds"),
+    "a study without a plan": ("study.yaml", "plan:\n  alpha", "planned:\n  alpha", "the study has no plan"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("command", ["verify", "status", "run"])
+def test_a_study_that_lost_a_part_is_refused(taetpu, study, what, command):
+    name, old, new, problem = BROKEN[what]
+    text = (study / name).read_text()
+    assert old in text
+    (study / name).write_text(text.replace(old, new))
+    refused(taetpu, study, command, problem, study / name)
 
 
 @pytest.mark.parametrize(
-    ("path", "problem", "remedy"),
+    ("text", "problem"),
     [
-        ("trane", "unknown slot or field 'trane'", "Did you mean 'train'?"),
-        ("train.schedul", "train has no field 'schedul'", "Did you mean 'schedule'?"),
-        ("model.mixer.num_head", "model.mixer has no field 'num_head'", "Did you mean 'num_heads'?"),
-        ("model.dim.x", "model.dim has no field 'x'", "taetpu catalog model.dim"),
-        ("base.seeds", "no field of a study file is called 'seeds'", "Use one of: "),
+        ("[]", "this is not the result of a run"),
+        ("{}", "this is not the result of a run"),
+        (
+            '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
+            "metric 'val/loss' is 'low', which is not a number",
+        ),
     ],
 )
-def test_a_misspelt_field_is_told_with_the_nearest(taetpu, path, problem, remedy):
-    code, out, err = taetpu("catalog", path)
+@pytest.mark.parametrize("command", ["verify", "status", "run"])
+def test_a_result_that_is_none_is_refused(taetpu, study, text, problem, command):
+    result_of(study, "low-lr").write_text(text)
+    refused(taetpu, study, command, problem, result_of(study, "low-lr"))
+
+
+def refused(taetpu, study, command, problem, file):
+    given = {"verify": ("report", study, "--verify"), "status": ("status", study)}
+    done = taetpu(*given.get(command, ("run", "s.yaml", "--root", study.parent)))
+    assert done.code == 2
+    assert problem in done.err
+    assert str(file) in done.err
+    assert "remedy: " in done.err
+
+
+def test_a_changed_plan_is_refused(taetpu, study):
+    file = study / "study.yaml"
+    file.write_text(file.read_text().replace("alpha: 0.05", "alpha: 0.5"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "the analysis plan is not the one that was frozen before the first run" in done.err
+
+
+def test_a_schedule_cut_short_is_refused(taetpu, study):
+    edited(result_of(study, "low-lr"), lambda data: data.update(steps=10))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "this run ended after 10 of its 20 steps, so that it cannot be compared" in done.err
+
+
+def test_damaged_metrics_are_refused(taetpu, study):
+    segment = next(study.glob("runs/low-lr/0-*/metrics/*.json"))
+    segment.write_bytes(segment.read_bytes().replace(b"1", b"2"))
+    done = taetpu("report", study, "--verify")
+    assert done.code == 2
+    assert "metrics segment is damaged" in done.err
+
+
+def claims(here, *said):
+    (here / "claims.yaml").write_text("study: root/small\nclaims:\n" + "".join(f"- {text}\n" for text in said))
+    return "claims.yaml"
+
+
+def test_claims_that_hold_exit_with_0_and_others_with_3(taetpu, here, study):
+    verdict = json.loads((study / "results.json").read_text())["arms"][1]["verdict"]
+    other = {"inconclusive": "better"}.get(verdict, "inconclusive")
+    done = taetpu("check", claims(here, f"low-lr is {verdict}", f"low-lr is not {other}"))
+    assert (done.code, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if not line.startswith(" ")] == [
+        f"holds  low-lr is {verdict}", f"holds  low-lr is not {other}"
+    ]  # fmt: skip
+    done = taetpu("check", claims(here, f"low-lr is {verdict}", f"low-lr is {other}"))
+    assert (done.code, done.err) == (3, "1 of 2 claims do not hold\n")
+    assert f"FAILS  low-lr is {other}\n       {verdict}. " in done.out
+    told = taetpu("check", "claims.yaml", "--json")
+    assert told.code == 3
+    assert [entry["holds"] for entry in json.loads(told.out)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "remedy"),
+    [
+        ("low-lr is bad", "'low-lr is bad' is not a claim that can be checked", "e.g. `nope is worse by"),
+        ("lowlr is worse", "study 'small' has no arm 'lowlr'", "low-lr"),
+        ("low-lr is worse by at least much", "'much' is not the size of an effect", "e.g. 0.02"),
+    ],
+)
+def test_what_is_no_claim_is_refused_at_its_line(taetpu, here, study, said, problem, remedy):
+    done = taetpu("check", claims(here, "low-lr is not better", said))
+    assert done.code == 2
+    assert f"error: {problem}" in done.err
+    assert "claims.yaml:4 at claims.1" in done.err
+    assert remedy in done.err.partition("remedy:")[2]
+
+
+def test_a_file_without_a_claim_is_refused_in_our_words(taetpu, here, study):
+    (here / "claims.yaml").write_text("study: root/small\nclaims: []\n")
+    done = taetpu("check", "claims.yaml")
+    assert done.code == 2
+    assert done.err == (
+        "error: [] is not allowed: must have at least one entry\n  where:  claims.yaml:2 at claims\n"
+        "  remedy: e.g. `nope is worse by at least 0.02`\n"
+    )
+
+
+def test_claims_are_judged_by_the_runs_not_by_what_is_stored_of_them(taetpu, here, study):
+    edited(study / "results.json", lambda data: data["arms"][1].update(verdict="worse", ci95=[5.0, 6.0]))
+    done = taetpu("check", claims(here, "low-lr is worse by at least 4"))
+    assert (done.code, done.out) == (3, "")
+    assert "no claim is checked: what is stored of small is not what its runs come to: results.json: arms[low-lr]" in (
+        done.err.replace("\n", " ")
+    )
+    assert all(len(line) <= 80 or " " not in line.strip() for line in done.err.splitlines())
+
+
+def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
+    (study / "results.json").unlink()
+    done = taetpu("check", claims(here, "low-lr is worse"))
+    assert done.code == 2
+    assert "this study has no results yet" in done.err
+    assert f"remedy: taetpu report {study}" in done.err
+
+
+@pytest.mark.parametrize(("text", "line"), [("", ""), ("# nothing yet\n", ""), ("[]\n", ":1")])
+def test_what_is_no_claims_file_is_told_as_one(taetpu, here, text, line):
+    (here / "claims.yaml").write_text(text)
+    code, out, err = taetpu("check", "claims.yaml")
     assert (code, out) == (2, "")
-    assert problem in err
-    assert remedy in err
-
-
-def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
-    out = taetpu("catalog", "mixer/attention").out
-    for line in (
-        "num_kv_heads: int > 0 and <= 4096 or none = none",
-        "drop_heads: list of int >= 0 = [] (traced)",
-        "bias: ",
-    ):
-        assert f"\n{'':16}{line}" in out
-    assert "Vaswani et al. 2017" in out
-    assert "\n  none " not in out
-    required = taetpu("catalog", "task/copy").out
-    assert f"\n{'':16}seq_len: int > 0 and <= 1048576 required\n" in required
+    assert f"where:  claims.yaml{line}\n" in err
+    assert "study: runs/NAME" in err
+    assert "taetpu new" not in err
+    code, out, err = taetpu("check", "missing.yaml")
+    assert (code, out) == (2, "")
+    assert "s.yaml" not in err, "a study is no claims file"

@@ -13,7 +13,7 @@ from taetpu.cli.preflight import (
     compile_for,
     format_range,
     format_seconds,
-    largest_place,
+    largest_capabilities,
     print_slices,
     refuse_oversized,
     requested_slices,
@@ -81,7 +81,7 @@ def plan(options: PlanOptions) -> None:
     else:
         folder = StudyFolder(open_store(default_root(options.root)), study.name)
         with Waiting(Console(stderr=True), "checking arms") as update:
-            ready = prepare_study(study, folder, update, largest_place(slices))
+            ready = prepare_study(study, folder, update, largest_capabilities(slices))
             here = None if slices else packing
             found = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
         show = _print_plan

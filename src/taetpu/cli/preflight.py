@@ -41,8 +41,8 @@ def requested_slices(name: str | None) -> "list[Slice]":
         raise error.within("--tpu") from None
 
 
-def largest_place(slices: "list[Slice]") -> "Capabilities | None":
-    """Return the slice with most devices as a place to train; None without slices."""
+def largest_capabilities(slices: "list[Slice]") -> "Capabilities | None":
+    """Return the capabilities of the slice with most devices; None without slices."""
     from taetpu.train.device_capabilities import Capabilities
 
     return Capabilities.of_slice(max(slices, key=lambda tpu: tpu.devices)) if slices else None

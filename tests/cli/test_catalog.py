@@ -1,0 +1,97 @@
+"""`taetpu catalog`: every kind and every field, in 80 columns."""
+
+import pytest
+
+from taetpu.cli.catalog import describe_field
+from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.spec.fields import find_fields, walk_fields
+from taetpu.spec.schema import StudySpec
+from taetpu.spec.train_config import TrainConfig
+
+
+def test_the_catalog_lists_every_kind(taetpu):
+    found = taetpu("catalog", "--json").json()
+    assert {slot: set(entries) for slot, entries in found.items()} == {
+        slot: set(kinds(slot)) for slot in BUILTIN_MODULES
+    }
+    lines = taetpu("catalog").out.splitlines()
+    for slot in BUILTIN_MODULES:
+        at = lines.index(slot)
+        for kind in kinds(slot):
+            assert any(line.startswith(f"  {kind} ") for line in lines[at:])
+
+
+@pytest.mark.parametrize("slot", ["", *BUILTIN_MODULES])
+def test_the_catalog_fits_a_terminal(taetpu, slot):
+    code, out, err = taetpu("catalog", slot)
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_every_field_of_a_study_file_has_a_meaning_and_is_found_by_its_path():
+    for slot in BUILTIN_MODULES:
+        kinds(slot)
+    paths = dict(walk_fields())
+    assert {"study", "base.train.schedule.warmup", "base.model.layers.drop", "measure.primary"} <= set(paths)
+    silent = [path for path, place in paths.items() if not describe_field(place)["about"]]
+    assert silent == [], "give each a docstring or Field(description=...)"
+    for path, place in paths.items():
+        named = path.replace("model.layers.", "model.layers.-1.")
+        assert (place.owner, place.name) in [(found.owner, found.name) for found in find_fields(named)], path
+
+
+SECTIONS = ["study", "base", "task.seq_len", "model", "train", "measure", "model.layers", "train.metrics.gradient-norm"]
+
+
+@pytest.mark.parametrize("path", [*SECTIONS, *list(StudySpec.model_fields)[2:], "train.schedule", "base.train.compute"])
+def test_every_field_is_documented_in_80_columns(taetpu, path):
+    code, out, err = taetpu("catalog", path)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    (entries,) = taetpu("catalog", path, "--json").json().values()
+    shown = entries if path == "study" else entries + [below for entry in entries for below in entry["fields"]]
+    for entry in shown:
+        assert any(f"{name}{end}" in words for name in (entry["name"], path) for end in (": ", " ("))
+        assert entry["type"] in words
+        assert " ".join(entry["about"].split())[1:].rstrip(".") in words
+
+
+def test_a_field_is_documented_as_the_schema_has_it(taetpu):
+    out = taetpu("catalog", "train.optimizer.lr").out
+    assert out.startswith("train.optimizer.lr (adamw): float > 0 = 0.001 (traced)\n    Peak learning rate")
+    assert "e.g. tune: {train.optimizer.lr: [1e-3, 3e-3]}" in taetpu("catalog", "tune").out
+    assert "taetpu catalog schedule" in taetpu("catalog", "train.schedule").out
+    entry = taetpu("catalog", "train", "--json").json()["train"][0]
+    assert [field["name"] for field in entry["fields"]] == list(TrainConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem", "remedy"),
+    [
+        ("trane", "unknown slot or field 'trane'", "Did you mean 'train'?"),
+        ("train.schedul", "train has no field 'schedul'", "Did you mean 'schedule'?"),
+        ("model.mixer.num_head", "model.mixer has no field 'num_head'", "Did you mean 'num_heads'?"),
+        ("model.dim.x", "model.dim has no field 'x'", "taetpu catalog model.dim"),
+        ("base.seeds", "no field of a study file is called 'seeds'", "Use one of: "),
+    ],
+)
+def test_a_misspelt_field_is_told_with_the_nearest(taetpu, path, problem, remedy):
+    code, out, err = taetpu("catalog", path)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert remedy in err
+
+
+def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
+    out = taetpu("catalog", "mixer/attention").out
+    for line in (
+        "num_kv_heads: int > 0 and <= 4096 or none = none",
+        "drop_heads: list of int >= 0 = [] (traced)",
+        "bias: ",
+    ):
+        assert f"\n{'':16}{line}" in out
+    assert "Vaswani et al. 2017" in out
+    assert "\n  none " not in out
+    required = taetpu("catalog", "task/copy").out
+    assert f"\n{'':16}seq_len: int > 0 and <= 1048576 required\n" in required

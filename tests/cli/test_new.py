@@ -1,0 +1,65 @@
+"""`taetpu new`: names, templates and files."""
+
+import pytest
+
+from taetpu.spec.loading import load_study
+
+
+@pytest.mark.parametrize("name", ["my-idea", "a=b,c", "123", "1e3", "null", "2024-99-99"])
+def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
+    code, out, err = taetpu("new", name)
+    assert (code, err) == (0, "")
+    assert f"wrote {name}.yaml and {name}.py\nnext: taetpu plan {name}.yaml" in out
+    study = load_study(here / f"{name}.yaml")
+    assert study.name == name
+    assert len(study.arms) > 4
+
+
+@pytest.mark.parametrize("name", ["jax", "taetpu", "JAX", "json", "google", "sitecustomize", "taetpu.yaml"])
+def test_a_new_study_hides_no_module(taetpu, here, contents, name):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    module = name.removesuffix(".yaml")
+    assert (code, out) == (2, "")
+    assert f"{module}.py would shadow the Python module {module.lower()}" in err
+    assert f"e.g. {module}-study" in err
+    assert contents(here) == before
+    assert taetpu("new", f"{module}-study").code == 0
+
+
+@pytest.mark.parametrize("name", ["conftest", "Conftest", "tests", "setup", "noxfile", "test_idea", "idea_test"])
+def test_a_new_study_is_no_file_that_tools_run(taetpu, here, contents, name):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    assert (code, out) == (2, "")
+    assert f"{name}.py" in err
+    assert "where:  the argument NAME" in err
+    instead = f"study-{name.replace('_', '-')}"
+    assert f"e.g. {instead}" in err
+    assert contents(here) == before
+    assert taetpu("new", instead).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("", "my-study"), (".", "my-study"), ("..", "my-study"), ("*", "my-study"), ("__init__", "init"), ("a/b", "a-b")],
+)
+def test_what_is_no_name_is_said_with_one_that_is(taetpu, here, contents, name, instead):
+    before = contents(here)
+    code, out, err = taetpu("new", name)
+    assert (code, out) == (2, "")
+    assert f"name {name!r}" in err
+    assert "where:  the argument NAME" in err
+    assert f"e.g. {instead}" in err
+    assert contents(here) == before
+
+
+def test_a_new_study_may_be_called_as_a_folder_beside_it(taetpu, here):
+    (here / "ideas").mkdir()
+    (here / "ideas" / "__init__.py").touch()
+    assert taetpu("new", "ideas").code == 0
+
+
+def test_a_new_study_may_be_named_by_its_file(taetpu, here):
+    assert "wrote my-idea.yaml and my-idea.py" in taetpu("new", "my-idea.yaml")[1]
+    assert load_study(here / "my-idea.yaml").name == "my-idea"

@@ -1,0 +1,61 @@
+"""`taetpu plan`: its tables and its JSON."""
+
+import re
+
+import pytest
+from tests.cli.screens import check_screen
+from tests.small import TINY
+
+
+@pytest.mark.slow
+def test_the_written_study_is_planned_as_it_stands_and_planning_writes_nothing(taetpu, here, contents):
+    taetpu("new", "my-idea")
+    before = contents(here)
+    done = taetpu("plan", "my-idea.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "my-idea: 8 arms x 3 seeds, 300 steps" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert contents(here) == before
+
+
+def test_the_plan_in_json_is_the_plan_in_the_table(taetpu, here, contents, trained):
+    root, _ = trained
+    before = contents(root)
+    for place, done in ((root, "2/2"), (here / "none", "0/2")):
+        plan = taetpu("plan", "s.yaml", "--root", place, "--json").json()
+        table = taetpu("plan", "s.yaml", "--root", place).out
+        assert [arm["name"] for arm in plan["arms"]] == ["baseline", "low-lr"]
+        for arm in plan["arms"]:
+            row = next(line for line in table.splitlines() if line.startswith(arm["name"]))
+            assert f"{arm['params']:,}" in row
+            assert f"{arm['flops_per_token']:,}" in row
+            assert arm["change"] in " ".join(table.split())
+            assert f"{arm['done']}/{arm['runs']}" == done
+            assert done in row
+        if done == "2/2":
+            assert "nothing is left to train" in table
+            assert (plan["packs"], plan["tokens"], plan["flops"]) == ([], 0, 0)
+        else:
+            assert sum(len(pack["runs"]) for pack in plan["packs"]) == 4
+            assert plan["tokens"] == 4 * 20 * 4 * 16
+            assert f"to train: {plan['tokens']:,} tokens" in table
+    assert contents(root) == before
+    assert not (here / "none").exists()
+
+
+def test_screen_of_a_plan(taetpu, here, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(here / "cache"))  # no step was timed before
+    done = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
+    screen, _, time = done.out.partition("\ntime: ")
+    check_screen("plan", screen)
+    pattern = r"\S+ \(train steps \S+, evaluation \S+, compiling \S+\), from this machine's"
+    assert re.match(pattern, " ".join(time.split()))
+
+
+def test_screen_of_a_difference(taetpu):
+    check_screen("plan-diff", taetpu("plan", "s.yaml", "--set", "model.mixer.num_heads=4", "--diff", "low-lr").out)
+
+
+def test_singular_nouns(taetpu, here):
+    (here / "s.yaml").write_text(TINY + "seeds: 1\n")
+    assert "tiny: 1 arm x 1 seed, 6 steps" in taetpu("plan", "s.yaml").out

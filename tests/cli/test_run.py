@@ -1,0 +1,185 @@
+"""`taetpu run`: output, exit codes, interruptions, reused runs, flags of XLA."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from tests.forged import forged
+from tests.small import TINY
+
+from taetpu.store.index import find_study
+
+
+def test_a_run_ends_with_the_verdicts_and_the_path_of_its_report(trained):
+    root, done = trained
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith(("baseline", "low-lr"))] == [
+        "baseline",
+        "low-lr",
+    ]
+    page = Path(done.out.splitlines()[-1].removeprefix("report: "))
+    assert (root.parent / page).resolve() == root / "small/report/index.html"
+    assert "<html" in (root.parent / page).read_text()
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("where", ["option", "environment", "default"])
+def test_the_root(taetpu, here, monkeypatch, where, trained):
+    """A finished study, moved to the root in question, is found there: nothing is trained."""
+    place = here / ("runs" if where == "default" else where)
+    shutil.copytree(trained[0], place)
+    if where == "environment":
+        monkeypatch.setenv("TAETPU_ROOT", str(place))
+    done = taetpu("run", "s.yaml", *(("--root", place) if where == "option" else ()))
+    assert (done.code, done.err) == (0, "")
+    assert (place / "small/results.json").read_bytes() == (trained[0] / "small/results.json").read_bytes()
+    assert [p.name for p in here.iterdir() if p.is_dir()] == [place.name]
+
+
+def test_a_finished_study_has_nothing_to_trace_and_says_so(taetpu, here, trained):
+    shutil.copytree(trained[0], here / "runs")
+    done = taetpu("run", "s.yaml", "--profile", "5")
+    assert (done.code, done.err.count("--profile traced nothing")) == (0, 1)
+
+
+def test_the_results_in_json_are_those_that_are_stored(taetpu, trained):
+    stored = json.loads((trained[0] / "small/results.json").read_text())
+    assert taetpu("run", "s.yaml", "--root", trained[0], "--json").json() == stored
+    assert taetpu("report", trained[0] / "small", "--json").json() == stored
+
+
+def test_failed_runs_are_reported_and_exit_with_3(taetpu, here, monkeypatch):
+    """The program of the study cannot be built, as when the machine has too little memory."""
+
+    def no_memory(*_, **__):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr("taetpu.train.program.Program", no_memory)
+    code, out, err = taetpu("run", "s.yaml")
+    assert code == 3
+    assert "pack of 4 runs failed: RuntimeError: RESOURCE_EXHAUSTED: out of memory" in err
+    assert "in no_memory" in err  # where it was raised
+    assert "4 runs failed" in err.splitlines()[-1]
+    assert "baseline" in out
+    assert taetpu("status", "runs/small", "--json").json()["small"][0]["done"] == "0/2"
+
+
+LONG = ("s.yaml", "--set", "train.steps=300000", "--set", "train.eval_every=50", "--set", "train.checkpoint=eval")
+
+
+def interrupted(here: Path, said: str) -> str:
+    """Ctrl-C once the run has said this; gives all it said."""
+    run = [sys.executable, "-m", "taetpu", "run", *LONG]
+    with subprocess.Popen(run, cwd=here, env=os.environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        heard = ""
+        while said not in heard:
+            line = process.stderr.readline()
+            assert line, heard
+            heard += line
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        heard += process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    return heard
+
+
+@pytest.mark.slow
+def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
+    heard = interrupted(here, "  step 100: ")
+    assert heard.endswith("repeat the command to continue from the last checkpoint\n")
+    assert "Traceback" not in heard
+
+    half = taetpu("status", "runs/small", "--json").json()["small"]
+    assert [row["arm"] for row in half] == ["baseline", "low-lr"]
+    for row in half:
+        assert row["done"] == "0/2"
+        assert 100 <= row["step"] < 300000
+        assert 0 < row["val_sample/loss"] < 10
+    assert taetpu("list", "--json").json()[0]["runs"] == "0/4"
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_the_same_command_goes_on(here):
+    interrupted(here, "  step 100: ")
+    heard = interrupted(here, "going on from step ")
+    reached = int(heard.partition("going on from step ")[2].split()[0])
+    assert reached >= 100
+    assert reached % 50 == 0
+    assert "Traceback" not in heard
+
+
+@pytest.mark.slow
+def test_refuted_reused_runs_exit_with_3_and_are_trained_next(taetpu, here, trained):
+    shutil.copytree(trained[0], here / "theirs")
+    for run in find_study(here / "theirs").runs():
+        forged(run)
+    done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
+    assert done.code == 3
+    assert "1 of the reused runs are trained again, to prove them" in done.err
+    assert "have other results when they are trained again:\n  " in done.err
+    assert "without --reuse" in done.err.splitlines()[-1]
+    assert "1/4" in taetpu("list", "--root", "ours").out
+    assert taetpu("run", "s.yaml", "--root", "ours").code == 0
+    assert taetpu("report", "ours/small", "--verify").code == 0
+
+
+@pytest.mark.slow
+def test_the_report_counts_reused_runs(taetpu, here, trained):
+    done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", trained[0], "--audit", "0")
+    assert done.code == 0
+    said = "4 runs of this study were trained elsewhere and taken over; none was trained again to prove them."
+    assert said in " ".join(done.out.split())
+    assert said in (here / "ours/small/report/index.html").read_text()
+    assert said in (here / "ours/small/report/report.md").read_text()
+
+
+def test_an_audit_above_1_is_rejected(taetpu):
+    done = taetpu("run", "s.yaml", "--reuse", "root", "--audit", "5")
+    assert done.code == 2
+    assert "5.0 is no share of the reused runs" in done.err
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_an_unknown_flag_ends_the_command_with_its_name_and_no_trace(process, command):
+    done = process(command, "s.yaml", "--xla-flags", "--xla_no_such_flag=1")
+    assert done.code == 2
+    assert re.match(r"error: jaxlib \S+ has no flag --xla_no_such_flag=1\n  where:  --xla-flags", done.err)
+    assert "remedy" in done.err
+
+
+@pytest.mark.parametrize("command", [("plan", "s.yaml"), ("plan", "s.yaml", "--diff", "low-lr"), ("run", "s.yaml")])
+def test_a_jax_that_does_not_start_is_refused_in_words(taetpu, monkeypatch, command):
+    def start():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", start)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    done = taetpu(*command)
+    assert done.code == 2
+    assert done.err.startswith("error: jax does not start with JAX_PLATFORMS=cuda: it finds no such device\n")
+    assert "remedy: unset JAX_PLATFORMS" in done.err
+
+
+@pytest.mark.slow
+def test_flags_are_kept_with_every_result_and_dumps_with_the_study(here, process):
+    (here / "s.yaml").write_text(TINY)
+    flag = "--xla_cpu_enable_fast_math=false"
+    done = process("run", "s.yaml", "--root", "root", "--xla-flags", flag, "--dump", "--profile", "2")
+    assert done.code == 0, done.err
+    results = list((here / "root").glob("tiny/runs/*/*/result.json"))
+    assert results
+    assert all(json.loads(file.read_text())["environment"]["xla_flags"] == [flag] for file in results)
+    (folder,) = (here / "root").glob("tiny/dumps/*")
+    told = re.sub(r"\s+", " ", done.out + done.err)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert f"dumps: {len(files)} files" in told
+    assert any(".jit_advance." in path.name for path in files)
+    assert "profile of 2 steps" in told
