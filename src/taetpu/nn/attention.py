@@ -1,4 +1,4 @@
-"""Slot `mixer`: what moves information between positions."""
+"""Slot `mixer`: the branch that mixes information between positions."""
 
 from typing import Annotated, Any
 
@@ -27,7 +27,8 @@ class NoMixer(Component):
     """The block mixes nothing between positions: neither the branch nor its norm exists."""
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> None:
-        return None
+        """Return None: there is no module."""
+        return
 
 
 def _keep_heads(config: "AttentionConfig", dropped: tuple[int, ...]) -> np.ndarray:
@@ -54,7 +55,7 @@ class AttentionConfig(Component):
     scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
     """Factor of the scores; `none`: head_dim^-0.5."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
-    """What is done to the scores before the softmax."""
+    """The change of the scores before the softmax."""
     bias: bool | None = None
     """Whether projections have biases; `none`: as `model.bias`."""
     causal: bool = True
@@ -70,12 +71,13 @@ class AttentionConfig(Component):
     @model_validator(mode="before")
     @classmethod
     def _all_heads(cls, data: Any) -> Any:
-        """As many key-value heads as heads is how it is anyway."""
+        """Normalise `num_kv_heads == num_heads` to None."""
         heads = cls.model_fields["num_heads"].default
         same = data.get("num_kv_heads") == data.get("num_heads", heads)
         return {**data, "num_kv_heads": None} if same else data
 
     def check(self, dims: Dims) -> None:
+        """Raise `UserError` if it cannot be built at the given sizes."""
         try:
             self.scores.check(dims)
         except UserError as error:
@@ -102,10 +104,11 @@ class AttentionConfig(Component):
             )
 
     def cache_size(self, dims: Dims) -> int:
-        """Numbers that generating text keeps of each token: its keys and values."""
+        """Return the size of a token's keys and values, which text generation caches."""
         return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
+        """Build the module at the given sizes."""
         kv_heads = self.num_kv_heads or self.num_heads
         head_dim = self.head_dim or dims.dim // self.num_heads
         inner, inner_kv = self.num_heads * head_dim, kv_heads * head_dim
@@ -131,6 +134,8 @@ class AttentionConfig(Component):
 
 
 class Attention(eqx.Module):
+    """Scaled dot-product attention; see `AttentionConfig`."""
+
     wq: Float[Array, "dim inner"]
     wk: Float[Array, "dim inner_kv"]
     wv: Float[Array, "dim inner_kv"]
@@ -147,9 +152,10 @@ class Attention(eqx.Module):
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
     causal: bool = eqx.field(static=True)
-    path: Any = PLAIN  # how it is computed: see `nn.kernels`
+    path: Any = PLAIN  # the implementation; see `nn.kernels`
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
+        """Return the attention output of all heads, projected to the stream."""
         q = split_heads(project(x, self.wq, self.bq), self.num_heads)
         k = split_heads(project(x, self.wk, self.bk), self.num_kv_heads)
         v = split_heads(project(x, self.wv, self.bv), self.num_kv_heads)
@@ -160,8 +166,10 @@ class Attention(eqx.Module):
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:
+    """Reshape projections to one row of `head_dim` per head and token."""
     return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
 
 def join_heads(z: Heads) -> Float[Array, "batch seq inner"]:
+    """Concatenate the heads of each token."""
     return z.transpose(0, 2, 1, 3).reshape(z.shape[0], z.shape[2], -1)

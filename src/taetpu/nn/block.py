@@ -49,7 +49,7 @@ class LayerConfig(Config):
     """Branches to switch off, in training and evaluation: `mixer`, `ffn` or `layer`."""
 
     def check(self, dims: Dims) -> None:
-        """Raises `UserError` where a component cannot be built at these sizes, or what is dropped cannot be."""
+        """Raise `UserError` if a component cannot be built at these sizes, or a dropped part does not exist."""
         for slot in SLOTS:
             try:
                 getattr(self, slot).check(dims)
@@ -73,6 +73,7 @@ class LayerConfig(Config):
                 )
 
     def init(self, dims: Dims, *, key: Key) -> "Block":
+        """Build the module at the given sizes."""
         wire = WIRINGS[self.norm.placement]
         keep: Any = self.drop
         mixer = self.mixer.init(dims, self.position, key=named(key, "mixer"))
@@ -92,17 +93,17 @@ class LayerConfig(Config):
 
 
 def pre(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
-    """Norm before the branch: x + f(N(x)). Xiong et al. 2020."""
+    """Return x + f(N(x)), with the norm before the branch. Xiong et al. 2020."""
     return residual(x, branch(norm(x)))
 
 
 def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
-    """Norm after the sum: N(x + f(x)). Vaswani et al. 2017."""
+    """Return N(x + f(x)), with the norm after the sum. Vaswani et al. 2017."""
     return norm(residual(x, branch(x)))
 
 
 def skip_branch(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
-    """No such branch."""
+    """Return x: the layer has no such branch."""
     return x
 
 
@@ -110,6 +111,8 @@ WIRINGS = {"pre": pre, "post": post}
 
 
 class Block(eqx.Module):
+    """A mixer branch and a feed-forward branch on the residual stream; see `LayerConfig`."""
+
     mixer: Any
     mixer_norm: Any
     ffn: Any
@@ -122,13 +125,14 @@ class Block(eqx.Module):
     wire_ffn: Callable = eqx.field(static=True)
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
+        """Return the residual stream after the block."""
         y = self.wire_mixer(x, self.mixer_norm, lambda h: self.branch("mixer", h, ctx), self.residual)
         y = self.wire_ffn(y, self.ffn_norm, lambda h: self.branch("ffn", h, ctx), self.residual)
         y = self.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
         return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
 
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
-        """What the mixer or the ffn adds to the stream: its output, dropout, and nothing where it is switched off."""
+        """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped."""
         key = None if ctx.key is None else named(ctx.key, name)
         y = site(f"{name}.out", getattr(self, name)(h, replace(ctx, key=key)))
         y = self.dropout(y, None if key is None else named(key, "dropout"))

@@ -1,4 +1,4 @@
-"""What every component is built from: the model's sizes, the call's context, projections, fixed numbers.
+"""Building blocks of components: the model's sizes, the context of a call, projections, fixed numbers.
 
 Shape legend, here and in the slots: batch, seq, dim; head, head_dim; hidden = the inner size of a feed-forward.
 """
@@ -18,14 +18,16 @@ from taetpu.nn.matmul import matmul
 
 @runtime_checkable
 class Init(Protocol):
-    """Draws a weight; see `nn/init.py`."""
+    """The distribution of weights; see `nn.init`."""
 
-    def draw(self, dims: "Dims", role: str, shape: tuple[int, ...], *, key: Key) -> Array: ...
+    def draw(self, dims: "Dims", role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        ...
 
 
 @dataclass(frozen=True)
 class Dims:
-    """The sizes and model-wide settings that components are built with."""
+    """The sizes and model-wide settings with which components are built."""
 
     dim: int
     num_layers: int
@@ -43,13 +45,16 @@ class Dims:
         in_axes: tuple[int, ...] | None = None,
         batch_axes: tuple[int, ...] = (),
     ) -> Float[Array, "..."]:
-        """A weight by the model's init. Roles: `in`, `out` (writes to the residual stream), `embedding`, `position`.
+        """Draw a weight from the model's init.
 
-        A weight of more than two axes is drawn as the matrices that it holds, so that an init need know nothing else.
+        A weight with more than two axes is drawn as matrices, so that an init handles only matrices.
 
         Args:
-            in_axes: the axes that its product sums over; the first one of a matrix.
-            batch_axes: the axes that count independent matrices, such as heads or experts.
+            key: The key of the weight.
+            shape: The shape of the weight.
+            role: `in`, `out` (it writes to the residual stream), `embedding` or `position`.
+            in_axes: The axes that its product contracts; by default the first axis of a matrix.
+            batch_axes: The axes over independent matrices, such as heads or experts.
         """
         if in_axes is None:
             return self.init.draw(self, role, shape, key=key)
@@ -65,22 +70,22 @@ class Dims:
         return turned.transpose([order.index(i) for i in range(len(shape))])
 
     def zeros(self, size: int, bias: bool | None) -> Float[Array, " size"] | None:
-        """A bias vector, or None; `bias=None` follows the model's setting."""
+        """Return a zero bias vector, or None without a bias; `bias=None` uses the model's setting."""
         return jnp.zeros(size) if (self.bias if bias is None else bias) else None
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a component may know besides its input."""
+    """The inputs of a component besides the activation."""
 
     tokens: Int[Array, "batch seq"]
     positions: Int[Array, " seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
-    key: Key | None = None  # what may be drawn from in training; None in evaluation
+    key: Key | None = None  # the random key in training; None in evaluation
 
 
 class Fixed(eqx.Module):
-    """A number of the model that is not trained: a mask, a scale, a rate. It travels with the model's arrays."""
+    """An untrained number of the model, such as a mask, a scale or a rate, stored with the model's arrays."""
 
     value: Array
 
@@ -89,20 +94,22 @@ class Fixed(eqx.Module):
 
 
 def is_fixed(node: Any) -> bool:
+    """Return whether a node is a `Fixed` value, for use as `is_leaf`."""
     return isinstance(node, Fixed)
 
 
 def partition_trainable(model: Any) -> tuple[Any, Any]:
-    """Split a model into what is trained and the rest; `join` puts them together."""
+    """Split a model into its trained arrays and the rest; see `combine_trainable`."""
     return eqx.partition(model, eqx.is_inexact_array, is_leaf=is_fixed)
 
 
 def combine_trainable(params: Any, rest: Any) -> Any:
+    """Combine the two parts of `partition_trainable`."""
     return eqx.combine(params, rest, is_leaf=is_fixed)
 
 
 def flatten_rows(x: Float[Array, "*lead size"]) -> Float[Array, "rows size"]:
-    """All leading axes as one."""
+    """Return `x` with all leading axes merged into one."""
     return x.reshape(-1, x.shape[-1])
 
 
@@ -113,10 +120,10 @@ def project(
     *,
     out: Any = None,
 ) -> Float[Array, "*lead size_out"]:
-    """`x @ w + b` as one rank-2 product in x's precision, accumulated and returned as `out` (x's unless given).
+    """Return `x @ w + b` as one rank-2 product in x's precision, accumulated in `out` (default: x's dtype).
 
-    Rank 2 because XLA's CPU backend fuses element-wise work into rank-3 gradients and leaves its fast path (measured:
-    a whole train step took twice as long).
+    Rank 2 because XLA's CPU backend fuses element-wise operations into rank-3 gradients and leaves its fast path
+    (measured: a train step took twice as long).
     """
     y = matmul(flatten_rows(x), w.astype(x.dtype), out)
     y = y if b is None else y + b.astype(y.dtype)
@@ -124,21 +131,23 @@ def project(
 
 
 class Identity(eqx.Module):
-    """Leaves its first argument as it is."""
+    """The identity of its first argument."""
 
     def __call__(self, x: Array, *rest: Any) -> Array:
+        """Return the first argument."""
         return x
 
 
 class Dropout(eqx.Module):
-    """Zeroes entries with probability `rate` while a key is there. Srivastava et al. 2014, inverted.
+    """Inverted dropout with probability `rate` if there is a key. Srivastava et al. 2014.
 
-    The rate stays in float32 whatever x is: in bfloat16 a keep rate of 0.999 is 1, which drops nothing.
+    The rate stays in float32 for every x: in bfloat16 a keep rate of 0.999 is 1, which drops nothing.
     """
 
     rate: Fixed
 
     def __call__(self, x: Array, key: Key | None) -> Array:
+        """Return `x` with dropout if there is a key."""
         if key is None:
             return x
         keep = 1.0 - self.rate.value
@@ -146,6 +155,6 @@ class Dropout(eqx.Module):
 
 
 def build_dropout(dims: Dims) -> "Dropout | Identity":
-    """The model's dropout as a node: nothing at all when the rate is a plain zero."""
+    """Return the model's dropout, or the identity if the rate is a plain zero."""
     absent = isinstance(dims.dropout, int | float) and dims.dropout == 0
     return Identity() if absent else Dropout(Fixed(dims.dropout))

@@ -1,4 +1,4 @@
-"""How a model's numbers are computed: what changes them in their last bits, and never what they mean."""
+"""Options of how a model is computed: they change the last bits of its numbers, not their meaning."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +14,14 @@ from taetpu.nn.stack import Stack
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """What nodes of a built model are replaced by. The defaults are how a model is built.
+    """Options that replace nodes of a built model. The defaults leave a model as it is built.
 
     Attributes:
-        unroll: layers in each pass of a deep stack's loop.
-        remat: what of a layer is kept for the backward pass (`nn.stack.REMAT`).
-        attention: the path that built-in attention takes where it can (`nn.kernels.PATHS`). A component that brings
-            its own path keeps it.
-        loss_chunk: of how many tokens logits exist at once where only their loss is asked for; None for all.
+        unroll: Layers per iteration of a deep stack's loop.
+        remat: The activations that the backward pass keeps (`nn.stack.REMAT`).
+        attention: The path of built-in attention, where it is supported (`nn.kernels.PATHS`). A component with another
+            path keeps it.
+        loss_chunk: The number of tokens whose logits exist at once if only their loss is needed; None for all.
     """
 
     unroll: int = 1
@@ -31,14 +31,16 @@ class ComputeOptions:
 
     @property
     def non_default(self) -> dict[str, Any]:
-        """What is not as a model is built, by name; how deep stacks are unrolled is told elsewhere."""
-        kept = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
-        return {name: value for name, value in kept.items() if value != getattr(DEFAULT_OPTIONS, name)}
+        """The options that are not at their default, without `unroll`."""
+        options = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
+        return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:
-        """A model, or what holds trees shaped like one (gradients, moments), computed this way.
+        """Return a model, or trees of its structure such as gradients and moments, with these options.
 
-        `counted`: only its memory is to be counted, on a machine that may not have the kernel.
+        Args:
+            tree: The model, or a tree that contains models.
+            counted: Replace kernels by stand-ins that only occupy memory, on a machine that may not have the kernel.
         """
         path = PATHS[self.attention]
         path = MemoryStandIn(path) if counted and isinstance(path, Kernel) else path
@@ -59,9 +61,9 @@ class ComputeOptions:
 
 
 def uses_plain_attention(node: Any) -> bool:
-    """Whether a node is attention on the built-in plain path, the only one that a kernel computes the same as.
+    """Return whether a node is attention on the built-in plain path, which kernels can replace.
 
-    A subclass of `Plain` computes something else, so it is compared by its exact type.
+    The exact type is compared: a subclass of `Plain` computes something else.
     """
     return isinstance(node, Attention) and type(node.path) is Plain
 

@@ -1,4 +1,4 @@
-"""Slot `embedding`: tokens to vectors, and vectors back to logits, each position by itself."""
+"""Slot `embedding`: tokens to vectors, and vectors to logits, for each position independently."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,11 +14,10 @@ from taetpu.nn.common import Dims, project
 
 
 def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-    """The rows of `tokens`.
+    """Return the rows of `tokens`.
 
     Raises:
-        UserError: a token is not in the vocabulary, whose last row would be read instead. Known only where the tokens
-            are numbers: inside `jax.jit` they are not.
+        UserError: A token is not in the vocabulary; indexing would return the last row. Tracers are not checked.
     """
     if not isinstance(tokens, Tracer):
         check_tokens(np.asarray(tokens), len(table))
@@ -26,7 +25,7 @@ def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"
 
 
 def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
-    """Raise `UserError` where a token is not in a vocabulary of this size."""
+    """Raise `UserError` if a token is not in a vocabulary of this size."""
     beyond = tokens[(tokens < 0) | (tokens >= vocab_size)]
     if beyond.size:
         raise UserError(
@@ -40,24 +39,30 @@ class TiedConfig(Component):
     """One table for input and output. Press and Wolf 2017."""
 
     def init(self, dims: Dims, *, key: Key) -> "Tied":
+        """Build the module at the given sizes."""
         return Tied(dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"))
 
 
 class Tied(eqx.Module):
+    """One table that encodes tokens and decodes the stream."""
+
     weight: Float[Array, "vocab dim"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens."""
         return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        """Return the logits, float32."""
         return project(x, self.weight.T, out=jnp.float32)
 
 
 @register("embedding", "untied")
 class UntiedConfig(Component):
-    """A table for the input and a projection of its own for the output."""
+    """A table for the input and a separate projection for the output."""
 
     def init(self, dims: Dims, *, key: Key) -> "Untied":
+        """Build the module at the given sizes."""
         return Untied(
             weight=dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"),
             unembed=dims.weight(named(key, "unembed"), dims.dim, dims.vocab_size),
@@ -65,11 +70,15 @@ class UntiedConfig(Component):
 
 
 class Untied(eqx.Module):
+    """A table that encodes tokens, and a projection that decodes the stream."""
+
     weight: Float[Array, "vocab dim"]
     unembed: Float[Array, "dim vocab"]
 
     def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens."""
         return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        """Return the logits, float32."""
         return project(x, self.unembed, out=jnp.float32)

@@ -22,11 +22,16 @@ class NoFFN(Component):
     """The block has no feed-forward branch: neither it nor its norm exists."""
 
     def init(self, dims: Dims, *, key: Key) -> None:
-        return None
+        """Return None: there is no module."""
+        return
 
 
 def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> int:
-    """`hidden`, or `mult * dim` rounded to a multiple. Raises `UserError` (at `mult`) when that is 0."""
+    """Return `hidden`, or `mult * dim` rounded to a multiple.
+
+    Raises:
+        UserError: The size is 0 or too large; the path is `mult`.
+    """
     if mult * dim > MAX_SIZE:
         problem = f"mult={mult:g} times dim={dim} is an inner size above {MAX_SIZE}"
         raise UserError(problem, path=("mult",), remedy=f"mult of {MAX_SIZE // dim} or less")
@@ -52,9 +57,11 @@ class MLPConfig(Component):
     activation: ClassVar[str]
 
     def check(self, dims: Dims) -> None:
+        """Raise `UserError` if it cannot be built at the given sizes."""
         inner_size(self.mult, self.hidden, dims.dim)
 
     def init(self, dims: Dims, *, key: Key) -> "MLP":
+        """Build the module at the given sizes."""
         hidden = inner_size(self.mult, self.hidden, dims.dim)
         return MLP(
             up=dims.weight(named(key, "up"), dims.dim, hidden),
@@ -77,6 +84,8 @@ ACTIVATIONS = {"relu": jax.nn.relu, "gelu-tanh": _gelu_tanh, "gelu-erf": _gelu_e
 
 
 class MLP(eqx.Module):
+    """act(x W_up) W_down; see `MLPConfig`."""
+
     up: Float[Array, "dim hidden"]
     up_bias: Float[Array, " hidden"] | None
     down: Float[Array, "hidden dim"]
@@ -84,6 +93,7 @@ class MLP(eqx.Module):
     activation: str = eqx.field(static=True)
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
+        """Return act(x W_up) W_down."""
         h = ACTIVATIONS[self.activation](project(x, self.up, self.up_bias))
         return project(site("ffn.hidden", h), self.down, self.down_bias)
 
@@ -125,9 +135,11 @@ class SwiGLUConfig(Component):
     """Whether projections have biases; `none`: as `model.bias`."""
 
     def check(self, dims: Dims) -> None:
+        """Raise `UserError` if it cannot be built at the given sizes."""
         inner_size(self.mult, self.hidden, dims.dim, multiple=8)
 
     def init(self, dims: Dims, *, key: Key) -> "SwiGLU":
+        """Build the module at the given sizes."""
         hidden = inner_size(self.mult, self.hidden, dims.dim, multiple=8)
         return SwiGLU(
             gate=dims.weight(named(key, "gate"), dims.dim, hidden),
@@ -140,6 +152,8 @@ class SwiGLUConfig(Component):
 
 
 class SwiGLU(eqx.Module):
+    """(silu(x W_gate) * x W_up) W_down; see `SwiGLUConfig`."""
+
     gate: Float[Array, "dim hidden"]
     gate_bias: Float[Array, " hidden"] | None
     up: Float[Array, "dim hidden"]
@@ -148,5 +162,6 @@ class SwiGLU(eqx.Module):
     down_bias: Float[Array, " dim"] | None
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
+        """Return (silu(x W_gate) * x W_up) W_down."""
         h = jax.nn.silu(project(x, self.gate, self.gate_bias)) * project(x, self.up, self.up_bias)
         return project(site("ffn.hidden", h), self.down, self.down_bias)

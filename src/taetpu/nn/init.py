@@ -1,4 +1,4 @@
-"""Slot `init`: how weights are drawn. Biases start at zero and norm weights at one, whatever the kind."""
+"""Slot `init`: the distribution of weights. Biases start at zero and norm weights at one for every kind."""
 
 from typing import Annotated
 
@@ -25,6 +25,7 @@ class GPT2Scaled(Component):
     """Standard deviation of weights."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
         std = self.std / (2 * dims.num_layers) ** 0.5 if role == "out" else self.std
         return std * jax.random.normal(key, shape)
 
@@ -42,6 +43,7 @@ class FanIn(Component):
     """Variance times fan-in."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
         if len(shape) > 2 and role in ("in", "out"):
             raise UserError(
                 f"the fan-in of a weight of shape {shape} is not known: which of its axes are summed over is not said",

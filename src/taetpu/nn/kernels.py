@@ -1,10 +1,10 @@
-"""Paths of attention: the ways from queries, keys and values to what each head reads.
+"""Paths of attention: implementations that compute the output of each head from queries, keys and values.
 
-`PLAIN` computes every kind of attention, as XLA fuses it. The others are kernels that never hold the scores whole:
-cuDNN's on NVIDIA's GPUs, and splash attention (Pallas) on TPUs. A kernel says which calls it does not compute
-(`refusal`); such a call takes the plain path, so nothing that was asked for is ever dropped.
+`PLAIN` computes every kind of attention with XLA. The others are kernels that never materialise the scores: cuDNN on
+NVIDIA GPUs, and splash attention (Pallas) on TPUs. A call that a kernel does not support (`refusal`) takes the plain
+path.
 
-All paths compute the same up to rounding. The scale is a traced number, and kernels want theirs at compile time, so it
+All paths compute the same up to rounding. The scale is a traced number, and kernels need theirs at compile time, so it
 is multiplied into the queries.
 """
 
@@ -27,21 +27,23 @@ Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
 Scores = Float[Array, "batch head query key"]
 
-SITES = ("mixer.scores", "mixer.pattern")  # what only the plain path ever holds
-LANES = 128  # of a TPU's vector unit: splash attention wants whole ones of keys
+SITES = ("mixer.scores", "mixer.pattern")  # activations that only the plain path materialises
+LANES = 128  # of a TPU's vector unit: splash attention needs a multiple of it in keys
 MAX_HEAD_DIM = 128  # with blocks of 512 and heads of 1024 splash attention has too little vector memory on a v5e
-CHECKPOINT_NAME = "attention"  # under this name `jax.checkpoint` may keep what a kernel gives
+CHECKPOINT_NAME = "attention"  # the name by which `jax.checkpoint` policies keep a kernel's output
 
 
 @dataclass(frozen=True)
 class Call:
-    """What of a call of attention decides which paths can take it.
+    """The properties of an attention call that decide which paths support it.
 
     Attributes:
-        dtype: of queries, keys and values.
-        scored: the scores are changed before the softmax (slot `scores`).
-        drawn: dropout is applied to the pattern, in training with a key.
-        observed: the scores or the pattern are read or edited (`core.sites`).
+        seq: The length of the sequences.
+        head_dim: The width of a head.
+        dtype: The dtype of queries, keys and values.
+        scored: The scores are changed before the softmax (slot `scores`).
+        drawn: Dropout is applied to the pattern.
+        observed: The scores or the pattern are read or edited (`core.sites`).
     """
 
     seq: int
@@ -53,7 +55,7 @@ class Call:
 
 
 def describe_call(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
-    """A call of an attention module (`nn.attention.Attention`); in `training` there is a key to draw from."""
+    """Return the properties of a call of an `Attention` module; in `training` there is a random key."""
     scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
     head_dim = attention.wq.shape[-1] // attention.num_heads
     return Call(seq, head_dim, jnp.dtype(dtype), scored, drawn and training, observed)
@@ -67,9 +69,11 @@ class Plain(eqx.Module):
     needs: ClassVar = "nothing"
 
     def refusal(self, call: Call) -> None:
-        return None
+        """Return the reason why the path does not take a call, or None."""
+        return
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
+        """Return the output of each head."""
         k, v = (self.shared(kv, q.shape[1] // kv.shape[1]) for kv in (k, v))
         scores = attention.scores(matmul(q, k.mT, jnp.float32) * attention.scale.value, ctx)
         if attention.causal:
@@ -77,13 +81,13 @@ class Plain(eqx.Module):
         return self.read(attention, site("mixer.scores", scores), v, ctx)
 
     def shared(self, kv: KVHeads, heads: int) -> Heads:
-        """Each key-value head repeated for the query heads that read it."""
+        """Repeat each key-value head for the query heads that read it."""
         return jnp.repeat(kv, heads, axis=1) if heads > 1 else kv
 
     def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
-        """softmax(scores) v. Unless the pattern is looked at, the sum that normalises it divides the result instead.
+        """Return softmax(scores) v, normalised after the product unless the pattern is observed.
 
-        The result is smaller, and so no gradient is summed over the pattern.
+        The product is smaller than the pattern, and no gradient is summed over the pattern.
         """
         pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         total = pattern.sum(-1, keepdims=True)
@@ -97,9 +101,9 @@ PLAIN = Plain()
 
 
 class Kernel(eqx.Module):
-    """A path that computes some calls by a kernel of its own, and leaves the others to the plain path.
+    """A path that computes supported calls with a kernel, and others with the plain path.
 
-    Keys are masked by their place in the sequence, which is the order of `Context.positions`.
+    Keys are masked by their index in the sequence, which is the order of `Context.positions`.
     """
 
     name: ClassVar[str]
@@ -107,9 +111,8 @@ class Kernel(eqx.Module):
     needs: ClassVar[str]
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
-        observed = True in [
-            is_requested(name) for name in SITES
-        ]  # asking says that a site is there: both are asked for
+        """Return the output of each head, from the plain path where the kernel does not take the call."""
+        observed = True in [is_requested(name) for name in SITES]  # not `any`: the call registers both sites
         call = describe_call(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
@@ -117,10 +120,11 @@ class Kernel(eqx.Module):
         return self.attend(q, k, v, causal=attention.causal)
 
     def refusal(self, call: Call) -> str | None:
-        """Why this path does not take a call; None where it does."""
+        """Return the reason why this path does not take a call, or None."""
         return next(self.refusals(call), None)
 
     def refusals(self, call: Call) -> Iterator[str]:
+        """Yield the reasons why the kernel does not take a call."""
         if call.scored:
             yield "its scores are changed before the softmax, by numbers that are no constants of the program"
         if call.drawn:
@@ -134,13 +138,14 @@ class Kernel(eqx.Module):
 
 
 class CuDNN(Kernel):
-    """cuDNN's flash attention, by `jax.nn.dot_product_attention`."""
+    """cuDNN's flash attention, from `jax.nn.dot_product_attention`."""
 
     name: ClassVar = "cudnn"
     platform: ClassVar = "cuda"
     needs: ClassVar = "an NVIDIA GPU, Ampere or later"
 
     def refusals(self, call: Call) -> Iterator[str]:
+        """Yield the reasons why the kernel does not take a call."""
         yield from super().refusals(call)
         if call.dtype != jnp.bfloat16:
             yield f"cuDNN computes it in bfloat16, not {call.dtype}"
@@ -148,17 +153,18 @@ class CuDNN(Kernel):
             yield f"cuDNN takes a head_dim that is a multiple of 8 and at most 128, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         turned = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         z = jax.nn.dot_product_attention(*turned, scale=1.0, is_causal=causal, implementation="cudnn")
         return z.transpose(0, 2, 1, 3)
 
 
 class Splash(Kernel):
-    """Splash attention of `jax.experimental.pallas`: flash attention that skips the blocks which are masked whole.
+    """Splash attention of `jax.experimental.pallas`: flash attention that skips fully masked blocks.
 
     Attributes:
-        block: most queries, and most keys, of a block.
-        interpret: run the kernel step by step on whatever device there is, for tests.
+        block: The most queries, and the most keys, of a block.
+        interpret: Whether to interpret the kernel on any device, for tests.
     """
 
     name: ClassVar = "splash"
@@ -169,6 +175,7 @@ class Splash(Kernel):
     interpret: bool = eqx.field(static=True, default=False)
 
     def refusals(self, call: Call) -> Iterator[str]:
+        """Yield the reasons why the kernel does not take a call."""
         yield from super().refusals(call)
         if call.seq % LANES:
             yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
@@ -177,6 +184,7 @@ class Splash(Kernel):
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         # Imported here: Pallas for TPUs takes as long to import as the rest of the model.
+        """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -194,14 +202,16 @@ class Splash(Kernel):
 
 
 class MemoryStandIn(Kernel):
-    """Stands for a kernel where memory is counted, on whatever machine: takes what it takes, and computes nothing."""
+    """A placeholder for a kernel in memory estimates on any machine: it takes the same calls and returns zeros."""
 
     kernel: Kernel
 
     def refusals(self, call: Call) -> Iterator[str]:
+        """Yield the reasons why the kernel does not take a call."""
         return self.kernel.refusals(call)
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+        """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         return checkpoint_name(jnp.zeros_like(q), CHECKPOINT_NAME)
 
 

@@ -1,4 +1,4 @@
-"""The language model: embedding, positions, layers, final norm, logits; and its config, as written and as resolved."""
+"""The language model: embedding, positions, layers, final norm, logits; and its config, written and resolved."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ MAX_DIM, MAX_LAYERS = 2**17, 1024
 
 
 class ModelConfig(Config):
-    """The model as a study writes it. `layers` overrides single layers: `{-1: {ffn: none}, "0:2": {norm: ...}}`."""
+    """The model of a study file. `layers` overrides single layers: `{-1: {ffn: none}, "0:2": {norm: ...}}`."""
 
     dim: Annotated[int, Field(gt=0, le=MAX_DIM)]
     """Width of the residual stream."""
@@ -65,10 +65,10 @@ class ModelConfig(Config):
     """Overrides of single layers, by number, negative number or slice: `{-1: {ffn: none}, "0:2": {norm: layer}}`."""
 
     def resolve(self) -> "LMConfig":
-        """Every layer spelled out.
+        """Return the config with every layer written out.
 
         Raises:
-            UserError: a layer that does not exist, or a setting that it refuses; the path starts at `layers`.
+            UserError: A layer does not exist or rejects a setting; the path starts at `layers`.
         """
         base = {slot: getattr(self, slot) for slot in SLOTS}
         own: dict[int, dict[str, Any]] = {}
@@ -88,7 +88,7 @@ class ModelConfig(Config):
 
 
 def select_layers(where: int | str, num_layers: int) -> list[int]:
-    """The layers that a key of `layers` means: an index, negative from the end, or a slice such as `0:2` or `::2`."""
+    """Return the layer numbers of a key of `layers`: an index, negative from the end, or a slice such as `0:2`."""
     text = str(where)
     try:
         if ":" in text:
@@ -109,9 +109,9 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer spelled out: what is built, and what a run's identity is computed from.
+    """The model with every layer written out: the input of the build and of a run's identity.
 
-    Its defaults are those of `ModelConfig`: a run's identity leaves them out.
+    Its defaults are those of `ModelConfig`, which a run's identity omits.
     """
 
     dim: Annotated[int, Field(gt=0, le=MAX_DIM)]
@@ -124,10 +124,11 @@ class LMConfig(Config):
     layers: tuple[LayerConfig, ...]
 
     def dims(self, vocab_size: int, seq_len: int) -> Dims:
+        """Return the sizes that components are built with."""
         return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
 
     def check(self, vocab_size: int, seq_len: int) -> None:
-        """Raises `UserError` where a part cannot be built at these sizes; the path starts in this config."""
+        """Raise `UserError` if a part cannot be built at these sizes; the path starts in this config."""
         dims = self.dims(vocab_size, seq_len)
         for i, layer in enumerate(self.layers):
             try:
@@ -142,9 +143,13 @@ class LMConfig(Config):
                 raise error.within(slot) from None
 
     def build(self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False) -> "LM":
-        """A freshly drawn model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
+        """Return a newly initialised model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
 
-        `apart` leaves equal neighbouring layers unstacked (see `build_stacks`).
+        Args:
+            vocab_size: The number of tokens.
+            seq_len: The longest sequence.
+            key: The key of the parameters.
+            apart: Leave equal neighbouring layers unstacked (see `build_stacks`).
         """
         dims = self.dims(vocab_size, seq_len)
         final = self.norm.placement == "pre"
@@ -158,10 +163,10 @@ class LMConfig(Config):
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-    """A freshly drawn model from a config as loaded (its masks still written as lists).
+    """Return a newly initialised model from a loaded config, whose masks are not encoded yet.
 
     Raises:
-        UserError: a part cannot be built at these sizes.
+        UserError: A part cannot be built at these sizes.
     """
     config.check(vocab_size, seq_len)
     return bind(*split(config, promoted_fields(config))).build(vocab_size, seq_len, key=key)
@@ -180,13 +185,13 @@ class LM(eqx.Module):
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq vocab"]:
-        """Logits, float32. `key` turns dropout on; `dtype` is the precision of activations and products."""
+        """Return the logits, float32. `key` enables dropout; `dtype` is the precision of activations and products."""
         return site("logits", self.embedding.decode(self.final(tokens, key=key, dtype=dtype)))
 
     def final(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq dim"]:
-        """What logits are computed from: the stream behind the last layer, normed."""
+        """Return the normalised stream after the last layer, from which logits are computed."""
         ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key)
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.position(x, ctx)
@@ -197,17 +202,17 @@ class LM(eqx.Module):
 
 
 def named_parameters(model: LM) -> dict[str, Array]:
-    """Every trained array by its logical name (`layers.3.mixer.wq`), layers apart, whatever the stacking."""
+    """Return every trained array by its logical name (`layers.3.mixer.wq`), with stacks split into layers."""
     return _named(model, partition_trainable(model)[0])
 
 
 def named_constants(model: LM) -> dict[str, Array]:
-    """Every array that is not trained, `Fixed` values among them, as `named_parameters`; random keys are left out."""
+    """Return every untrained array, such as `Fixed` values, like `named_parameters`, but no random keys."""
     return _named(model, partition_trainable(model)[1])
 
 
 def _named(model: LM, part: LM) -> dict[str, Array]:
-    """The arrays of a part of a model by their logical names."""
+    """Return the arrays of a part of a model by their logical names."""
     found = {}
     for name, array in leaves_by_path(part).items():
         if not _is_plain_array(array):
@@ -228,12 +233,12 @@ def _is_plain_array(leaf: Any) -> bool:
 
 
 def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
-    """The model with every trained array replaced by the value of its logical name.
+    """Return the model with every trained array replaced by the value of its logical name.
 
     Raises:
-        UserError: a name is missing, unknown, or of another shape.
+        UserError: A name is missing or unknown, or its value has another shape.
     """
-    have = jax.eval_shape(named_parameters, model)  # jax would compile a slice for every shape
+    have = jax.eval_shape(named_parameters, model)  # otherwise jax would compile a slice for every shape
     for name in sorted(set(have) ^ set(values)):
         raise UserError(f"parameter {name!r} is {'missing' if name in have else 'not in this model'}")
     for name, array in have.items():
@@ -244,10 +249,10 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
 
 
 def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
-    """The model with arrays that are not trained replaced by the values of their logical names, where there are some.
+    """Return the model with untrained arrays replaced by the values of their logical names, where given.
 
-    A value that the model has no array for is left out: a model that was packed with others may hold masks that let
-    everything through, where this one has none.
+    Values without an array in the model are ignored: a model that was packed with others may hold masks of ones that
+    this one does not have.
     """
     have = jax.eval_shape(named_constants, model)
     fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
@@ -257,7 +262,7 @@ def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
 
 
 def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
-    """A part of a model with its arrays replaced by the values of their logical names."""
+    """Return a part of a model with its arrays replaced by the values of their logical names."""
 
     def replaced(path: Any, leaf: Any) -> Any:
         if not _is_plain_array(leaf):
@@ -276,7 +281,7 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
-    """A tree like a model or its parameters, with everything in layer i times `factors[i]`; 0 or False leaves zeros."""
+    """Return a tree like a model or its parameters, with layer i multiplied by `factors[i]`; 0 and False give zeros."""
 
     def scaled(stack: Stack) -> Stack:
         own = jnp.asarray(factors)[stack.start : stack.start + stack.size]
@@ -291,12 +296,12 @@ def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
 
 
 def num_layers(tree: LM) -> int:
-    """Layers of a model, or of a tree like its parameters."""
+    """Return the number of layers of a model, or of a tree like its parameters."""
     return sum(stack.size for stack in tree.stacks)
 
 
 def mask_matrices(params: LM) -> LM:
-    """True for every trained array with two axes or more of its own (a stack's layer axis does not count)."""
+    """Return a tree with True for every trained array of at least two axes, not counting a stack's layer axis."""
 
     def is_matrix(path: Any, leaf: Array) -> bool:
         stacked = jax.tree_util.keystr(path, simple=True, separator=".").startswith("stacks.")

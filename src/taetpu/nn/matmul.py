@@ -1,4 +1,4 @@
-"""The matrix product that models are made of, with gradients that are fast on a CPU too."""
+"""The matrix product of models, with gradients that are also fast on a CPU."""
 
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 def matmul(
     a: Float[Array, "*lead rows inner"], b: Float[Array, "*lead inner columns"], out: Any = None
 ) -> Float[Array, "*lead rows columns"]:
-    """`a @ b` in a's precision, accumulated and returned as `out` (a's unless given).
+    """Return `a @ b` in a's precision, accumulated and returned as `out` (default: a's dtype).
 
-    The gradient of `b` is `a` transposed times the gradient that comes in, which contracts the rows of both. XLA's CPU
-    backend has no fast path for that (measured: up to three times as long as contracting inner axes), so the smaller of
-    the two is transposed in memory first. Only reverse-mode differentiation is there.
+    The gradient of `b` is `a` transposed times the output's gradient, which contracts the rows of both. XLA's CPU
+    backend has no fast path for that (measured: up to three times as slow as contracting inner axes), so the smaller of
+    the two is transposed in memory first. Only reverse-mode differentiation is supported.
     """
     return jnp.asarray(_product(a, b, out or a.dtype))
 
@@ -33,13 +33,13 @@ def _backward(out: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Ar
     a, b = saved
     g = gradient.astype(a.dtype)
     wide = a.shape[-1] > g.shape[-1]
-    return jnp.matmul(g, b.mT), _turned(jnp.matmul(_turned(g), a)) if wide else jnp.matmul(_turned(a), g)
+    return jnp.matmul(g, b.mT), _transpose(jnp.matmul(_transpose(g), a)) if wide else jnp.matmul(_transpose(a), g)
 
 
 _product.defvjp(_forward, _backward)
 
 
-def _turned(x: Array) -> Array:
-    """`x.mT`, on a CPU laid out anew: without the barriers XLA would fold the transpose back into the product."""
+def _transpose(x: Array) -> Array:
+    """Return `x.mT`, materialised on a CPU: without the barriers XLA would fold the transpose into the product."""
     barrier = jax.lax.optimization_barrier
     return jax.lax.platform_dependent(x, cpu=lambda x: barrier(barrier(x).mT), default=lambda x: x.mT)

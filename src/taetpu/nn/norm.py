@@ -1,6 +1,6 @@
-"""Slot `norm`: normalisation of the residual stream, and where it stands in a block (`placement`).
+"""Slot `norm`: normalisation of the residual stream, and its position in a block (`placement`).
 
-Norms work on rows: XLA's CPU backend reduces two axes at twice the speed of three (measured: a tenth of a train step).
+Norms work on rows: XLA's CPU backend reduces rank-2 arrays twice as fast as rank-3 (measured: a tenth of a train step).
 """
 
 from typing import ClassVar, Literal
@@ -18,7 +18,7 @@ from taetpu.nn.common import Dims, Identity, flatten_rows
 
 
 class NormConfig(Component):
-    """What every norm but `none` has: `pre` is x + f(N(x)), `post` is N(x + f(x)) with no norm before the output."""
+    """Base of every norm but `none`: `pre` is x + f(N(x)), `post` is N(x + f(x)) without a norm before the output."""
 
     placement: Literal["pre", "post"] = "pre"
     """Before each branch (`pre`), or after its output is added (`post`)."""
@@ -34,15 +34,19 @@ class LayerNormConfig(NormConfig):
     """Whether a bias is added; `none`: as `model.bias`."""
 
     def init(self, dims: Dims, *, key: Key) -> "LayerNorm":
+        """Build the module at the given sizes."""
         return LayerNorm(jnp.ones(dims.dim), dims.zeros(dims.dim, self.bias), self.eps)
 
 
 class LayerNorm(eqx.Module):
+    """Layer normalisation; see `LayerNormConfig`."""
+
     weight: Float[Array, " dim"]
     bias: Float[Array, " dim"] | None
     eps: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
+        """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
         h = h - h.mean(-1, keepdims=True)
         h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
@@ -57,14 +61,18 @@ class RMSNormConfig(NormConfig):
     """Added to the mean square."""
 
     def init(self, dims: Dims, *, key: Key) -> "RMSNorm":
+        """Build the module at the given sizes."""
         return RMSNorm(jnp.ones(dims.dim), self.eps)
 
 
 class RMSNorm(eqx.Module):
+    """Root mean square normalisation; see `RMSNormConfig`."""
+
     weight: Float[Array, " dim"]
     eps: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
+        """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
         h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
         return h.astype(x.dtype).reshape(x.shape)
@@ -72,9 +80,10 @@ class RMSNorm(eqx.Module):
 
 @register("norm", "none")
 class NoNorm(Component):
-    """No normalisation anywhere, the one before the output included; so `placement` is no setting of it."""
+    """No normalisation, not even before the output; it has no `placement`."""
 
     placement: ClassVar[str] = "pre"
 
     def init(self, dims: Dims, *, key: Key) -> Identity:
+        """Build the module at the given sizes."""
         return Identity()

@@ -1,7 +1,7 @@
-"""Slot `position`: how the model knows the order of tokens.
+"""Slot `position`: the encoding of the order of tokens.
 
-A kind may act at two places: on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A layer's
-own setting replaces only what acts in that layer's attention, so it must differ there (`check_layer`).
+A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). The setting of a single
+layer replaces only the part that acts in that layer's attention, so it must differ there (`check_layer`).
 """
 
 from typing import Annotated
@@ -22,18 +22,20 @@ KVHeads = Float[Array, "batch kv_head seq head_dim"]
 
 
 class PositionConfig(Component):
-    """Acts nowhere; kinds replace what they need."""
+    """Base of position kinds. It acts nowhere; kinds override `at_input` or `in_attention`."""
 
     @classmethod
     def acts_at_input(cls) -> bool:
+        """Return whether the kind acts on the input embeddings."""
         return cls.at_input is not PositionConfig.at_input
 
     @classmethod
     def acts_in_attention(cls) -> bool:
+        """Return whether the kind acts on queries and keys."""
         return cls.in_attention is not PositionConfig.in_attention
 
     def check_layer(self, own: "PositionConfig", number: int) -> None:
-        """Raises `UserError` where layer `number` has positions of its `own` that cannot act in a layer.
+        """Raise `UserError` if layer `number` has positions, `own`, that cannot act in a single layer.
 
         `self` is the model's position.
         """
@@ -56,22 +58,25 @@ class PositionConfig(Component):
             )
 
     def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
+        """Build the module that acts on the input embeddings."""
         return Identity()
 
     def in_attention(self, head_dim: int) -> eqx.Module:
+        """Build the module that acts on queries and keys."""
         return Untouched()
 
 
 class Untouched(eqx.Module):
-    """Queries and keys as they are."""
+    """The identity of queries and keys."""
 
     def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
+        """Return queries and keys unchanged."""
         return q, k
 
 
 @register("position", "none")
 class NoPosition(PositionConfig):
-    """No position at all: a causal mask alone tells order. Haviv et al. 2022 (NoPE)."""
+    """No positions: only the causal mask depends on order. Haviv et al. 2022 (NoPE)."""
 
 
 @register("position", "learned")
@@ -79,13 +84,17 @@ class LearnedConfig(PositionConfig):
     """A trained vector for each position, added to the embeddings. Radford et al. 2018."""
 
     def at_input(self, dims: Dims, *, key: Key) -> "Learned":
+        """Build the module that acts on the input embeddings."""
         return Learned(dims.weight(named(key, "weight"), dims.seq_len, dims.dim, role="position"))
 
 
 class Learned(eqx.Module):
+    """A table of trained position vectors."""
+
     weight: Float[Array, "max_seq dim"]
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings plus the vector of each position."""
         seq, known = x.shape[1], len(self.weight)
         if seq > known:  # an index beyond the table would read its last row
             raise UserError(
@@ -100,24 +109,29 @@ class SinusoidalConfig(PositionConfig):
     """sin and cos of position / base^(2i/dim), interleaved, added to sqrt(dim) times the embeddings.
 
     Vaswani et al. 2017, section 3.5, and section 3.4 for the factor. With embeddings drawn at std 0.02 the table (root
-    mean square 0.7) still outweighs them at birth up to a dim of about 1250; drawn by fan-in, both have unit scale.
+    mean square 0.7) outweighs them at initialisation up to a dim of about 1250; drawn by fan-in, both have unit scale.
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
     """Wavelengths reach from 2 pi to 2 pi times this."""
 
     def check(self, dims: Dims) -> None:
+        """Raise `UserError` if it cannot be built at the given sizes."""
         if dims.dim % 2:
             raise UserError(f"sinusoidal positions need an even dim, got {dims.dim}")
 
     def at_input(self, dims: Dims, *, key: Key) -> "Sinusoidal":
+        """Build the module that acts on the input embeddings."""
         return Sinusoidal(Fixed(self.base))
 
 
 class Sinusoidal(eqx.Module):
+    """The sinusoidal table, computed from its base."""
+
     base: Fixed
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        """Return sqrt(dim) times the embeddings plus the table."""
         angle = angles(ctx.positions, x.shape[-1], self.base.value)
         table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(-1, x.shape[-1])
         return x * x.shape[-1] ** 0.5 + table.astype(x.dtype)
@@ -131,6 +145,7 @@ class RopeConfig(PositionConfig):
     """Wavelengths reach from 2 pi to 2 pi times this."""
 
     def in_attention(self, head_dim: int) -> "Rope":
+        """Build the module that acts on queries and keys."""
         if head_dim % 2:
             raise UserError(
                 f"rope rotates pairs and needs an even head_dim, got {head_dim}",
@@ -141,9 +156,12 @@ class RopeConfig(PositionConfig):
 
 
 class Rope(eqx.Module):
+    """Rotary positions, computed from their base."""
+
     base: Fixed
 
     def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
+        """Return the rotated queries and keys."""
         angle = angles(ctx.positions, q.shape[-1], self.base.value)
         cos, sin = (jnp.concatenate([f(angle)] * 2, -1).astype(q.dtype) for f in (jnp.cos, jnp.sin))
         return q * cos + _rotated(q) * sin, k * cos + _rotated(k) * sin
@@ -155,5 +173,5 @@ def _rotated(x: Heads) -> Heads:
 
 
 def angles(positions: Array, size: int, base: Array) -> Float[Array, "seq half"]:
-    """position / base^(2i/size) for i = 0 .. size/2 - 1."""
+    """Return position / base^(2i/size) for i = 0 .. size/2 - 1."""
     return positions[:, None] / base ** (jnp.arange(0, size, 2) / size)

@@ -1,4 +1,4 @@
-"""Slot `after`: what is done to a block's output before the next block sees it. For plug-ins; nothing by default."""
+"""Slot `after`: a change of a block's output before the next block, for plug-ins; by default none."""
 
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
@@ -8,7 +8,8 @@ from taetpu.nn.common import Dims, Identity
 
 @register("after", "none")
 class NoAfter(Component):
-    """The block's output as it is."""
+    """The block's output unchanged."""
 
     def init(self, dims: Dims, *, key: Key) -> Identity:
+        """Build the module at the given sizes."""
         return Identity()

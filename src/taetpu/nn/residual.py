@@ -1,4 +1,4 @@
-"""Slot `residual`: how a branch's output joins the stream."""
+"""Slot `residual`: the connection of a branch's output to the stream."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -16,11 +16,15 @@ class StandardConfig(Component):
     """x + y. He et al. 2016."""
 
     def init(self, dims: Dims, *, key: Key) -> "Standard":
+        """Build the module at the given sizes."""
         return Standard()
 
 
 class Standard(eqx.Module):
+    """The sum of stream and branch."""
+
     def __call__(self, x: Stream, y: Stream) -> Stream:
+        """Return x + y."""
         return x + y
 
 
@@ -29,9 +33,13 @@ class NoResidualConfig(Component):
     """y alone: no skip connection."""
 
     def init(self, dims: Dims, *, key: Key) -> "NoResidual":
+        """Build the module at the given sizes."""
         return NoResidual()
 
 
 class NoResidual(eqx.Module):
+    """The branch alone."""
+
     def __call__(self, x: Stream, y: Stream) -> Stream:
+        """Return y."""
         return y

@@ -1,4 +1,4 @@
-"""Slot `scores` of attention: what is done to the scaled scores before the mask and the softmax."""
+"""Slot `scores` of attention: a change of the scaled scores before the mask and the softmax."""
 
 from typing import Annotated
 
@@ -17,9 +17,10 @@ Scores = Float[Array, "batch head query key"]
 
 @register("scores", "none")
 class NoScores(Component):
-    """The scores as they are."""
+    """The scores unchanged."""
 
     def init(self, dims: Dims, *, key: Key) -> Identity:
+        """Build the module at the given sizes."""
         return Identity()
 
 
@@ -31,11 +32,15 @@ class SoftcapConfig(Component):
     """Upper bound of the scores' magnitude."""
 
     def init(self, dims: Dims, *, key: Key) -> "Softcap":
+        """Build the module at the given sizes."""
         return Softcap(Fixed(self.cap))
 
 
 class Softcap(eqx.Module):
+    """Scores capped by tanh."""
+
     cap: Fixed
 
     def __call__(self, scores: Scores, ctx: Context) -> Scores:
+        """Return the capped scores."""
         return self.cap.value * jnp.tanh(scores / self.cap.value)

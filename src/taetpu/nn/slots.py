@@ -1,4 +1,4 @@
-"""What the components of each slot of the model are called with, and what they must return."""
+"""The calls of the components of each slot of the model: shapes of arguments and results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,17 @@ OPTIONAL = ("mixer", "ffn")  # the kind `none` of these builds nothing
 
 @dataclass(frozen=True)
 class Setup:
-    """The sizes that a component is built and called with.
+    """The sizes with which a component is built and called.
 
     Attributes:
-        heads, kv_heads, head_dim: of the attention around it, where there is one.
-        dtype: of activations.
-        position: what a mixer is given for queries and keys.
+        dims: The sizes of the model.
+        batch: The number of sequences.
+        seq: The length of the sequences.
+        heads: Query heads of the surrounding attention, if any.
+        kv_heads: Key-value heads of the surrounding attention, if any.
+        head_dim: Width of a head of the surrounding attention, if any.
+        dtype: The dtype of activations.
+        position: The position config of a mixer.
     """
 
     dims: Dims
@@ -38,44 +43,51 @@ class Setup:
 
 
 def stream_shape(at: Setup) -> Shape:
+    """Return the shape of the residual stream."""
     return Shape((at.batch, at.seq, at.dims.dim), at.dtype)
 
 
 def query_shape(at: Setup) -> Shape:
+    """Return the shape of queries."""
     return Shape((at.batch, at.heads, at.seq, at.head_dim), at.dtype)
 
 
 def key_shape(at: Setup) -> Shape:
+    """Return the shape of keys and values."""
     return Shape((at.batch, at.kv_heads, at.seq, at.head_dim), at.dtype)
 
 
 def score_shape(at: Setup) -> Shape:
+    """Return the shape of attention scores."""
     return Shape((at.batch, at.heads, at.seq, at.seq), jnp.float32)
 
 
 def token_shape(at: Setup) -> Shape:
+    """Return the shape of tokens."""
     return Shape((at.batch, at.seq), jnp.int32)
 
 
 def embedded_shape(at: Setup) -> Shape:
+    """Return the shape of embeddings, float32."""
     return Shape((at.batch, at.seq, at.dims.dim), jnp.float32)
 
 
 def logit_shape(at: Setup) -> Shape:
+    """Return the shape of logits, float32."""
     return Shape((at.batch, at.seq, at.dims.vocab_size), jnp.float32)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A place where a component is called.
+    """A call of a component in the model.
 
     Attributes:
-        given: shapes of the arguments by name.
-        gives: the shape of the result, or of each of them.
-        method: what is called.
-        context: is a `Context` the last argument?
+        given: Shapes of the arguments by name.
+        gives: The shape of the result, or of each result.
+        method: The method of the module that is called.
+        context: Whether the last argument is a `Context`.
         build: `(component, setup, key) -> module`.
-        builder: the component's method that builds it.
+        builder: The name of the component's method that builds the module.
     """
 
     given: dict[str, Callable[[Setup], Shape]]
@@ -86,12 +98,15 @@ class Part:
     builder: str = "init"
 
     def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
+        """Call the module with arguments, and the context if the part takes one."""
         return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
 
     def arguments(self, at: Setup) -> tuple[Shape, ...]:
+        """Return the shapes of the arguments."""
         return tuple(shape(at) for shape in self.given.values())
 
     def expected(self, at: Setup) -> Any:
+        """Return the shape of the result, or a tuple of shapes."""
         return tuple(shape(at) for shape in self.gives) if isinstance(self.gives, tuple) else self.gives(at)
 
 
@@ -120,15 +135,15 @@ PARTS: dict[str, dict[str, Part]] = {
 
 
 def acts_at(component: Any, name: str) -> bool:
-    """Is the component called at this place? Positions may act at one of two, or at none."""
+    """Return whether the component has this part: positions may act at one of two, or at none."""
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
 def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
-    """The module that a component builds for a place; None where it builds none.
+    """Return the module that a component builds for a part, or None if the kind `none` builds none.
 
     Raises:
-        UserError: it is no module that can be called there, or a parameter of it is not float32.
+        UserError: The result is not a module with the method of the part, or a parameter is not float32.
     """
     module, said = part.build(component, at, key), f"{part.builder} of {component.slot} {component.kind!r}"
     if module is None:
@@ -157,7 +172,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
 
 
 def describe_value(value: Any) -> str:
-    """`(2, 8, 16) float32` for an array, of each for several; what it is for anything else."""
+    """Return `(2, 8, 16) float32` for an array, a list of these for several arrays, or the type of any other value."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {', '.join(map(describe_value, value)) or 'nothing'}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -168,20 +183,20 @@ def describe_value(value: Any) -> str:
 
 
 def matches(found: Any, expected: Any) -> bool:
-    """Is what was returned of the expected shape and type, or each of several?"""
+    """Return whether a result, or each of several, has the expected shape and dtype."""
     if isinstance(expected, tuple):
         return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(matches, found, expected))
     return getattr(found, "shape", None) == expected.shape and getattr(found, "dtype", None) == expected.dtype
 
 
 def trace_result(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
-    """What a module returns, traced: nothing is computed."""
+    """Return the traced result of a module, without computing it."""
     found: list[Any] = []
     jax.eval_shape(lambda *arguments: found.append(part.call(module, arguments, ctx)), *part.arguments(at))
     return found[0]
 
 
 def suggest_cast(found: Any, expected: Any) -> str:
-    """The remedy where only the type is wrong; empty otherwise."""
+    """Return a remedy if only the dtype is wrong, or an empty string."""
     same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
     return f"end with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

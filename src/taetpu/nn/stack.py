@@ -20,20 +20,20 @@ from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.kernels import CHECKPOINT_NAME
 
-# Up to this many layers a stack is unrolled: a rolled scan costs a small CPU step 15 % and more. Deeper ones take
-# `Stack.unroll` layers a pass, so that compile time does not grow with depth.
+# Stacks of up to this many layers are unrolled: a rolled scan makes a small CPU step at least 15 % slower. Deeper ones
+# take `Stack.unroll` layers per iteration, so that compile time does not grow with depth.
 UNROLL_UP_TO = 8
 
 _keep = jax.checkpoint_policies
 
 
 def keep_activations(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., Any]:
-    """Every activation is kept for the backward pass."""
+    """Return the layer as it is: the backward pass keeps every activation."""
     return layer
 
 
-# What the backward pass finds of a layer, and what it computes a second time. `dots` keeps the results of the
-# projections, and of kernels of attention; `full` keeps nothing but what came into the layer.
+# The activations of a layer that the backward pass keeps; it recomputes the others. `dots` keeps the results of
+# projections and attention kernels; `full` keeps only the layer's input.
 REMAT: dict[str, Callable[..., Any]] = {
     "none": keep_activations,
     "dots": partial(
@@ -47,9 +47,9 @@ REMAT: dict[str, Callable[..., Any]] = {
 
 
 class Stack(eqx.Module):
-    """`size` equal layers from layer `start` on. Every array of `block` has a leading layer axis.
+    """`size` equal layers, starting at layer `start`. Every array of `block` has a leading layer axis.
 
-    A layer's keys come from its number in the whole model, so cutting a stack in two moves nothing.
+    A layer's keys depend on its number in the whole model, so splitting a stack changes nothing.
     """
 
     block: Block
@@ -60,8 +60,9 @@ class Stack(eqx.Module):
     sharding: Sharding | None = eqx.field(static=True, default=None)  # of the residual stream, `(batch, seq, dim)`
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        """Return the residual stream after the stack's layers."""
         layers = range(self.start, self.start + self.size)
-        # Equinox modules hold arrays and plain values; a scan takes arrays alone.
+        # Equinox modules hold arrays and static values; a scan accepts only arrays.
         arrays, static = eqx.partition(self.block, eqx.is_array)
 
         def layer(x: Array, number: Array, arrays: Any) -> Array:
@@ -87,28 +88,32 @@ class Stack(eqx.Module):
 
     @property
     def layers_per_pass(self) -> int:
-        """How many layers each pass of the loop holds.
+        """The number of layers per iteration of the loop.
 
-        What is computed a second time stays in a loop: unrolled, XLA's CPU backend holds as much as if it were kept.
+        Layers with remat stay in a loop: unrolled, XLA's CPU backend needs as much memory as without remat.
         """
         return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
 
     def layer(self, index: int) -> Block:
-        """The block of the `index`-th layer of this stack, alone."""
+        """Return the block of the `index`-th layer of this stack."""
         return jax.tree.map(lambda a: a[index] if eqx.is_array(a) else a, self.block)
 
 
 def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: bool = False) -> tuple[Stack, ...]:
-    """Stacks of the layers, run-length encoded by structure; numbers that differ from layer to layer are stacked.
+    """Build the layers, run-length encoded into stacks of equal structure; traced numbers are stacked.
 
-    `apart` gives every layer a stack of its own. The parameters are the same; how each is drawn can then be told layer
-    by layer, whatever its neighbours are.
+    Args:
+        layers: The configs of all layers.
+        dims: The sizes of the model.
+        key: The key of the layers.
+        apart: Build one stack per layer. The parameters are the same, and the computation of each layer's parameters
+            does not depend on its neighbours.
     """
-    known = {id(layer): split(layer) for layer in layers}  # most of a deep model's are one object
+    known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are one object
     parts = [known[id(layer)] for layer in layers]
     groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
-    # Equal layers that are built apart are traced once; a plug-in's code may act otherwise each time that it runs.
+    # Equal layers that are built apart are traced once, except with plug-ins, whose code may differ between calls.
     once = apart and not any(one.plugin for part in (dims.init, *layers) for one in iter_components(part))
     builders: list[tuple[LayerConfig, Any]] = []
     for group in groups:
@@ -130,7 +135,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
 
 
 def merge_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
-    """Neighbouring stacks that turned out to hold the same kind of block as one, however their configs were written."""
+    """Merge neighbouring stacks whose blocks have the same structure, even if their configs differ."""
 
     def form(stack: Stack) -> Any:
         return jax.tree.structure(stack.block), [(a.shape[1:], a.dtype) for a in jax.tree.leaves(stack.block)]

@@ -1,4 +1,4 @@
-"""What hooks and optimizers return has the form of what they are given, array by array."""
+"""Checks that the results of hooks, optimizers and schedules have the form of their inputs, array by array."""
 
 from typing import Any
 
@@ -11,14 +11,17 @@ from taetpu.nn.lm import LM, mask_matrices
 
 
 def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
-    """Refuse a tree of another structure, shape or type than the one given.
+    """Raise if a tree differs from the given one in structure, shape or dtype.
 
     Args:
-        what: who returns what, e.g. "optimizer 'mine' returns updates".
+        what: The start of the message, e.g. "optimizer 'mine' returns updates".
+        given: The tree with the expected form.
+        found: The tree to check.
+        remedy: The remedy of the error.
         where: `file`, `line` and `path` of the error.
 
     Raises:
-        UserError: they differ.
+        UserError: The trees differ.
     """
     if jax.tree.structure(given) != jax.tree.structure(found):
         made = "None" if found is None else f"an object of type {type(found).__name__}"
@@ -43,10 +46,10 @@ def _form(array: Any) -> str:
 
 
 def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTransformation:
-    """The optimizer's rule for these parameters at learning rate `lr`.
+    """Return the optimizer's update rule for the parameters at learning rate `lr`.
 
     Raises:
-        UserError: `transform` returns something else than an optax transformation.
+        UserError: `transform` does not return an optax transformation.
     """
     rule = optimizer.transform(lr, mask_matrices(params))
     if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
@@ -57,10 +60,10 @@ def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTran
 
 
 def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: LM) -> tuple[Any, Any]:
-    """What an optimizer adds to the parameters, and its state afterwards.
+    """Return the updates that an optimizer adds to the parameters, and its new state.
 
     Raises:
-        UserError: the updates have not the form of the parameters, or the state not that of the state before.
+        UserError: The updates do not have the form of the parameters, or the state changes its form.
     """
     rule: Any = build_update_rule(optimizer, lr, params)
     found = rule.update(gradients, state, params)
@@ -75,10 +78,10 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
 
 
 def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
-    """The schedule's rate of a step.
+    """Return the schedule's learning rate of a step.
 
     Raises:
-        UserError: it is not one number.
+        UserError: The rate is not one float32 number.
     """
     rate = schedule.lr(step, steps, peak)
     if _form(rate) != "() float32":
@@ -88,7 +91,7 @@ def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> An
 
 
 def method_location(component: Any, method: str) -> dict[str, Any]:
-    """File and line of a plug-in's method, and the slot's path in a study's settings."""
+    """Return file and line of a component's method, and the slot's path in a study, as arguments of `UserError`."""
     path = {"path": ("train", component.slot)}
     code = getattr(getattr(type(component), method), "__code__", None)
     return path if code is None else {**path, "file": code.co_filename, "line": code.co_firstlineno}

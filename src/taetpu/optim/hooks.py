@@ -1,6 +1,6 @@
-"""Slot `hook`: what a plug-in may change of a training step. A study names its hooks under `train.hooks`.
+"""Slot `hook`: changes of a training step by plug-ins. A study lists its hooks under `train.hooks`.
 
-A hook replaces the methods it needs. Hooks act in the order of their names, in training alone: evaluation knows none.
+A hook overrides the methods it needs. Hooks act in the order of their names, and only in training, not in evaluation.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ Scalar = Float[Array, ""]
 
 @dataclass(frozen=True)
 class Moment:
-    """When a hook acts.
+    """The step in which a hook acts.
 
     Attributes:
-        step: the update's number, from 0.
-        steps: how many there will be.
-        key: this hook's own randomness in this step; another hook's, or another run's, is independent of it.
+        step: The number of the update, from 0.
+        steps: The number of updates of the run.
+        key: The random key of this hook in this step; keys of other hooks and runs are independent of it.
     """
 
     step: Int[Array, ""]
@@ -36,24 +36,24 @@ class Moment:
 
 
 class Hook(Component):
-    """Changes nothing; kinds replace what they need. Every method must be pure: it is traced once, then compiled."""
+    """Base of hooks, which changes nothing. Every method must be pure: it is traced once, then compiled."""
 
     def batch(self, batch: Batch, now: Moment) -> Batch:
-        """The batch to train on, of the same shapes. Targets and weights may be left as they are."""
+        """Return the batch to train on, of the same shapes. Targets and weights may stay unchanged."""
         return batch
 
     def loss(
         self, loss: Scalar, logits: Float[Array, "batch seq vocab"], batch: Batch, model: LM, now: Moment
     ) -> Scalar:
-        """What is differentiated, given the mean cross entropy of a microbatch. `train/loss` keeps the latter."""
+        """Return the loss to differentiate, given a microbatch's mean cross entropy, which `train/loss` records."""
         return loss
 
     def gradients(self, gradients: LM, params: LM, now: Moment) -> LM:
-        """The gradients that are clipped and handed to the optimizer, a tree like the parameters."""
+        """Return the gradients to clip and pass to the optimizer, a tree like the parameters."""
         return gradients
 
     def updates(self, updates: LM, params: LM, now: Moment) -> LM:
-        """What is added to the parameters, weight decay included. A zero leaves a parameter exactly as it is."""
+        """Return the updates, weight decay included. A zero leaves a parameter exactly unchanged."""
         return updates
 
     @model_validator(mode="after")
@@ -67,20 +67,27 @@ METHODS = ("batch", "loss", "gradients", "updates")
 
 
 def overrides_method(hook: Hook, method: str) -> bool:
-    """Does a hook replace this method?"""
+    """Return whether a hook overrides a method."""
     return getattr(type(hook), method) is not getattr(Hook, method)
 
 
 def hooks_reading_logits(hooks: Mapping[str, Hook]) -> list[str]:
-    """The names of the hooks that are given the logits."""
+    """Return the names of the hooks that read the logits."""
     return [name for name, hook in sorted(hooks.items()) if overrides_method(hook, "loss")]
 
 
 def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any, now: Moment) -> Any:
-    """`value` through the method of every hook that has it, in the order of names; each gets a key of its own.
+    """Return `value` after one method of every hook, in the order of names, each with its own key.
+
+    Args:
+        hooks: The hooks by name.
+        method: The name of the method.
+        value: The first argument of the method.
+        context: The further arguments of the method.
+        now: The step; each hook gets its own key.
 
     Raises:
-        UserError: a hook gives something of another form than it was given; with the hook's file and line.
+        UserError: A hook returns a value of another form than its input; the error has the hook's file and line.
     """
     for name, hook in sorted(hooks.items()):
         if overrides_method(hook, method):

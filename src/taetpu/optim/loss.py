@@ -1,4 +1,4 @@
-"""The objective: cross entropy over weighted positions, in float32."""
+"""The training objective: cross entropy over weighted positions, in float32."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,20 +18,20 @@ Weights = Float[Array, "batch seq"]
 
 
 def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, ""]]:
-    """Weighted sums over a batch: `nll` in nats, `correct` predictions, and the `weight` they are to be divided by."""
+    """Return weighted sums over a batch: `nll` in nats, `correct` predictions, and the `weight` to divide them by."""
     return {name: value.sum() for name, value in position_losses(logits, targets, weights).items()}
 
 
 def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
-    """What `totals` sums.
+    """Return the weighted values of each position that `sum_losses` sums.
 
-    A prediction is correct when no logit is above the target's; logits that share the top share the hit, so that equal
-    logits score 1 / vocab. The maximum is needed for the loss anyway, and an argmax is not cheap on a CPU.
+    A prediction is correct if no logit exceeds the target's; n tied logits score 1 / n, so that equal logits score
+    1 / vocab. The loss needs the maximum as well, whereas an argmax is expensive on a CPU.
     """
     top = jax.lax.stop_gradient(logits.max(-1))
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = jnp.log(jnp.exp(logits - top[..., None]).sum(-1)) + (top - picked)
-    # At least 1: no logit reaches a top of nan.
+    # At least 1: no logit equals a maximum of nan.
     sharing = jnp.maximum((logits >= top[..., None]).sum(-1), 1)
     hit = (picked >= top) / sharing
     return {"nll": nll * weights, "correct": hit * weights, "weight": weights}
@@ -40,13 +40,13 @@ def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[
 def predict(
     model: LM, batch: Batch, *, key: Key | None = None, dtype: Any = jnp.float32, whole: bool = False
 ) -> tuple[Logits | None, dict[str, Weights]]:
-    """A model's logits, and their `positions`.
+    """Return a model's logits and their `position_losses`.
 
-    Where the model takes its loss in chunks (`LM.loss_chunk`) no logits are given, and those of the whole batch never
-    exist. They do where they are asked for: `whole`, or read or edited as site `logits`.
+    With chunked losses (`LM.loss_chunk`) the logits of the whole batch never exist, and None is returned for them,
+    unless `whole` is set or the site `logits` is read or edited.
     """
-    looked_at = is_requested("logits")
-    if model.loss_chunk is None or whole or looked_at or model.loss_chunk >= batch.tokens.size:
+    observed = is_requested("logits")
+    if model.loss_chunk is None or whole or observed or model.loss_chunk >= batch.tokens.size:
         logits = model(batch.tokens, key=key, dtype=dtype)
         return logits, position_losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype)
@@ -56,19 +56,19 @@ def predict(
 def chunked_losses(
     decode: Callable[[Array], Logits], x: Float[Array, "batch seq dim"], targets: Targets, weights: Weights, tokens: int
 ) -> dict[str, Weights]:
-    """`positions` of `decode(x)`, at most so many tokens' logits at once, and at least one of each sequence.
+    """Return `position_losses` of `decode(x)`, computed for at most `tokens` tokens at once.
 
-    Every chunk takes the same positions of all sequences, so that a batch may be divided over devices. The backward
-    pass computes a chunk's logits again.
+    A chunk has at least one token of each sequence. Every chunk takes the same positions of all sequences, so that a
+    batch can be sharded over devices. The backward pass recomputes a chunk's logits.
     """
     batch, seq = targets.shape
     count = -(-seq // max(1, tokens // batch))
     size = -(-seq // count)
 
     def cut(a: Array) -> Array:
-        """`(batch, seq, ...)` as `(count, batch, size, ...)`, filled up with positions without weight."""
-        filled = jnp.pad(a, [(0, 0), (0, count * size - seq), *[(0, 0)] * (a.ndim - 2)])
-        return jnp.moveaxis(filled.reshape(batch, count, size, *a.shape[2:]), 1, 0)
+        """Reshape `(batch, seq, ...)` to `(count, batch, size, ...)`, padded with positions of weight 0."""
+        padded = jnp.pad(a, [(0, 0), (0, count * size - seq), *[(0, 0)] * (a.ndim - 2)])
+        return jnp.moveaxis(padded.reshape(batch, count, size, *a.shape[2:]), 1, 0)
 
     def one(_: None, chunk: tuple[Array, Targets, Weights]) -> tuple[None, dict[str, Weights]]:
         def found(x: Array, targets: Targets, weights: Weights) -> dict[str, Weights]:

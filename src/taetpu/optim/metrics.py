@@ -1,7 +1,7 @@
-"""Slot `metric`: what is measured of a training step every n steps. A study names its metrics under `train.metrics`.
+"""Slot `metric`: measurements of a training step every n steps. A study lists its metrics under `train.metrics`.
 
-They are computed by a program of their own, from the state before a step: training takes the same bits whether anybody
-looks or not, and steps between two looks cost nothing.
+A separate program computes them from the state before a step: training is bitwise identical with and without metrics,
+and steps without a measurement cost nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,16 +25,20 @@ Scalar = Float[Array, ""]
 
 @dataclass(frozen=True)
 class Seen:
-    """One training step, opened.
+    """The values of one training step.
 
     Attributes:
-        step: the update's number, from 0.
-        params: the model's trained arrays before the step; the next three are trees like it.
-        gradients, clipped: before and after clipping.
-        updates: what the step adds to the parameters.
-        sites: activations of the step's first microbatch by site; in a stack `(layers, ...)`. Where layers have a site
-            in different shapes there is no such array: `over_layers` takes both.
-        layers: the layers that each of these sites is in, by number; none for a site outside the layers.
+        step: The number of the update, from 0.
+        lr: The learning rate.
+        loss: The training loss.
+        batch: The batch.
+        params: The trained arrays before the step; gradients and updates are trees like it.
+        gradients: The gradients before clipping.
+        clipped: The gradients after clipping.
+        updates: The updates that the step adds to the parameters.
+        sites: Activations of the step's first microbatch by site, `(layers, ...)` in a stack, or `Ragged` if their
+            shape differs between layers; `over_layers` accepts both.
+        layers: The layer numbers of each site; empty for a site outside the layers.
     """
 
     step: Int[Array, ""]
@@ -49,28 +53,28 @@ class Seen:
     layers: Mapping[str, tuple[int, ...]]
 
     def over_layers(self, site: str, fn: Callable[[Array], Array]) -> dict[str, Array]:
-        """`by_layer` of `fn(activations)`, `(layers, ...) -> (layers,)`; layers of different shapes are taken apart."""
+        """Return `by_layer` of `fn(activations)`, `(layers, ...) -> (layers,)`, also for layers of different shapes."""
         read = self.sites[site]
         return self.by_layer(site, read.over_layers(fn) if isinstance(read, Ragged) else fn(read))
 
     def by_layer(self, site: str, values: Array) -> dict[str, Array]:
-        """`{"layers.0": ...}` from one value for each layer of a site; `{"": value}` outside the layers."""
+        """Return `{"layers.0": ...}` from one value for each layer of a site, or `{"": value}` outside the layers."""
         layers = self.layers[site]
         return {f"layers.{n}": values[i] for i, n in enumerate(layers)} if layers else {"": values}
 
 
 class Metric(Component):
-    """Base of all metrics: `every` says after how many steps it is measured."""
+    """Base of all metrics. `every` is the number of steps between measurements."""
 
     every: PositiveInt = 50
     """Steps between measurements."""
 
     def sites(self) -> tuple[str, ...]:
-        """The sites that `measure` reads."""
+        """Return the sites that `measure` reads."""
         return ()
 
     def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
-        """One value, or several by name. Must be pure: it is traced once, then compiled."""
+        """Return one value, or several by name. It must be pure: it is traced once, then compiled."""
         return {}
 
     @model_validator(mode="after")
@@ -84,7 +88,7 @@ class Metric(Component):
 
 
 def group_arrays(tree: LM) -> dict[str, list[Array]]:
-    """The arrays of a tree like the parameters by group: `embedding`, `layers.0.mixer`, `layers.0.ffn_norm` ..."""
+    """Return the arrays of a tree like the parameters by group: `embedding`, `layers.0.mixer` and so on."""
     found: dict[str, list[Array]] = {}
     for name, array in named_parameters(tree).items():
         parts = name.split(".")
@@ -93,7 +97,7 @@ def group_arrays(tree: LM) -> dict[str, list[Array]]:
 
 
 def group_norms(tree: LM) -> dict[str, Scalar]:
-    """The Euclidean norm of each group, and of `all`."""
+    """Return the Euclidean norm of each group, and of `all`."""
     squares = {name: sum(jnp.sum(jnp.square(a)) for a in arrays) for name, arrays in group_arrays(tree).items()}
     return {name: jnp.sqrt(jnp.asarray(value)) for name, value in {**squares, "all": sum(squares.values())}.items()}
 
@@ -103,6 +107,7 @@ class WeightNorm(Metric):
     """Euclidean norm of the parameters, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         return group_norms(seen.params)
 
 
@@ -111,6 +116,7 @@ class GradientNorm(Metric):
     """Euclidean norm of the gradient before clipping, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         return group_norms(seen.gradients)
 
 
@@ -119,22 +125,25 @@ class ClippedGradientNorm(Metric):
     """Euclidean norm of the gradient after clipping, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         return group_norms(seen.clipped)
 
 
 @register("metric", "update-norm")
 class UpdateNorm(Metric):
-    """Euclidean norm of what a step adds to the parameters, weight decay included, by group."""
+    """Euclidean norm of a step's updates, weight decay included, by group."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         return group_norms(seen.updates)
 
 
 @register("metric", "effective-lr")
 class EffectiveLR(Metric):
-    """Norm of the update over norm of the weights, by group: how far a step turns them. Kosson et al. 2024."""
+    """Norm of the update divided by norm of the weights, by group: the angular change. Kosson et al. 2024."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         weights = group_norms(seen.params)
         return {name: moved / jnp.maximum(weights[name], 1e-12) for name, moved in group_norms(seen.updates).items()}
 
@@ -147,9 +156,12 @@ class AttentionEntropy(Metric):
     """Entropy of attention in nats, mean over batch, heads and queries, by layer. Zhai et al. 2023."""
 
     def sites(self) -> tuple[str, ...]:
+        """Return the sites that `measure` reads."""
         return ("mixer.pattern",)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
+
         def entropy(pattern: Array) -> Array:
             return jax.scipy.special.entr(pattern.astype(jnp.float32)).sum(-1).mean((1, 2, 3))
 
@@ -161,9 +173,11 @@ class AttentionLogitMax(Metric):
     """The largest attention score that the mask lets through, by layer. Dehghani et al. 2023."""
 
     def sites(self) -> tuple[str, ...]:
+        """Return the sites that `measure` reads."""
         return ("mixer.scores",)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         return seen.over_layers("mixer.scores", lambda scores: scores.max((1, 2, 3, 4)))
 
 
@@ -174,9 +188,11 @@ class Activation(Metric):
     site: Annotated[str, Field(description="a site, e.g. residual")]
 
     def sites(self) -> tuple[str, ...]:
+        """Return the sites that `measure` reads."""
         return (self.site,)
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
         first = 1 if seen.layers[self.site] else 0
 
         def over(fn: Callable[[Array, tuple[int, ...]], Array]) -> Callable[[Array], Array]:

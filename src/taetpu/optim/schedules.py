@@ -2,7 +2,7 @@
 
 Warm-up is linear and reaches the peak in its last step.
 
-Written by hand because optax's own schedules branch in Python on a peak that is traced here.
+Schedules of optax cannot be used: they branch in Python on the peak, which is traced here.
 """
 
 from typing import Annotated, Any
@@ -18,20 +18,20 @@ Scalar = Float[Array, ""]
 
 
 class ScheduleConfig(Component):
-    """Linear warm-up over `warmup` steps, then whatever the kind says down to `min_lr`."""
+    """Base of schedules: linear warm-up over `warmup` steps, then `after`."""
 
     warmup: Annotated[NonNegativeInt, Traced()] = 0
     """Steps of linear warm-up from 0 to the peak."""
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
-        """Learning rate of update number `step` (from 0) of `steps`."""
+        """Return the learning rate of update number `step`, from 0, of `steps`."""
         now, warmup = step.astype(jnp.float32), jnp.asarray(self.warmup, jnp.float32)
         rising = jnp.minimum(1.0, (now + 1) / jnp.maximum(warmup, 1.0))
         progress = jnp.clip((now - warmup) / jnp.maximum(steps - 1 - warmup, 1.0), 0.0, 1.0)
         return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Learning rate after warm-up; `progress` runs from 0 to 1, reached in the last step."""
+        """Return the learning rate after warm-up; `progress` runs from 0 to 1, reached in the last step."""
         return jnp.asarray(peak, jnp.float32)
 
 
@@ -48,6 +48,7 @@ class Cosine(ScheduleConfig):
     """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
+        """Return the learning rate after warm-up; `progress` runs from 0 to 1."""
         return self.min_lr + (peak - self.min_lr) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -59,4 +60,5 @@ class Linear(ScheduleConfig):
     """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
+        """Return the learning rate after warm-up; `progress` runs from 0 to 1."""
         return peak + (self.min_lr - peak) * progress
