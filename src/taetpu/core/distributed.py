@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from taetpu.core.errors import Failed, UserError
+from taetpu.core.errors import Failed, StudyFailed, UserError
 
 FRAME_BYTES = 1024  # bytes of the first collective of a broadcast; the rest is padded to a power of two
 AUTO = "auto"
@@ -25,11 +25,11 @@ SHUTDOWN_SECONDS = 20  # that processes wait for each other when they end
 T = TypeVar("T")
 
 
-class PeerFailed(Failed):
+class PeerFailed(StudyFailed):
     """Another process failed in a common step; its output has the reason."""
 
 
-class LocalFailure(Failed):
+class LocalFailure(StudyFailed):
     """A failure of this process alone, between collectives: the processes cannot continue together."""
 
 

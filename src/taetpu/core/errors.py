@@ -107,6 +107,10 @@ class Failed(Exception):
     exit_code = 3
 
 
+class StudyFailed(Failed):
+    """A failure that ends the whole study, not a single pack."""
+
+
 def dotted_path(path: Iterable[str | int]) -> str:
     """Return a path as overrides write it: `("model", "layers", 0)` as `model.layers.0`."""
     return ".".join(str(part) for part in path)

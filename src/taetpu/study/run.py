@@ -126,9 +126,9 @@ def run(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
     )
     share = None if shard is None else parse_shard(shard)
-    require_joined()
     if ray is not None:
-        refuse_accelerator()
+        refuse_accelerator()  # before JAX starts its backend
+    require_joined()
     study = load_study(file, sets)
     folder, callback = StudyFolder(open_store(default_root(root)), study.name), callback or Callback()
     if ray is not None:

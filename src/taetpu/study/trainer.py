@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from taetpu.core.distributed import LocalFailure, PeerFailed
-from taetpu.core.errors import UserError
+from taetpu.core.errors import StudyFailed, UserError
 from taetpu.core.flags import program_flags
 from taetpu.data.batches import Source
 from taetpu.spec.evaluation import Sample
@@ -137,7 +136,7 @@ class StudyTrainer:
                     ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
                 )  # fmt: skip
                 PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
-        except (UserError, PeerFailed, LocalFailure):
+        except (UserError, StudyFailed):
             raise
         except NotReproduced as error:
             return error
