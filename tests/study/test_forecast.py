@@ -22,7 +22,7 @@ def expected(tmp_path, monkeypatch):
     """`expected(text=STUDY, taken=0) -> Forecast` of all its runs, in a cache folder of its own, on a quiet machine."""
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(forecasting, "matmul_rates", lambda name: (1e10, 1e10))
-    monkeypatch.setattr(forecasting, "contention", lambda: 1.0)
+    monkeypatch.setattr(forecasting, "cpu_contention", lambda: 1.0)
 
     def found(text: str = STUDY, taken: int = 0) -> Forecast:
         (tmp_path / "study.yaml").write_text(text)

@@ -69,18 +69,17 @@ def plan(options: PlanOptions) -> None:
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
-    from taetpu.study.changes import changes
-    from taetpu.study.preview import prepare_study, preview
-    from taetpu.study.spinner import Waiting
+    from taetpu.study.preview import diff_arm, prepare_study, preview
+    from taetpu.study.progress import DelayedBar
     from taetpu.train.layout import parse_packing
 
     packing = parse_packing(options.pack)
     study = load_study(options.study, options.sets or [])
     if options.diff is not None:
-        found, show = changes(study, options.diff), _print_changes
+        found, show = diff_arm(study, options.diff), _print_changes
     else:
         folder = StudyFolder(open_store(default_root(options.root)), study.name)
-        with Waiting(Console(stderr=True), "checking arms") as update:
+        with DelayedBar(Console(stderr=True), "checking arms") as update:
             ready = prepare_study(study, folder, update, largest_capabilities(slices))
             here = None if slices else packing
             found = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
@@ -233,7 +232,7 @@ def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print_changes(found: dict[str, Any]) -> None:
-    """Print the result of `study.changes.changes`."""
+    """Print the result of `study.preview.diff_arm`."""
     from taetpu.spec.overrides import format_brief
 
     typer.echo(f"{found['study']}: {found['arm']} compared with the baseline\n")

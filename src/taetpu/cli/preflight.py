@@ -52,7 +52,7 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
     """Return the compiler's figures for the runs that are not trained yet, or for all if none is left, by slice."""
     from rich.console import Console
 
-    from taetpu.study.spinner import Waiting
+    from taetpu.study.progress import DelayedBar
     from taetpu.tpu.preflight import PreflightRequest, preflight
 
     study = ready.study
@@ -60,7 +60,7 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
     plugins = tuple(plugin.file for plugin in study.plugins)
     asked = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
     too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
-    with Waiting(Console(stderr=True), "compiling for TPU") as update:
+    with DelayedBar(Console(stderr=True), "compiling for TPU") as update:
         found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], update))
     return [_too_small(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
 

@@ -12,7 +12,7 @@ from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore
-from taetpu.study.replicate import Replication
+from taetpu.study.reuse import Replication
 from taetpu.study.trainer import Failure, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities

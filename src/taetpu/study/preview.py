@@ -3,26 +3,30 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import inf, isfinite, prod
 from typing import Any
 
-from taetpu.contract.check import Progress, compare_parameters
+from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.computation import Computation
 from taetpu.core.config import to_data
+from taetpu.core.errors import UserError
 from taetpu.report import held_out
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
+from taetpu.stats.plan import metric_bounds
+from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
 from taetpu.study.arms import list_arms
 from taetpu.study.forecast import Pack, forecast
+from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
-from taetpu.study.power import resolution
 from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
 from taetpu.train.compute import list_fallbacks
-from taetpu.train.device_capabilities import Capabilities
+from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing
 from taetpu.train.model_cost import num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
@@ -96,7 +100,7 @@ def preview(
 
     Args:
         packing: None where runs are to be trained elsewhere: then no packs are planned.
-        noise, effect: what the `resolution` is computed from (see `study.power`).
+        noise, effect: what the `resolution` is computed from.
 
     Raises:
         UserError: a noise or an effect that nothing can be planned with.
@@ -249,3 +253,118 @@ def _packs(
         taken = max(folder.pack(plan.id).steps(), default=0) if plan in old else 0
         found.append((entry, (plan, runs, taken)))
     return found
+
+
+# --- the differences of one arm ---------------------------------------------------------------------------------------
+
+
+def diff_arm(study: Study, name: str) -> dict[str, Any]:
+    """Compare an arm with the baseline, even if it breaks the arm contract.
+
+    Returns:
+        `config`: `{path: [old, new]}`; `parameters`, `flops_per_token` and `program` (hashes): `[old, new]`;
+        parameters by logical name with their shape, or both shapes: `added`, `removed`, `reshaped`, `redrawn` (of other
+        initial values) and `equal` (of the same initial bits); `operations`: the StableHLO operations of a train step
+        and an evaluation whose number changes, `{name: [old, new]}`, largest changes first; `same_data`: whether a seed
+        reads the same windows in the same order; `breaks`: how the arm breaks the contract, or None.
+
+    Raises:
+        UserError: the study has no such arm, or it cannot be built.
+    """
+    first_device()
+    study.runs()
+    old, new, broken = check_arm(study, name)
+    found = compare_parameters(old, new)
+    arm = next(arm for arm in study.arms if arm.name == name)
+    return {
+        "study": study.name,
+        "arm": name,
+        "config": {path: [to_data(before), to_data(after)] for path, (before, after) in arm.diff.items()},
+        "parameters": [_num_params(old), _num_params(new)],
+        "added": {n: list(new.parameters[n].shape) for n in found.added},
+        "removed": {n: list(old.parameters[n].shape) for n in found.removed},
+        "reshaped": {n: [list(old.parameters[n].shape), list(new.parameters[n].shape)] for n in found.reshaped},
+        "redrawn": {n: list(new.parameters[n].shape) for n in found.redrawn},
+        "equal": {n: list(new.parameters[n].shape) for n in found.equal},
+        "flops_per_token": [_flops_per_token(old), _flops_per_token(new)],
+        "program": [old.outline.program, new.outline.program],
+        "operations": _operations(old, new),
+        "same_data": new.same_data(old),
+        "breaks": None if broken is None else broken.problem,
+    }
+
+
+def _num_params(run: Computation) -> int:
+    return sum(prod(parameter.shape) for parameter in run.parameters.values())
+
+
+def _flops_per_token(run: Computation) -> int:
+    return training_flops_per_token(run.config, run.source)
+
+
+def _operations(old: Computation, new: Computation) -> dict[str, list[int]]:
+    before, after = old.outline.operations, new.outline.operations
+    counts = {name: [before.get(name, 0), after.get(name, 0)] for name in sorted({**before, **after})}
+    changed = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
+    return dict(sorted(changed.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
+
+
+# --- the effects that a study can find --------------------------------------------------------------------------------
+
+
+MIN_SEEDS = 2
+"""The fewest seeds whose results have a variance."""
+
+
+def resolution(
+    study: Study, folder: StudyFolder, flops_a_seed: float, noise: float | None = None, effect: float | None = None
+) -> dict[str, Any]:
+    """How large a true effect this study finds four times in five.
+
+    Args:
+        flops_a_seed: training all arms on one seed.
+        noise: the standard deviation of a run after its seed's effect is taken out, as the user states it; else that of
+            the results that are stored, if there are any.
+        effect: a true effect that the user wants to find.
+
+    Returns:
+        `noise` and where it is `noise_from`; `resolves` in the metric's unit, and `resolves_sd` in standard deviations,
+        which needs no noise level; `most`, the largest effect that the metric allows (None: any); for the `effect`, the
+        `seeds` that it takes and the `flops` of training them all.
+
+    Raises:
+        UserError: a noise or an effect that is no finite number above 0; an effect without any noise to compare it
+            with.
+    """
+    for name, value in (("noise", noise), ("effect", effect)):
+        if value is not None and not 0 < value < inf:
+            remedy = "a finite number above 0, e.g. 0.01"
+            raise UserError(f"{value:g} is no {name} to plan with", path=(name,), remedy=remedy)
+    known, source = (noise, "stated") if noise else (_measured(folder), "measured")
+    if effect is not None and known is None:
+        remedy = "--noise 0.01, say; or run the study first"
+        raise UserError("how many seeds an effect takes depends on the noise, which is not known yet", remedy=remedy)
+    compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
+    arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
+    found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
+    low, high = metric_bounds(study.measure.primary)
+    found["most"] = high - low if isfinite(high) else None
+    found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
+    if not arms:
+        return found
+    plan, seeds = analysis_plan(study), len(study.seeds)
+    in_sd = PowerAnalysis(arms, plan.strictest_level(arms, seeds), df_a_seed=together or None).smallest_effect(
+        1.0, seeds
+    )
+    design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
+    found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
+    if effect is not None and known is not None:
+        least = design.smallest_effect(1.0, MIN_SEEDS)  # what lies far beyond it has no power that could be computed
+        needed = MIN_SEEDS if least and effect >= least * known else design.seeds_needed(effect, known)
+        found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
+    return found
+
+
+def _measured(folder: StudyFolder) -> float | None:
+    results = folder.read_results() if folder.exists() else None
+    return results["model"]["residual_sd"] if results else None

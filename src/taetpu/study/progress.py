@@ -4,13 +4,14 @@ import time
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +30,7 @@ WIDTH = 80  # columns that a sample's line takes at most
 SHORTEST = 0.2  # seconds of training that a speed is told from
 NAME = 36  # columns of an arm's name
 ROWS = 12  # arms shown at once, those of the latest packs
+DELAY = 2.0  # seconds before a bar appears
 
 
 class StudyProgress(Callback):
@@ -317,3 +319,34 @@ def _between(span: Span) -> str:
 
 def _mean(values: dict[int, float]) -> str:
     return f"{np.mean(list(values.values())):.3f}" if values else "-"
+
+
+class DelayedBar:
+    """A progress bar that appears on a terminal if work takes longer than `DELAY`.
+
+    Use as a context manager; call it with the number of finished parts, and of all.
+    """
+
+    def __init__(self, console: Console, what: str):
+        self.bars = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(),
+            console=console, transient=True,
+        )  # fmt: skip
+        self.bar = self.bars.add_task(what, total=None)
+        self.timer = Timer(DELAY, self.bars.start)
+        self.timer.daemon = True
+
+    def __enter__(self) -> "DelayedBar":
+        if self.bars.console.is_terminal:
+            self.timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.timer.cancel()
+        if self.timer.is_alive():  # it is starting the bar just now
+            self.timer.join()
+        if self.bars.live.is_started:  # stop() prints an empty line otherwise
+            self.bars.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bars.update(self.bar, completed=done, total=total)
