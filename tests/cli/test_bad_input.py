@@ -46,12 +46,12 @@ MISTAKES = {
         "steps: 20", "steps: ten", "'ten' is not allowed: must be a valid integer", "5 at base.train.steps"),
     "negative steps": Mistake(
         "steps: 20", "steps: -20", "-20 is not allowed: must be greater than 0", "5 at base.train.steps"),
-    "a YAML typo": Mistake("num_heads: 2}}", "num_heads: 2}", "not valid YAML", "5", "check colons"),
-    "a duplicate key": Mistake("", "seeds: 3", "the key 'seeds' is given twice", "9 at seeds", "remove one"),
+    "a YAML typo": Mistake("num_heads: 2}}", "num_heads: 2}", "not valid YAML", "5", "Check colons"),
+    "a duplicate key": Mistake("", "seeds: 3", "the key 'seeds' is given twice", "9 at seeds", "Remove or rename"),
     "a duplicate arm": Mistake(
         "", "  low-lr: {model.ffn: none}", "the key 'low-lr' is given twice", "9 at arms.low-lr", "rename"),
     "an unknown primary metric": Mistake(
-        "", "measure: {primary: val/los}", "measures 'val/los'", "9 at measure.primary", "Did you mean 'val/loss'?"),
+        "", "measure: {primary: val/los}", "'val/los'", "9 at measure.primary", "Did you mean 'val/loss'?"),
     "a key of a later version": Mistake(
         "", "tasks: {}", "'tasks' is not supported", "9 at tasks", "Remove it"),
     "an unknown tracker": Mistake(
@@ -115,7 +115,7 @@ def test_a_process_of_its_own_says_it_the_same_way(process, taetpu, here, conten
 
 ARGUMENTS = [
     ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "Did you mean 's.yaml'?"),
-    ("run .", "this is a folder", "where:  .", "name the YAML file"),
+    ("run .", "this is a folder", "where:  .", "Pass the YAML file"),
     ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
     ("run s.yaml --root gs://b/r", "invalid bucket name 'b'", "3 to 63 lower-case letters"),
     ("run s.yaml --root s.yaml", "is not a folder", "where:  s.yaml/small/lock", "choose another folder with --root"),
@@ -156,7 +156,7 @@ def test_the_folder_of_another_study_is_left_as_it_is(taetpu, here, text, conten
     root, _ = trained
     (here / "s.yaml").write_text(text.replace(old, new))
     before = contents(root)
-    refused(taetpu(command, "s.yaml", "--root", root), *said, "another --root")
+    refused(taetpu(command, "s.yaml", "--root", root), *said, "study name or --root")
     signed = {"small/lock": (root / "small/lock").read_bytes()}  # by each who asks
     assert contents(root) == {**before, **signed}
 

@@ -67,7 +67,7 @@ def test_a_study_of_another_schema_is_not_gone_on_with(go, folder, tmp_path) -> 
         go(tmp_path / "study.yaml", folder)
     assert ("schema 2" in error.value.problem, f"schema {SCHEMA}" in error.value.problem) == (True, True)
     assert (error.value.path, error.value.line) == (("study",), 1)
-    assert "another --root" in str(error.value.remedy)
+    assert "or --root" in str(error.value.remedy)
     assert files(tmp_path / "root") == before
 
 

@@ -124,7 +124,7 @@ def test_a_metric_that_measures_nothing_is_refused(make):
         pass
 
     try:
-        with pytest.raises(UserError, match="metric 'test-blind' returns no values") as error:
+        with pytest.raises(UserError, match="metric 'test-blind' measures nothing") as error:
             make(metrics=["test-blind"])
     finally:
         unregister(__name__)
