@@ -7,6 +7,8 @@ import time
 import pytest
 from tests.cli.commands import commands
 
+from taetpu.core.runtime import cpu_cores
+
 COMMANDS = (
     "new",
     "plan",
@@ -126,3 +128,25 @@ def test_an_option_reads_numbers_as_a_study_file_does(taetpu, option, text):
     assert (code, out) == (2, "")
     assert repr(text) in err
     assert "remedy:" in err
+
+
+AT_IMPORT = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            print(os.environ.get("XLA_FLAGS"), os.environ.get("JAX_COMPILATION_CACHE_DIR"))
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+from taetpu.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "demo"])
+def test_jax_is_imported_with_a_device_for_each_core_and_a_cache(command, here, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "programs")
+    args = [command] if command == "demo" else [command, "s.yaml"]
+    done = subprocess.run([sys.executable, "-c", AT_IMPORT, *args], capture_output=True, text=True, check=True)
+    assert done.stdout == f"--xla_force_host_platform_device_count={cpu_cores()} programs\n"

@@ -128,8 +128,6 @@ def run(options: RunOptions) -> None:
 
     Example: taetpu run study.yaml --set train.steps=200
     """
-    from taetpu.core.distributed import Cluster, join_cluster
-
     _check(options)
     if options.on == "tpu":
         from taetpu.cli.on_tpu import run_on_tpu
@@ -139,6 +137,8 @@ def run(options: RunOptions) -> None:
         if options.coordinator is None:
             train_study(options)
             return
+        from taetpu.core.distributed import Cluster, join_cluster  # imports jax, which `started` prepares
+
         with join_cluster(Cluster(options.coordinator, options.processes, options.process)):
             code = _train_together(options)
         raise typer.Exit(code)
