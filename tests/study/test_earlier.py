@@ -75,7 +75,7 @@ def test_one_of_a_later_version_asks_for_that_version(folder, tmp_path) -> None:
     folder.write_study({**folder.read_study(), "schema": SCHEMA + 1}, replace=True)
     with pytest.raises(UserError) as error:
         run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
-    assert str(error.value.remedy).startswith("update taetpu")
+    assert str(error.value.remedy).startswith("Update taetpu")
 
 
 def test_no_run_of_it_is_reused(folder, tmp_path) -> None:
