@@ -143,7 +143,7 @@ MISTAKES = {
         "{model.norm: own}",
         ("norm 'own' has placement 'mid'",),
         "arms.own.model.norm",
-        "known: post, pre",
+        "of: post, pre",
     ),
     "scores, one channel": Mistake(
         module("scores", "return scores[..., :1]", "scores, ctx"),
@@ -324,7 +324,7 @@ MISTAKES = {
     "metric, no sites": Mistake(
         metric("return seen.loss\n    def sites(self): return 'residual'"),
         LR,
-        ("sites of metric 'own'", "'residual'"),
+        ("metric 'own'", "'residual'"),
         "train.metrics.own",
     ),
     # the file
